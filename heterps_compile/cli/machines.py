@@ -5,7 +5,8 @@ Left out: the choice (``machines/``), and its words (``machines/machines_words.p
 
 import sys
 from contextlib import closing
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -17,6 +18,20 @@ from heterps_compile.plan.machine_options import MACHINES
 from . import options
 from .output import ProgressLine, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_file
+
+if TYPE_CHECKING:
+    from heterps_compile.machines import Goal
+    from heterps_compile.offers import Catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What the command was called for."""
+
+    model: str
+    asked: Asked
+    goal: "Goal"
+    offers: "Catalogue"
 
 
 @click.command("machines")
@@ -30,9 +45,13 @@ def machines(ctx: click.Context, /, model: str, **_: Any) -> None:
     those that may be the best. Time and money are told in the median, and what nine of ten runs stay below, which is
     what a deadline and a budget are held to.
 
+    With --resume it says for a run that goes on whether it stays, moves to other machines or waits for those it lost,
+    and what a move costs; --samples are those of the whole training, the deadline counts from now.
+
     \b
     Files:
       DIR/pool.toml     the machines, with the prices that were used
+      DIR/machines.json the whole answer
       DIR/              all else that compile writes: run and launch take it
       FILE.html         what --pareto names
 
@@ -42,77 +61,138 @@ def machines(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile machines m.onnx --samples 2e9 --budget "300 USD"
       heterps-compile machines m.onnx --samples 2e9 --deadline 24h --gpu v100,a100
       heterps-compile machines m.onnx --samples 2e9 --deadline 2d --spot -o out
+      heterps-compile machines m.onnx --samples 2e9 --deadline 9h --resume ckpt --plan out --lost 1
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, MACHINES, ONNX) as asked:
         _machines(model, asked)
 
 
 def _machines(model: str, asked: Asked) -> None:
-    output, force, backend, as_json = asked["output"], asked["force"], asked["backend"], asked["as_json"]
+    output, force, pareto, batch = asked["output"], asked["force"], asked["pareto"], asked["batch"]
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
         closing(ProgressLine(sys.stderr, wanted=True)) as progress,
     ):
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
-        from heterps_compile.machines.choose import choose, compile_for  # noqa: PLC0415 - as above
-        from heterps_compile.machines.goal import (  # noqa: PLC0415 - numpy
-            USUAL_LIFETIME,
-            USUAL_START_UP_S,
-            Goal,
-            Transience,
-            batches_between,
-            parse_duration,
-            parse_lifetime,
-            parse_money,
-        )
-        from heterps_compile.machines.machines_words import answer_document, print_answer  # noqa: PLC0415 - rich
         from heterps_compile.offers import read_catalogue  # noqa: PLC0415 - numpy
         from heterps_compile.plan.folder import check_target  # noqa: PLC0415 - pydantic
 
-        deadline, money, batch = asked["deadline"], asked["money"], asked["batch"]
-        shapes, seed, pareto = asked["shapes"], asked["seed"], asked["pareto"]
-        lifetime, start_up = asked["lifetime"], asked["start_up"]
-        transience = Transience(
-            USUAL_LIFETIME if lifetime is None else parse_lifetime(lifetime),
-            USUAL_START_UP_S if start_up is None else parse_duration(start_up),
-        )
-        goal = Goal(
-            spot=asked["spot"],
-            transience=transience,
-            samples=asked["samples"],
-            batches=(1,) if batch is None else batches_between(*batch),
-            deadline_s=None if deadline is None else parse_duration(deadline),
-            budget=None if money is None else parse_money(money),
-            most_machines=asked["max_machines"],
-        )
+        goal = _goal(asked)
         if output is not None:
             check_target(output, force=force)
         if pareto is not None:
             check_file("--pareto", pareto)
         offers = read_catalogue(asked["catalogue"]).select(**asked.some("gpu", "region", "provider"))
+        if asked["resume"] is not None:
+            _resume(_Call(model, asked, goal, offers), progress, stream)
+            return
         if batch is None:
-            goal = goal.with_batch(read_model(model, shapes=shapes).batch)
-        computes = asked.some("precision", "optimizer")
-        answer = choose(model, goal, offers, shapes=shapes, seed=seed, on_progress=progress.show, **computes)
-        if output is not None:
-            compile_for(
-                model, answer, output, force=force, backend=backend, shapes=shapes, seed=seed,
-                on_progress=progress.show, **computes,
-            )  # fmt: skip
-        if pareto is not None:
-            from heterps_compile.report.machines_page import machines_page  # noqa: PLC0415 - only where asked for
+            goal = goal.with_batch(read_model(model, shapes=asked["shapes"]).batch)
+        _choose(_Call(model, asked, goal, offers), progress, stream)
 
-            write_file(pareto, machines_page(answer))
-        progress.close()
-        written = "" if output is None else f" (the folder {output!r} is written all the same)"
-        with printing(f"the machines{written}"):
-            if as_json:
-                stream.write(answer_document(answer, output) + "\n")
-            else:
-                from heterps_compile.console import make_console  # noqa: PLC0415 - rich
 
-                print_answer(make_console(stream, terminal_width(stream)), answer)
-                if output is not None:
-                    stream.write(f"\nwritten to {output}\n")
-            stream.flush()
+def _goal(asked: Asked) -> "Goal":
+    """Return what is asked of the machines; one sample a step where no batch is."""
+    from heterps_compile.machines.goal import (  # noqa: PLC0415 - numpy
+        USUAL_LIFETIME,
+        USUAL_START_UP_S,
+        Goal,
+        Transience,
+        batches_between,
+        parse_duration,
+        parse_lifetime,
+        parse_money,
+    )
+
+    deadline, money, batch = asked["deadline"], asked["money"], asked["batch"]
+    lifetime, start_up = asked["lifetime"], asked["start_up"]
+    transience = Transience(
+        USUAL_LIFETIME if lifetime is None else parse_lifetime(lifetime),
+        USUAL_START_UP_S if start_up is None else parse_duration(start_up),
+    )
+    return Goal(
+        spot=asked["spot"],
+        transience=transience,
+        samples=asked["samples"],
+        batches=(1,) if batch is None else batches_between(*batch),
+        deadline_s=None if deadline is None else parse_duration(deadline),
+        budget=None if money is None else parse_money(money),
+        most_machines=asked["max_machines"],
+    )
+
+
+def _choose(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
+    from heterps_compile.machines.choose import choose, compile_for  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.machines.machines_words import answer_document, print_answer  # noqa: PLC0415 - rich
+
+    asked, output, pareto = call.asked, call.asked["output"], call.asked["pareto"]
+    answer = choose(call.model, call.goal, call.offers, on_progress=progress.show, **_about(asked))
+    if output is not None:
+        compile_for(call.model, answer, output, on_progress=progress.show, **_compiling(asked))
+    if pareto is not None:
+        from heterps_compile.report.machines_page import machines_page  # noqa: PLC0415 - only where asked for
+
+        write_file(pareto, machines_page(answer))
+    progress.close()
+    written = "" if output is None else f" (the folder {output!r} is written all the same)"
+    with printing(f"the machines{written}"):
+        if asked["as_json"]:
+            stream.write(answer_document(answer, output) + "\n")
+        else:
+            from heterps_compile.console import make_console  # noqa: PLC0415 - rich
+
+            print_answer(make_console(stream, terminal_width(stream)), answer)
+            if output is not None:
+                stream.write(f"\nwritten to {output}\n")
+        stream.flush()
+
+
+def _resume(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
+    from heterps_compile.machines.choose import compile_for, decide_for, standing_of  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.machines.goal import parse_duration, parse_money  # noqa: PLC0415 - numpy
+    from heterps_compile.machines.resume_words import (  # noqa: PLC0415 - rich
+        nothing_to_write,
+        print_resumption,
+        resumption_document,
+    )
+
+    asked, goal = call.asked, call.goal
+    output, spent, wait = asked["output"], asked["spent"], asked["wait"]
+    standing = standing_of(
+        asked["plan"],
+        asked["resume"],
+        spent=0.0 if spent is None else parse_money(spent),
+        lost=asked["lost"],
+        wait_s=0.0 if wait is None else parse_duration(wait),
+    )
+    if asked["batch"] is None:
+        goal = goal.with_batch(standing.chosen.batch)
+    found = decide_for(call.model, goal, standing, call.offers, on_progress=progress.show, **_about(asked))
+    moved = found.answer_of_move
+    if output is not None and moved is not None:
+        compile_for(call.model, moved, output, on_progress=progress.show, **_compiling(asked))
+    progress.close()
+    folder = output if moved is not None else None
+    with printing(
+        f"what the run is to do{'' if folder is None else f' (the folder {folder!r} is written all the same)'}"
+    ):
+        if asked["as_json"]:
+            stream.write(resumption_document(found, folder) + "\n")
+        else:
+            from heterps_compile.console import make_console  # noqa: PLC0415 - rich
+
+            print_resumption(make_console(stream, terminal_width(stream)), found)
+            if output is not None:
+                stream.write(f"\n{nothing_to_write(found) if folder is None else f'written to {folder}'}\n")
+        stream.flush()
+
+
+def _about(asked: Asked) -> dict[str, Any]:
+    """Return what steps of the model depend on."""
+    return asked.some("shapes", "seed", "precision", "optimizer", "learn")
+
+
+def _compiling(asked: Asked) -> dict[str, Any]:
+    """Return what the folder that is written depends on."""
+    return asked.some("force", "backend", "shapes", "seed", "precision", "optimizer")

@@ -12,6 +12,8 @@ from heterps_compile.cluster.pool_toml import pool_toml
 from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.cost.memory import USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.offers import Catalogue, read_catalogue
@@ -19,7 +21,11 @@ from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.plan.request import make_request
 from heterps_compile.progress import OnProgress, watching
 
+from .chosen_file import CHOSEN_NAME, read_chosen
 from .goal import Goal
+from .learned import NOTHING
+from .measured_runs import learn_from
+from .resumed import Resumption, Standing, last_state, lost_of, resume
 from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepTimes
 
@@ -36,6 +42,7 @@ def choose(
     shapes: Mapping[str, int] | None = None,
     precision: str = FULL,
     optimizer: str = USUAL_OPTIMIZER,
+    learn: str | Path | None = None,
     seed: int = 0,
     effort: SearchEffort = EFFORT,
     on_progress: OnProgress | None = None,
@@ -50,12 +57,14 @@ def choose(
         shapes: Numbers of other dynamic dimensions by name.
         precision: What the run computes in.
         optimizer: Whose states it holds.
+        learn: A file of measurements that correct what is predicted, kind by kind of GPU.
         seed: Of the searches.
         effort: How many sets plans are searched for.
         on_progress: Called as the work proceeds.
 
     Raises:
-        HeterpsError: where the model or the catalogue cannot be read, or no set is found that keeps all limits.
+        HeterpsError: where the model, the catalogue or the measurements cannot be read, or no set is found that keeps
+            all limits.
 
     Examples:
         >>> import torch
@@ -66,6 +75,26 @@ def choose(
         1
     """
     offers = catalogue if isinstance(catalogue, Catalogue) else read_catalogue(catalogue)
+    with watching(on_progress) as watch:
+        watch.begin("machines", 0, 1)
+        times = times_of(
+            model, example_inputs=example_inputs, shapes=shapes, precision=precision, optimizer=optimizer, learn=learn,
+            seed=seed,
+        )  # fmt: skip
+        return choose_machines(offers, times, goal, effort)
+
+
+def times_of(
+    model: Any,
+    *,
+    example_inputs: tuple[Any, ...] = (),
+    shapes: Mapping[str, int] | None = None,
+    precision: str = FULL,
+    optimizer: str = USUAL_OPTIMIZER,
+    learn: str | Path | None = None,
+    seed: int = 0,
+) -> StepTimes:
+    """Return steps of a model, corrected by measurements; arguments and errors are those of :func:`choose`."""
     request = make_request(CURRENCY, mode="training", objective="throughput", precision=precision, optimizer=optimizer)
 
     def read(batch: int) -> Graph:
@@ -73,9 +102,72 @@ def choose(
         verify_graph(graph)
         return graph
 
+    times = StepTimes(read, request, seed)
+    learned = NOTHING if learn is None else learn_from(learn, times, names_of(model), precision)
+    return times.with_learned(learned)
+
+
+def decide_for(
+    model: Any,
+    goal: Goal,
+    standing: Standing,
+    catalogue: Catalogue | str | Path | None = None,
+    *,
+    effort: SearchEffort = EFFORT,
+    on_progress: OnProgress | None = None,
+    **about: Any,
+) -> Resumption:
+    """Return whether a run that goes on stays, moves or waits.
+
+    Args:
+        model: What it trains.
+        goal: All samples of the training, the deadline from now, the budget in all.
+        standing: How the run stands; ``standing_of`` reads it.
+        catalogue: What is offered today; None for the built-in catalogue.
+        effort: How many sets plans are searched for, to move to.
+        on_progress: Called as the work proceeds.
+        about: Further keywords of :func:`times_of`.
+
+    Raises:
+        HeterpsError: where something cannot be read, nothing is left to do, or no course keeps what was asked.
+    """
+    offers = catalogue if isinstance(catalogue, Catalogue) else read_catalogue(catalogue)
     with watching(on_progress) as watch:
         watch.begin("machines", 0, 1)
-        return choose_machines(offers, StepTimes(read, request, seed), goal, effort)
+        return resume(offers, times_of(model, **about), goal, standing, effort)
+
+
+def standing_of(
+    plan: str | Path, checkpoint: str | Path, *, spent: float = 0.0, lost: str | None = None, wait_s: float = 0.0
+) -> Standing:
+    """Return how a run stands.
+
+    Args:
+        plan: The folder that was written for its machines.
+        checkpoint: That it goes on from, or a folder of checkpoints, whose last one counts.
+        spent: US dollars so far.
+        lost: How many machines are lost: ``"2"``, of several kinds ``"p3.2xlarge=1"``.
+        wait_s: Until others can be had in their place.
+
+    Raises:
+        HeterpsError: where something of it cannot be read or makes no sense.
+    """
+    chosen = read_chosen(plan)
+    name, state = last_state(checkpoint)
+    if state.batch != chosen.batch:
+        raise InputError(
+            f"the checkpoint {name} is of a batch of {state.batch:,}, and the plan {printable(repr(str(plan)))} of "
+            f"{chosen.batch:,}; name the folder that the run was started from (--plan DIR)"
+        )
+    return Standing(chosen, state.samples, name, spent, lost_of(lost, chosen.machines), wait_s)
+
+
+def names_of(model: Any) -> tuple[str, ...]:
+    """Return what rows of measurements may call a model: its file, with or without the ending, or its class."""
+    if not isinstance(model, str | Path):
+        return (type(model).__name__,)
+    path = Path(model)
+    return path.stem, path.name
 
 
 def compile_for(
@@ -87,7 +179,7 @@ def compile_for(
     backend: str | None = None,
     **asked: Any,
 ) -> CompiledModel:
-    """Compile a model for the machines that were chosen, and write the folder, with the pool's file in it.
+    """Compile a model for the machines that were chosen, and write the folder, with the pool and the answer beside it.
 
     Args:
         model: That the machines were chosen for.
@@ -102,5 +194,8 @@ def compile_for(
     """
     pool = replace(answer.best.machines.pool(), source=POOL_NAME)
     asked |= {"mode": "training", "objective": "throughput", "batch": answer.best.batch}
+    from .machines_words import answer_document  # noqa: PLC0415 - rich
+
     compiled = compile_(model, cluster=pool, backend=backend or differentiating_backend().name, must_save=True, **asked)
-    return compiled.save(directory, force=force, beside={POOL_NAME: pool_toml(pool)})
+    beside = {POOL_NAME: pool_toml(pool), CHOSEN_NAME: answer_document(answer) + "\n"}
+    return compiled.save(directory, force=force, beside=beside)

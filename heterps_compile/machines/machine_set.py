@@ -3,10 +3,12 @@
 Left out: what a set takes for a step (``step_times.py``), which sets are looked at (``sets.py``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.offers import Rental, pool_of
+
+from .learned import NOTHING, Correction, Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +17,11 @@ class MachineSet:
 
     Attributes:
         parts: What is rented and how many of it, each offer once.
+        learned: What measurements say of their kinds.
     """
 
     parts: tuple[tuple[Rental, int], ...]
+    learned: Learned = NOTHING
 
     @property
     def count(self) -> int:
@@ -30,6 +34,17 @@ class MachineSet:
         return sum(rental.price_per_hour * count for rental, count in self.parts)
 
     @property
+    def corrections(self) -> tuple[Correction, ...]:
+        """Return what was learned of the kinds of these machines."""
+        kinds = dict.fromkeys(rental.offer.gpu for rental, _ in self.parts)
+        return tuple(found for gpu in kinds if (found := self.learned.of(gpu)) is not None)
+
+    @property
+    def late(self) -> float:
+        """Return by which part nine of ten runs on them are at most longer than predicted."""
+        return self.learned.late(rental.offer.gpu for rental, _ in self.parts)
+
+    @property
     def has_spot(self) -> bool:
         """Return whether some machines may be taken away."""
         return any(rental.spot for rental, _ in self.parts)
@@ -40,8 +55,14 @@ class MachineSet:
         return " + ".join(f"{count} x {title_of(rental)}" for rental, count in self.parts)
 
     def pool(self, name: str = "machines") -> Cluster:
-        """Return the machines as a pool."""
-        return pool_of(dict(self.parts), name)
+        """Return the machines as a pool, each unit as it was learned to be."""
+        pool = pool_of(dict(self.parts), name)
+        types = tuple(
+            self.learned.corrected(device, rental.offer.gpu)
+            for device, (rental, _) in zip(pool.device_types, self.parts, strict=True)
+        )
+        described = "; ".join((pool.description, *(each.words for each in self.corrections)))
+        return replace(pool, device_types=types, description=described)
 
 
 def title_of(rental: Rental) -> str:

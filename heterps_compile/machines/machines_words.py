@@ -5,6 +5,7 @@ Left out: the picture (``report/machines_page.py``).
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -15,12 +16,10 @@ from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.units import counted, format_money, format_percent, format_seconds, rate_number
 
+from .chosen_file import FORMAT, VERSION, offer_record
 from .goal import described, format_duration
-from .outlook import PREDICTION_ERROR
+from .learned import PREDICTION_ERROR
 from .search import Answer, Option, excess, hours, whole
-
-FORMAT = "heterps-compile machines"
-VERSION = 1
 
 
 def print_answer(console: Console, answer: Answer) -> None:
@@ -52,6 +51,9 @@ def told(answer: Answer) -> Iterator[str]:
         f"samples by {best.step.schedule}; {format_seconds(best.step.step_s)} a step, "
         f"{rate_number(best.samples_per_s)} samples/s"
     )
+    if learned := best.machines.learned.corrections:
+        source = printable(best.machines.learned.source)
+        yield f"learned: {'; '.join(each.words for each in learned)}" + (f" ({source})" if source else "")
     yield why(answer)
     yield how_good(answer)
     if answer.failing is not None:
@@ -173,7 +175,12 @@ def answer_document(answer: Answer, directory: str | None = None) -> str:
             "left": answer.left,
             "kinds": answer.kinds,
         },
-        "prediction_error": PREDICTION_ERROR,
+        "prediction_error": answer.best.machines.late,
+        "learned": {
+            "source": answer.best.machines.learned.source,
+            "corrections": [asdict(each) for each in answer.best.machines.learned.corrections],
+            "without": PREDICTION_ERROR,
+        },
         "told": list(told(answer)),
         "notes": list(answer.notes),
         "folder": directory,
@@ -186,16 +193,10 @@ def _option(option: Option) -> dict[str, Any]:
     return {
         "machines": [
             {
-                "provider": rental.offer.provider,
-                "region": rental.offer.region,
-                "instance": rental.offer.instance,
-                "gpu": rental.offer.gpu,
-                "units": rental.offer.units,
+                **offer_record(rental.offer),
                 "spot": rental.spot,
                 "count": count,
                 "usd_per_hour": rental.price_per_hour,
-                "price_date": rental.offer.price_date.isoformat(),
-                "source": rental.offer.source,
             }
             for rental, count in option.machines.parts
         ],

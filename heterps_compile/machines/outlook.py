@@ -2,7 +2,8 @@
 
 On demand, the median is the predicted steps one after another, and the spread is that of predictions: of ten trainings
 on this product's own page of truth, planned from calibrated units that had seen none of the models, nine took at most
-12.8 % longer than predicted. Data sheets alone were held to no measurement, so that the true spread may be wider.
+12.8 % longer than predicted. Data sheets alone were held to no measurement, so that the true spread may be wider; of
+kinds that a user has measured it is what these measurements say (``learned.py``).
 
 A run with transient machines is that of ``transient/expected.py``: a loss stops all, a machine in the lost one's place
 starts up, and what was done since the last checkpoint is done again. Nine of ten are taken of the run whose steps are
@@ -17,10 +18,8 @@ from heterps_compile.transient.expected import expect_run
 from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
 
 from .goal import HOUR_S, Goal
+from .learned import PREDICTION_ERROR
 from .machine_set import MachineSet
-
-PREDICTION_ERROR = 0.128
-"""By which part nine of ten trainings are at most longer than predicted (``docs/truth.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +54,25 @@ def outlook_of(machines: MachineSet, step_s: float, batch: int, goal: Goal, chec
         InfeasibleError: where transient machines are lost so often that the run does not end.
     """
     if not machines.has_spot:
-        return steady_outlook(machines.price_per_hour, step_s, batch, goal)
+        return steady_outlook(machines.price_per_hour, step_s, batch, goal, machines.late)
     kinds = tuple(
         Machines(count, rental.price_per_hour, goal.transience.lifetime if rental.spot else None)
         for rental, count in machines.parts
     )
     recovery, run_s = Recovery(goal.transience.start_up_s, checkpoint_s), goal.steps(batch) * step_s
     median = expect_run(TransientWork(run_s, kinds, recovery))
-    most = expect_run(TransientWork(run_s * (1 + PREDICTION_ERROR), kinds, recovery))
+    most = expect_run(TransientWork(run_s * (1 + machines.late), kinds, recovery))
     return Outlook(median.time_s.median, most.time_s.most, median.money.median, most.money.most)
 
 
-def steady_outlook(price_per_hour: float, step_s: float, batch: int, goal: Goal) -> Outlook:
-    """Return time and money of a run on machines that stay; of a bound on the step, a bound on both."""
+def steady_outlook(
+    price_per_hour: float, step_s: float, batch: int, goal: Goal, late: float = PREDICTION_ERROR
+) -> Outlook:
+    """Return time and money of a run on machines that stay; of a bound on the step, a bound on both.
+
+    ``late`` is by which part nine of ten runs are at most longer than predicted.
+    """
     run_s = goal.steps(batch) * step_s
     money = price_per_hour * run_s / HOUR_S
-    more = 1 + PREDICTION_ERROR
+    more = 1 + late
     return Outlook(run_s, run_s * more, money, money * more)

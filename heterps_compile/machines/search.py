@@ -174,7 +174,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
         InfeasibleError: where no set was found that keeps all limits; says what would help.
         InputError: where no offer has a data sheet.
     """
-    all_kinds, unknown = kinds_of(catalogue.offers, spot=goal.spot)
+    all_kinds, unknown = kinds_of(catalogue.offers, spot=goal.spot, learned=times.learned)
     if not all_kinds:
         raise InputError(f"no data sheet is known of any of the {counted(len(catalogue.offers), 'offer')}")
     kinds = undominated(all_kinds)
@@ -235,21 +235,27 @@ def _search_by_bound(found: _Found, candidates: Sequence[Candidate], goal: Goal,
     return order[0][0] if order else float("inf")
 
 
+def _steady(candidate: Candidate, step_s: float, goal: Goal) -> Outlook:
+    """Return the outlook of a set with a step as if its machines all stayed."""
+    machines = candidate.machines
+    return steady_outlook(machines.price_per_hour, step_s, candidate.batch, goal, machines.late)
+
+
 def _likely(candidate: Candidate, goal: Goal) -> float:
     """Return the value that a set is likely to have; inf where it is likely to break a limit."""
-    outlook = steady_outlook(candidate.machines.price_per_hour, candidate.likely_s, candidate.batch, goal)
+    outlook = _steady(candidate, candidate.likely_s, goal)
     return float("inf") if outlook.misses(goal) else outlook.value(goal)
 
 
 def _bound(candidate: Candidate, goal: Goal, *, keeps: bool = False) -> float:
     """Return a value that a set cannot be below; inf where its bounds break a limit and it has to keep them."""
-    outlook = steady_outlook(candidate.machines.price_per_hour, candidate.least_s, candidate.batch, goal)
+    outlook = _steady(candidate, candidate.least_s, goal)
     return float("inf") if keeps and outlook.misses(goal) else outlook.value(goal)
 
 
 def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:
     """Return the sets that no other is likely to beat in both time and money, the best first."""
-    told = [(steady_outlook(each.machines.price_per_hour, each.likely_s, each.batch, goal), each) for each in singles]
+    told = [(_steady(each, each.likely_s, goal), each) for each in singles]
     ordered = sorted(enumerate(told), key=lambda one: (one[1][0].median_s, one[1][0].median_money, one[0]))
     front: list[Candidate] = []
     cheapest = float("inf")
@@ -346,7 +352,7 @@ def whole(money: float) -> str:
 
 def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: StepTimes, goal: Goal) -> tuple[str, ...]:
     """Return what the user should know of the offers and of the times."""
-    notes = list(told)
+    notes = [*told, *times.learned.notes]
     if unknown:
         notes.append(f"{counted(unknown, 'offer')} of the catalogue have GPUs without a data sheet and are left out")
     if goal.spot:

@@ -22,6 +22,7 @@ from heterps_compile.offers import Offer, Rental, device_of
 from heterps_compile.progress import check
 
 from .goal import Goal
+from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 from .outlook import steady_outlook
 from .step_times import StepTimes
@@ -35,11 +36,13 @@ class Kind:
 
     Attributes:
         rental: What is rented.
-        device: Its units as a device type, of one machine.
+        device: Its units as a device type, of one machine, as they were learned to be.
+        late: By which part nine of ten runs on it are at most longer than predicted.
     """
 
     rental: Rental
     device: DeviceType
+    late: float
 
     @property
     def units(self) -> int:
@@ -79,17 +82,19 @@ class Candidate:
     likely_s: float
 
 
-def kinds_of(offers: Sequence[Offer], *, spot: bool) -> tuple[list[Kind], int]:
+def kinds_of(offers: Sequence[Offer], *, spot: bool, learned: Learned = NOTHING) -> tuple[list[Kind], int]:
     """Return offers in every way they are bought, and how many have GPUs without a data sheet, which are left out."""
     kinds, unknown = [], 0
     for offer in offers:
+        late = learned.late((offer.gpu,))
         try:
-            kinds.append(Kind(Rental(offer), device_of(offer)))
+            kinds.append(Kind(Rental(offer), learned.corrected(device_of(offer), offer.gpu), late))
         except UnknownNameError:
             unknown += 1
             continue
         if spot and offer.spot_per_hour is not None:
-            kinds.append(Kind(Rental(offer, spot=True), device_of(offer, spot=True)))
+            transient = learned.corrected(device_of(offer, spot=True), offer.gpu)
+            kinds.append(Kind(Rental(offer, spot=True), transient, late))
     return kinds, unknown
 
 
@@ -121,7 +126,7 @@ def sets_of_one_kind(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> lis
                 continue
             likely_s = times.likely_s(kind.device, units, batch)
             found += [
-                Candidate(MachineSet(((kind.rental, int(count)),)), batch, float(least), float(likely))
+                Candidate(MachineSet(((kind.rental, int(count)),), times.learned), batch, float(least), float(likely))
                 for count, least, likely in zip(counts, least_s, likely_s, strict=True)
             ]
     return found
@@ -163,20 +168,22 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal, best:
                     units = counts * kind.units, others * other.units
                     known[key] = times.least_of_two_s(kind.device, units[0], other.device, units[1], batch)
                 least_s = known[key]
-                values = _values(price, least_s, batch, goal)
+                values = _values(price, least_s, batch, goal, max(kind.late, other.late))
                 places = np.flatnonzero(values < best)
                 more += max(0, len(places) - _KEPT)
                 for place in places[np.argsort(values[places], kind="stable")[:_KEPT]].tolist():
                     parts = ((kind.rental, pairs[place][0]), (other.rental, pairs[place][1]))
-                    found.append(Candidate(MachineSet(parts), batch, float(least_s[place]), float(least_s[place])))
+                    found.append(
+                        Candidate(MachineSet(parts, times.learned), batch, float(least_s[place]), float(least_s[place]))
+                    )
     return Pairs(tuple(found), more)
 
 
-def _values(price: Floats, least_s: Floats, batch: int, goal: Goal) -> Floats:
+def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
     """Return [N], what sets cannot be better than by their bounds; inf where these break a limit."""
-    unit = steady_outlook(1.0, 1.0, batch, goal)  # all of these are in proportion to price and step
+    unit = steady_outlook(1.0, 1.0, batch, goal, late)  # all of these are in proportion to price and step
     money = unit.median_money * price * least_s
     value = money if goal.minimises_money else unit.median_s * least_s
-    late = np.zeros(len(price), np.bool_) if goal.deadline_s is None else unit.most_s * least_s > goal.deadline_s
+    over = np.zeros(len(price), np.bool_) if goal.deadline_s is None else unit.most_s * least_s > goal.deadline_s
     dear = np.zeros(len(price), np.bool_) if goal.budget is None else unit.most_money * price * least_s > goal.budget
-    return np.asarray(np.where(late | dear, np.inf, value), np.float64)
+    return np.asarray(np.where(over | dear, np.inf, value), np.float64)

@@ -37,6 +37,7 @@ from heterps_compile.passes.placement.steps.minimise_step import search_steps
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.plan.request import Request
 
+from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
 QUICK = StepEffort(starts=4, rounds=3, neighbours=60, simulations=4, actions=20_000)
@@ -68,7 +69,9 @@ class StepFound:
         parts = tuple(
             (rental, -(-used[part] // rental.offer.units)) for part in kept for rental, _ in [machines.parts[part]]
         )
-        return MachineSet(parts), replace(self, stages=tuple((units, kept.index(part)) for units, part in self.stages))
+        return replace(machines, parts=parts), replace(
+            self, stages=tuple((units, kept.index(part)) for units, part in self.stages)
+        )
 
     @property
     def words(self) -> str:
@@ -84,17 +87,26 @@ class StepTimes:
 
     Attributes:
         searches: How many plans were searched for.
+        learned: What measurements say of kinds of units, for which all steps are corrected.
     """
 
-    def __init__(self, read: Callable[[int], Graph], request: Request, seed: int = 0) -> None:
+    def __init__(
+        self, read: Callable[[int], Graph], request: Request, seed: int = 0, learned: Learned = NOTHING
+    ) -> None:
         """Begin; ``read`` returns the model for a batch, ``request`` says how it is trained."""
-        self._read, self._seed = read, seed
+        self._read, self._seed, self.learned = read, seed, learned
         self._request = replace(request, mode="training", objective="throughput")
         self._layered: dict[int, Layered] = {}
         self._work: dict[object, Floats] = {}
         self._gradients: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
         self.searches = 0
+
+    def with_learned(self, learned: Learned) -> "StepTimes":
+        """Return steps of the same model as they are corrected by what was learned."""
+        corrected = StepTimes(self._read, self._request, self._seed, learned)
+        corrected._layered = self._layered
+        return corrected
 
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""

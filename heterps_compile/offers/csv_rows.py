@@ -127,7 +127,7 @@ def read_rows(path: Path, where: str) -> Iterator[Row]:
             yield from parse_rows(file, where)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise InputError(f"{where} is no UTF-8 text; a catalogue is a CSV file") from error
+            raise InputError(f"{where} is no UTF-8 text; expected a CSV file") from error
         raise InputError(
             f"cannot read {where}: {getattr(error, 'strerror', None) or 'no file has this name'}"
         ) from error
@@ -169,7 +169,7 @@ def _lines(file: IO[str], where: str) -> Iterator[str]:
         if len(line) > _MOST_LINE:
             raise InputError(f"{where}, line {number} has more than {_MOST_LINE:,} characters; a row has some hundreds")
         if "\0" in line:
-            raise InputError(f"{where}, line {number} has a zero byte; a catalogue is a CSV file")
+            raise InputError(f"{where}, line {number} has a zero byte; expected a CSV file")
         yield line
 
 

@@ -141,7 +141,7 @@ def _own(row: Row, file: File) -> Found:
         inner_bytes_per_s=_or_unknown(row, "inner_gbyte_per_s", "GB/s between two GPUs") * 1e9,
         price_per_hour=_price(row, "price_usd_per_hour"),
         spot_per_hour=_price(row, "spot_usd_per_hour") if row.has("spot_usd_per_hour") else None,
-        price_date=_date(row, "price_date"),
+        price_date=read_date(row, "price_date", "when the price was read"),
         source=row.text("source", "where the price was read"),
     )
 
@@ -264,13 +264,16 @@ def _price(row: Row, column: str) -> float:
     return row.number(column, _PRICE, most=_MOST_PRICE)
 
 
-def _date(row: Row, column: str) -> dt.date:
+def read_date(row: Row, column: str, what: str) -> dt.date:
+    """Return the date of a column, which says ``what``.
+
+    Raises:
+        InputError: with the row.
+    """
     text = row.cells[column]
     try:
         if len(text) != len("2026-11-20"):
             raise ValueError
         return dt.date.fromisoformat(text)
     except ValueError as error:
-        raise row.wrong(
-            f"{column} {short(text)} is no date; expected when the price was read, as 2026-11-20"
-        ) from error
+        raise row.wrong(f"{column} {short(text)} is no date; expected {what}, as 2026-11-20") from error

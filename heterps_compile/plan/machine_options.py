@@ -44,11 +44,30 @@ MACHINES = Command(
             default_words="3min", needs=("spot",),
         ),
         _option("max_machines", "--max-machines", Whole(1, 256), "In a set.", "N", default=16),
+        _option(
+            "learn", "--learn", Text(), "Measured steps, which correct what is predicted, kind by kind of GPU.",
+            "FILE.csv",
+        ),
         *(_OF_OFFERS[name] for name in ("catalogue", "gpu", "region", "provider")),
         _OF_COMPILE["shapes"],
         REQUEST["precision"],
         REQUEST["optimizer"],
         REQUEST["seed"],
+        _option(
+            "resume", "--resume", Text(),
+            "Decide for a run that goes on from there: stay, move or wait, the deadline from now.", "CHECKPOINT",
+            needs=("plan",), against=("pareto",),
+        ),
+        _option("plan", "--plan", Text(), "What it runs: a folder that -o wrote.", "DIR", needs=("resume",)),
+        _option("spent", "--spent", Text(), "What it has cost so far.", "'120 USD'", needs=("resume",)),
+        _option(
+            "lost", "--lost", Text(), "How many of its machines are lost; of several kinds by instance.",
+            "N|INSTANCE=N", needs=("resume",),
+        ),
+        _option(
+            "wait", "--wait", Text(), "Until others can be had in their place.", "30min", default_words="0s",
+            needs=("lost",),
+        ),
         _option("output", "-o, --output", Text(), "Folder to write: pool.toml, plan and stages.", "DIR"),
         _option(
             "force", "--force", Flag(), "Replace DIR, also where no compilation wrote it.", default=False,

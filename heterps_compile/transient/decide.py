@@ -11,7 +11,7 @@ many die early).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.units import format_money
@@ -64,6 +64,8 @@ class Course:
         before_s: Seconds until the machines are asked for: checkpoint and planning of a move; the wait.
         before_per_hour: What is paid an hour until then.
         is_running: Whether the machines are up by then.
+        late: By which part nine of ten runs compute longer than the rate says.
+        name: What messages call the machines; "" where the kind says enough.
 
     Raises:
         InputError: where the kind or a number is none.
@@ -76,6 +78,14 @@ class Course:
     before_s: float = 0.0
     before_per_hour: float = 0.0
     is_running: bool = False
+    late: float = 0.0
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return what messages call it: "move to 2 x p3.2xlarge"."""
+        to = {STAY: " on ", MOVE: " to ", WAIT: " for "}[self.kind]
+        return self.kind + (to + self.name if self.name else "")
 
     def __post_init__(self) -> None:
         if self.kind not in (STAY, MOVE, WAIT):
@@ -87,6 +97,8 @@ class Course:
                 f"to {self.kind}: {self.before_s:g} s at {self.before_per_hour:g} an hour come first; "
                 "neither may be negative"
             )
+        if not 0 <= self.late < math.inf:
+            raise InputError(f"to {self.kind}: runs are {self.late:g} later than predicted; that must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +145,12 @@ def course_to_stay(samples_per_s: float, machines: tuple[Machines, ...], recover
 def course_to_move(stay: Course, to: Course, planning_s: float) -> Course:
     """Return the course that leaves machines for those of another; checkpoint and planning come first, paid there."""
     before_s = stay.recovery.checkpoint_s + planning_s
-    return Course(MOVE, to.samples_per_s, to.machines, to.recovery, before_s, _price(stay.machines))
+    return replace(to, kind=MOVE, before_s=before_s, before_per_hour=_price(stay.machines), is_running=False)
 
 
 def course_to_wait(then: Course, wait_s: float, kept: tuple[Machines, ...] = ()) -> Course:
     """Return the course that waits for the machines of another and pays for those that are kept meanwhile."""
-    return Course(WAIT, then.samples_per_s, then.machines, then.recovery, wait_s, _price(kept))
+    return replace(then, kind=WAIT, before_s=wait_s, before_per_hour=_price(kept), is_running=False)
 
 
 def decide(remaining: Remaining, courses: Sequence[Course]) -> Decision:
@@ -162,7 +174,9 @@ def decide(remaining: Remaining, courses: Sequence[Course]) -> Decision:
     )
     if ranked[0].failing:
         nearest = min(priced, key=lambda one: _excess(remaining, one))
-        raise InfeasibleError(f"no course keeps what was asked; nearest is to {nearest.course.kind}: {nearest.failing}")
+        raise InfeasibleError(
+            f"no course keeps what was asked; nearest is to {nearest.course.title}: {nearest.failing}"
+        )
     return Decision(ranked[0], tuple(ranked), _why(ranked))
 
 
@@ -177,11 +191,12 @@ def _priced(remaining: Remaining, course: Course) -> Outcome | None:
     )
     try:
         run = expect_run(work)
+        slow = expect_run(replace(work, work_s=work.work_s * (1 + course.late))) if course.late else run
     except InfeasibleError:
         return None
     first = remaining.spent + course.before_per_hour * course.before_s / HOUR_S
-    time_s = Spread(*(course.before_s + part for part in (run.time_s.mean, run.time_s.median, run.time_s.most)))
-    money = Spread(*(first + part for part in (run.money.mean, run.money.median, run.money.most)))
+    time_s = Spread(*(course.before_s + part for part in (run.time_s.mean, run.time_s.median, slow.time_s.most)))
+    money = Spread(*(first + part for part in (run.money.mean, run.money.median, slow.money.most)))
     chance, failing = 1.0, []
     if remaining.deadline_s is not None:
         chance = run.chance_within(remaining.deadline_s - course.before_s)
@@ -206,7 +221,7 @@ def _excess(remaining: Remaining, outcome: Outcome) -> float:
 
 def _why(ranked: list[Outcome]) -> str:
     taken = ranked[0]
-    said = f"{taken.course.kind}: {format_money(taken.money.mean)} in all, {taken.time_s.mean / HOUR_S:.3g} h from now"
+    said = f"{taken.course.title}: {format_money(taken.money.mean)} in all, {taken.time_s.mean / HOUR_S:.3g} h from now"
     if taken.course.before_s > 0:
         first = taken.course.before_per_hour * taken.course.before_s / HOUR_S
         said += f", {taken.course.before_s:,.0f} s and {format_money(first)} of which come first"
@@ -214,5 +229,5 @@ def _why(ranked: list[Outcome]) -> str:
         return said + "; there is no other course"
     other = ranked[1]
     if other.failing:
-        return f"{said}; to {other.course.kind} fails: {other.failing}"
-    return f"{said}; to {other.course.kind} is {format_money(other.money.mean)} and {other.time_s.mean / HOUR_S:.3g} h"
+        return f"{said}; to {other.course.title} fails: {other.failing}"
+    return f"{said}; to {other.course.title} is {format_money(other.money.mean)} and {other.time_s.mean / HOUR_S:.3g} h"

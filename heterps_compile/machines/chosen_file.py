@@ -1,0 +1,179 @@
+"""``machines.json`` of a folder that ``machines -o`` wrote: what was chosen, read again.
+
+It is the JSON document of the answer, which has of every offer all that a plan on it depends on. So a run can be
+decided about after its offers have left the catalogue. The file is hostile input: numbers are checked, nothing is run.
+
+Left out: the plan itself (``plan/source.py``).
+"""
+
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable, short
+from heterps_compile.offers import Offer, Rental
+
+from .learned import Correction, Learned
+from .machine_set import MachineSet
+
+CHOSEN_NAME = "machines.json"
+"""The file beside a plan that has the answer it was made from."""
+
+FORMAT = "heterps-compile machines"
+VERSION = 2
+
+_LARGEST_BYTES = 16 << 20
+_TEXT = 200  # characters
+_MOST = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen.
+
+    Attributes:
+        machines: The set, with what was learned of its kinds.
+        batch: Samples in a step.
+        step_s: As predicted, learned corrections included.
+        stages: Units of every stage, and which part of the set they belong to.
+    """
+
+    machines: MachineSet
+    batch: int
+    step_s: float
+    stages: tuple[tuple[int, int], ...]
+
+
+def offer_record(offer: Offer) -> dict[str, Any]:
+    """Return an offer as the document has it."""
+    return {
+        "provider": offer.provider,
+        "region": offer.region,
+        "instance": offer.instance,
+        "gpu": offer.gpu,
+        "gpus": offer.gpus,
+        "cores": offer.cores,
+        "units": offer.units,
+        "memory_bytes": offer.memory_bytes,
+        "gpu_memory_bytes": offer.gpu_memory_bytes,
+        "network_bytes_per_s": offer.network_bytes_per_s,
+        "inner_bytes_per_s": offer.inner_bytes_per_s,
+        "on_demand_usd_per_hour": offer.price_per_hour,
+        "spot_usd_per_hour": offer.spot_per_hour,
+        "price_date": offer.price_date.isoformat(),
+        "source": offer.source,
+    }
+
+
+def read_chosen(folder: str | Path) -> Chosen:
+    """Read what was chosen for the plan in a folder.
+
+    Raises:
+        InputError: in one sentence, where there is no such file or something in it is not what it must be.
+    """
+    path = Path(folder) / CHOSEN_NAME
+    shown = printable(repr(str(path)))
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise InputError(f"{shown} has {path.stat().st_size >> 20:,} MiB, and an answer some KiB; write it anew")
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON document in UTF-8"
+        raise InputError(
+            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote (--from DIR)"
+        ) from error
+    try:
+        return _chosen(document)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        missing = isinstance(error, KeyError)
+        fault = f"{short(str(error.args[0]))} is missing" if missing else printable(str(error))
+        raise InputError(f"{shown} is no answer of heterps-compile machines: {fault}; write the folder anew") from error
+
+
+def _chosen(document: Any) -> Chosen:
+    document = _mapping(document, "the document")
+    if document["format"] != FORMAT or document["version"] != VERSION:
+        raise ValueError(
+            f"its format is {short(document['format'])} {short(document['version'])}, expected {FORMAT!r} {VERSION}"
+        )
+    chosen = _mapping(document["chosen"], "chosen")
+    parts = [_part(_mapping(each, "a machine")) for each in _listed(chosen["machines"], "machines")]
+    stages = [
+        (_whole(each["units"], "units"), _whole(each["machines"], "machines", least=0))
+        for each in _listed(chosen["stages"], "stages")
+    ]
+    if any(not 0 <= part < len(parts) for _, part in stages):
+        raise ValueError(f"a stage is on part {max(part for _, part in stages)} of {len(parts)}")
+    learned = _mapping(document["learned"], "learned")
+    corrections = tuple(_correction(_mapping(each, "a correction")) for each in learned["corrections"])
+    machines = MachineSet(tuple(parts), Learned(corrections, _text(learned["source"], "source", empty=True)))
+    return Chosen(machines, _whole(chosen["batch"], "batch"), _above(chosen["step_s"], "step_s"), tuple(stages))
+
+
+def _part(record: Mapping[str, Any]) -> tuple[Rental, int]:
+    spot = record["spot_usd_per_hour"]
+    offer = Offer(
+        provider=_text(record["provider"], "provider"),
+        region=_text(record["region"], "region"),
+        instance=_text(record["instance"], "instance"),
+        gpu=_text(record["gpu"], "gpu", empty=True),
+        gpus=_whole(record["gpus"], "gpus", least=0),
+        cores=_whole(record["cores"], "cores"),
+        memory_bytes=_above(record["memory_bytes"], "memory_bytes"),
+        gpu_memory_bytes=_above(record["gpu_memory_bytes"], "gpu_memory_bytes", zero=True),
+        network_bytes_per_s=_above(record["network_bytes_per_s"], "network_bytes_per_s", zero=True),
+        inner_bytes_per_s=_above(record["inner_bytes_per_s"], "inner_bytes_per_s", zero=True),
+        price_per_hour=_above(record["on_demand_usd_per_hour"], "on_demand_usd_per_hour"),
+        spot_per_hour=None if spot is None else _above(spot, "spot_usd_per_hour"),
+        price_date=dt.date.fromisoformat(_text(record["price_date"], "price_date")),
+        source=_text(record["source"], "source"),
+    )
+    if bool(offer.gpu) != bool(offer.gpus):
+        raise ValueError(f"{offer.gpus} GPUs of the kind {short(offer.gpu)}")
+    if not isinstance(record["spot"], bool) or (record["spot"] and spot is None):
+        raise ValueError(f"spot is {short(record['spot'])}, and the spot price {short(spot)}")
+    return Rental(offer, record["spot"]), _whole(record["count"], "count")
+
+
+def _correction(record: Mapping[str, Any]) -> Correction:
+    return Correction(
+        _text(record["gpu"], "gpu", empty=True),
+        _whole(record["rows"], "rows"),
+        *(_above(record[name], name) for name in ("factor", "error", "late")),
+    )
+
+
+def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is no object")
+    return value
+
+
+def _listed(value: Any, what: str) -> Sequence[Any]:
+    if not isinstance(value, list) or not 0 < len(value) <= 10_000:
+        raise TypeError(f"{what} is no list of at least one")
+    return value
+
+
+def _text(value: Any, what: str, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or len(value) > _TEXT or not value.isprintable() or not (value or empty):
+        raise ValueError(f"{what} is {short(value)}, expected printable text of at most {_TEXT} characters")
+    return value
+
+
+def _whole(value: Any, what: str, *, least: int = 1) -> int:
+    if type(value) is not int or not least <= value <= 10**9:
+        raise ValueError(f"{what} is {short(value)}, expected a whole number from {least} on")
+    return value
+
+
+def _above(value: Any, what: str, *, zero: bool = False) -> float:
+    number = float(value) if type(value) in (int, float) else math.nan
+    if not number <= _MOST or number < 0 or (number == 0 and not zero):
+        raise ValueError(f"{what} is {short(value)}, expected a number {'of 0 or more' if zero else 'above 0'}")
+    return number

@@ -1,0 +1,241 @@
+"""Measured steps in a CSV file, and what was predicted of each; the columns are those of ``docs/machines.md``.
+
+A row says on what a step of how many samples took how long, and in one of three ways what it is compared with: the
+seconds that were predicted (a run's own plan has them), the name of the model that machines are chosen for, or the
+operations of a sample.
+
+Left out: the factors (``learned.py``), rows of a run's log (``run_row.py``).
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.cost.precision import PRECISIONS
+from heterps_compile.errors import HeterpsError, InputError, UnknownNameError
+from heterps_compile.escape import printable, short
+from heterps_compile.offers import Offer, device_of
+from heterps_compile.offers.as_device import data_sheet, known_gpus
+from heterps_compile.offers.catalogue import NO_GPU
+from heterps_compile.offers.csv_rows import Row, read_rows
+from heterps_compile.offers.formats import read_date
+from heterps_compile.units import counted, format_count, format_seconds
+
+from .learned import Learned, learn
+from .step_times import StepTimes
+
+COLUMNS = ("gpu", "units", "machines", "batch", "step_s", "date", "source")
+"""Every row has these."""
+
+COMPARED = ("predicted_s", "model", "flop_per_sample")
+"""A row has one of these."""
+
+FURTHER = ("precision", "network_gbit_per_s", "inner_gbyte_per_s")
+"""A row may have these."""
+
+_MOST_BYTES = 16 << 20
+_MOST_ROWS = 10_000
+_MOST_BATCHES = 32  # of the model, which is read for each
+_MOST_STEP_S = 1e6
+_MOST_SAMPLES = 10**9
+_MOST_RATIO = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured step.
+
+    Attributes:
+        row: Of the file.
+        gpu: The kind of the units; "" for virtual CPUs.
+        units: In all.
+        machines: In which they stand.
+        batch: Samples of the step.
+        step_s: That it took.
+        precision: In which it computed; "" where the row does not say.
+        predicted_s: What was predicted; None where the row does not say.
+        model: What was trained; "" where the row does not say.
+        flop_per_sample: Of forward and backward; None where the row does not say.
+        device: The units, and what connects them.
+    """
+
+    row: Row
+    gpu: str
+    units: int
+    machines: int
+    batch: int
+    step_s: float
+    precision: str
+    predicted_s: float | None
+    model: str
+    flop_per_sample: float | None
+    device: DeviceType
+
+
+def read_measured(path: str | Path) -> Iterator[Measured]:
+    """Yield the rows of a file.
+
+    Raises:
+        InputError: in one sentence, with the row, what stands there and what was expected.
+    """
+    where = printable(repr(str(path)))
+    _check_size(Path(path), where)
+    is_first = True
+    for number, row in enumerate(read_rows(Path(path), where), 1):
+        if is_first:
+            _check_columns(row, where)
+            is_first = False
+        if number > _MOST_ROWS:
+            raise row.wrong(f"measurements are at most {_MOST_ROWS:,} rows; keep the newest")
+        yield _measured(row)
+    if is_first:
+        raise InputError(f"{where} has no measurement below its header; add a row, or leave --learn out")
+
+
+def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], precision: str) -> Learned:
+    """Return what measurements say of kinds of GPUs.
+
+    Args:
+        path: Of the file.
+        times: Steps of the model at hand as predicted, with nothing learned.
+        names: What rows may call that model.
+        precision: What it computes in; rows of another do not count.
+
+    Raises:
+        InputError: as :func:`read_measured`.
+    """
+    ratios: defaultdict[str, list[float]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    batches = set[int]()
+    for one in read_measured(path):
+        if one.precision not in ("", precision):
+            left_out[f"in another precision than {precision}"] += 1
+            continue
+        if one.predicted_s is not None:
+            predicted_s = one.predicted_s
+        elif one.model in names and one.model:
+            batches.add(one.batch)
+            if len(batches) > _MOST_BATCHES:
+                raise one.row.wrong(
+                    f"this is the {len(batches)}th batch of {short(one.model)}; keep rows of {_MOST_BATCHES} batches, "
+                    "or give predicted_s"
+                )
+            predicted_s = _of_model(one, times)
+        elif one.flop_per_sample is not None:
+            predicted_s = one.flop_per_sample * one.batch / one.units / one.device.flops_per_s(PRECISIONS[precision])
+        else:
+            left_out[f"of other models, with neither predicted_s nor flop_per_sample (this one is {names[0]})"] += 1
+            continue
+        ratios[one.gpu].append(_ratio(one, predicted_s))
+    notes = [f"left out of what is learned: {counted(count, 'row')} {why}" for why, count in left_out.items()]
+    if not ratios:
+        raise InputError(f"nothing is learned from {printable(repr(str(path)))}: {'; '.join(notes)}")
+    return learn(ratios, printable(Path(path).name), notes)
+
+
+def _of_model(one: Measured, times: StepTimes) -> float:
+    """Return what replicas of the whole model take, which sum their gradients behind the backward."""
+    try:
+        likely_s = float(times.likely_s(one.device, np.array([float(one.units)]), one.batch)[0])
+    except HeterpsError as error:
+        raise one.row.wrong(f"the model cannot be predicted with a batch of {one.batch:,}: {error}") from error
+    if not 0 < likely_s < math.inf:
+        raise one.row.wrong(f"the model is predicted not to run on {_called(one.gpu)}; give predicted_s")
+    return likely_s
+
+
+def _ratio(one: Measured, predicted_s: float) -> float:
+    if not 0 < predicted_s < math.inf:
+        raise one.row.wrong(f"the step is predicted to take {predicted_s:g} s, which is no time")
+    ratio = one.step_s / predicted_s
+    if not 1 / _MOST_RATIO <= ratio <= _MOST_RATIO:
+        raise one.row.wrong(
+            f"step_s {one.step_s:g} is {ratio:.3g} times what is predicted ({format_seconds(predicted_s)}), and at "
+            f"most {_MOST_RATIO:g} times more or less is believed; it is the seconds of a whole step of {one.batch:,} "
+            "samples"
+        )
+    return ratio
+
+
+def _measured(row: Row) -> Measured:
+    gpu = _gpu(row)
+    units = row.whole("units", "how many units computed, in all machines", most=100_000)
+    machines = row.whole("machines", "in how many machines they stood", most=100_000)
+    if units < machines:
+        raise row.wrong(
+            f"{counted(units, 'unit')} cannot stand in {counted(machines, 'machine')}; units are all of them"
+        )
+    date = read_date(row, "date", "when the step was measured")
+    row.text("source", "who measured it, or where it is written")
+    precision = row.text("precision", "what it computed in") if row.has("precision") else ""
+    if precision and precision not in PRECISIONS:
+        raise row.wrong(f"precision {short(precision)} is none; expected {', '.join(PRECISIONS)}, or nothing")
+    model = row.text("model", "the model's name") if row.has("model") else ""
+    predicted_s = _some(row, "predicted_s", "the predicted seconds of a step", _MOST_STEP_S)
+    flop = _some(row, "flop_per_sample", "operations of a sample, forward and backward", 1e24)
+    if predicted_s is None and flop is None and not model:
+        raise row.wrong(f"nothing says what step_s is compared with; give one of {', '.join(COMPARED)}")
+    network = _some(row, "network_gbit_per_s", "a machine's network in Gbit/s", 1e6)
+    inner = _some(row, "inner_gbyte_per_s", "what connects two units of a machine in GB/s", 1e6)
+    in_each = -(-units // machines)
+    machine = Offer(
+        "measured", "here", "machine", gpu, in_each if gpu else 0, in_each, in_each * data_sheet(gpu).memory_bytes, 0.0,
+        (network or 0.0) * 1e9 / 8, (inner or 0.0) * 1e9, 1.0, None, date, "measured",
+    )  # fmt: skip
+    return Measured(
+        row, gpu, units, machines,
+        row.whole("batch", "samples of a step, in all units", most=_MOST_SAMPLES),
+        row.number("step_s", "the seconds of a step", most=_MOST_STEP_S),
+        precision, predicted_s, model, flop, device_of(machine, machines=machines),
+    )  # fmt: skip
+
+
+def _gpu(row: Row) -> str:
+    name = row.name("gpu", f"the kind of GPU as offers spell it, or {NO_GPU} for virtual CPUs").lower()
+    gpu = "" if name == NO_GPU else name
+    try:
+        data_sheet(gpu)
+    except UnknownNameError as error:
+        raise row.wrong(
+            f"gpu {short(name)} is no kind with a data sheet; expected {NO_GPU} or one of {', '.join(known_gpus())}"
+        ) from error
+    return gpu
+
+
+def _called(gpu: str) -> str:
+    return gpu or "virtual CPUs"
+
+
+def _some(row: Row, column: str, what: str, most: float) -> float | None:
+    return row.number(column, what, most=most) if row.has(column) else None
+
+
+def _check_columns(row: Row, where: str) -> None:
+    missing = [name for name in COLUMNS if name not in row.cells]
+    if missing:
+        raise InputError(
+            f"{where} lacks the columns {', '.join(missing)}; measurements have {', '.join(COLUMNS)}, and one of "
+            f"{', '.join(COMPARED)}"
+        )
+    unknown = [name for name in row.cells if name not in (*COLUMNS, *COMPARED, *FURTHER)]
+    if unknown:
+        raise InputError(
+            f"{where} has the column {short(unknown[0])}, which nothing reads; columns are "
+            f"{', '.join((*COLUMNS, *COMPARED, *FURTHER))}"
+        )
+
+
+def _check_size(path: Path, where: str) -> None:
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        return  # who reads it says why it cannot be read
+    if size > _MOST_BYTES:
+        raise InputError(
+            f"{where} has {format_count(size)}B, and measurements at most {_MOST_BYTES >> 20} MiB; keep the newest rows"
+        )

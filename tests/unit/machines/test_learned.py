@@ -1,0 +1,216 @@
+"""What measurements say of kinds of GPUs: the factors, the rows, a run's log as a row, and what is refused."""
+
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+from heterps_compile.api import read_model
+from heterps_compile.errors import HeterpsError, InputError
+from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text
+from heterps_compile.machines.chosen_file import CHOSEN_NAME, read_chosen
+from heterps_compile.machines.learned import PREDICTION_ERROR, Learned, learn, slowed, student_quantile
+from heterps_compile.machines.machines_words import answer_document, told
+from heterps_compile.machines.measured_runs import read_measured
+from heterps_compile.machines.step_times import StepTimes
+from heterps_compile.offers import read_catalogue
+from heterps_compile.offers.as_device import data_sheet
+from heterps_compile.plan.request import make_request
+
+HEADER = "gpu,units,machines,batch,step_s,date,source,predicted_s,model,flop_per_sample,precision"
+MODEL = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+BATCH = (torch.ones(4, 256),)
+GOAL = Goal(3e11, (1024,), deadline_s=4e7, most_machines=2)
+
+
+def file_of(tmp_path, *rows, header=HEADER):
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def ask(path, **more):
+    offers = read_catalogue().select(gpu=["t4"], region=["us-east-1"])
+    return choose(MODEL, GOAL, offers, example_inputs=BATCH, learn=path, **more)
+
+
+def test_the_quantile_is_that_of_students_tables():
+    assert [round(student_quantile(0.9, freedom), 3) for freedom in (1, 2, 3, 4, 5, 10, 30)] == [
+        3.078, 1.886, 1.638, 1.533, 1.476, 1.372, 1.310,
+    ]  # fmt: skip
+
+
+def test_few_measurements_are_held_back_and_many_are_believed():
+    one, ten, hundred = (learn({"v100": [2.0] * count}).corrections[0] for count in (1, 10, 100))
+    assert [round(each.factor, 3) for each in (one, ten, hundred)] == [1.414, 1.878, 1.986]
+    assert one.error > ten.error > hundred.error
+    assert one.late > 0.4 > ten.late > PREDICTION_ERROR > hundred.late
+    assert one.factor * (1 + one.late) > 2.0
+
+
+def test_the_quantile_covers_nine_of_ten_runs_whose_factor_is_as_the_prior_has_it():
+    draw = np.random.default_rng(0)
+    before = math.log1p(PREDICTION_ERROR) / student_quantile(0.9, 4) / math.sqrt(2)
+    hits = []
+    for _ in range(4000):
+        deviation = before * math.sqrt(4 / draw.chisquare(4))
+        mean = draw.normal(0, deviation)
+        logs = draw.normal(mean, deviation, 4)
+        found = learn({"a": np.exp(logs[:3]).tolist()}).corrections[0]
+        hits.append(math.exp(logs[3]) <= found.factor * (1 + found.late))
+    assert 0.88 < statistics.fmean(hits) < 0.92
+
+
+def test_without_measurements_it_is_the_error_of_predictions():
+    learned = learn({"v100": [1.0] * 5})
+    assert Learned().late(["v100"]) == PREDICTION_ERROR == learned.late(["t4"])
+    assert learned.late(["v100"]) < PREDICTION_ERROR == learned.late(["v100", "t4"])
+
+
+def test_a_step_on_one_kind_is_the_predicted_one_times_the_factor(tmp_path):
+    plain = ask(None)
+    path = file_of(tmp_path, *["t4,1,1,64,0.2,2026-11-20,me,0.1,,,"] * 3)
+    corrected = ask(path)
+    factor = 2 ** (3 / 4)
+    assert corrected.best.machines.parts == plain.best.machines.parts
+    assert corrected.best.step.step_s == pytest.approx(factor * plain.best.step.step_s, rel=1e-6)
+    late = corrected.best.machines.late
+    assert corrected.best.outlook.most_s == pytest.approx(corrected.best.outlook.median_s * (1 + late))
+    assert corrected.bound == pytest.approx(factor * plain.bound, rel=1e-6)
+    line = next(line for line in told(corrected) if line.startswith("learned:"))
+    assert line.startswith("learned: t4 is taken to need 1.68 times what is predicted (± ")
+    assert line.endswith("(runs.csv)")
+    document = json.loads(answer_document(corrected))
+    assert document["learned"]["corrections"][0]["rows"] == 3
+    assert document["prediction_error"] == late
+
+
+def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
+    answer = ask(file_of(tmp_path, "t4,1,1,64,0.2,2026-11-20,me,0.1,,,"))
+    compiled = compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
+    chosen = read_chosen(tmp_path / "out")
+    assert chosen.machines.parts == answer.best.machines.parts
+    assert chosen.machines.learned == answer.best.machines.learned
+    assert "t4 is taken to need 1.41 times" in (tmp_path / "out" / "pool.toml").read_text()
+    assert compiled.plan.schedule.step_s == pytest.approx(answer.best.step.step_s, rel=0.05)
+    log = tmp_path / "run.jsonl"
+    log.write_text(
+        "".join(json.dumps({"step": n, "samples": 1024, "pace_s": 0.5 + (n == 0)}) + "\n" for n in range(20))
+    )
+    row = row_of_run(log, tmp_path / "out")
+    assert (row["gpu"], row["units"], row["batch"], row["step_s"]) == ("t4", "1", "1024", "0.5")
+    assert float(row["predicted_s"]) == pytest.approx(compiled.plan.schedule.step_s / 2**0.5, rel=1e-5)
+    (tmp_path / "again.csv").write_text(rows_text([row]))
+    assert next(read_measured(tmp_path / "again.csv")).step_s == 0.5
+    log.write_text(json.dumps({"step": 0, "samples": 8, "pace_s": 0.5}) + "\n")
+    with pytest.raises(InputError, match=r"has steps of 8 samples, and the plan's batch is 1,024"):
+        row_of_run(log, tmp_path / "out")
+    log.write_text(json.dumps({"step": 0, "samples": 1024, "pace_s": 0.5}) + "\n")
+    with pytest.raises(InputError, match=r"has 1 step, of which 0 count; expected 10 at least"):
+        row_of_run(log, tmp_path / "out")
+    log.write_text("not json\n")
+    with pytest.raises(InputError, match=r"line 1: no line of a run's log"):
+        row_of_run(log, tmp_path / "out")
+    answer_file = tmp_path / "out" / CHOSEN_NAME
+    text = answer_file.read_text()
+    for old, new, fault in (
+        ('"count": 1', '"count": -1', "count is -1"),
+        ('"batch": 1024', '"batch": 1e300', "batch is 1e"),
+        ('"version": 2', '"version": 7', "its format is"),
+        ('"gpu": "t4"', '"gpu": 3', "gpu is 3"),
+        ('"step_s": 0', '"step_s": -0', "step_s is"),
+    ):
+        answer_file.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=fault):
+            read_chosen(tmp_path / "out")
+    answer_file.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="no JSON document"):
+        read_chosen(tmp_path / "out")
+
+
+def test_rows_are_compared_with_a_prediction_the_model_or_its_operations(tmp_path):
+    times = StepTimes(_graph, make_request("USD", mode="training"))
+    predicted_s = float(times.likely_s(data_sheet("t4"), np.array([1.0]), 512)[0])
+    path = file_of(
+        tmp_path,
+        f"t4,1,1,512,{predicted_s * 1.2},2026-11-20,me,,Sequential,,fp32",
+        "t4,1,1,512,1.2,2026-11-20,me,1.0,other,,",
+        f"t4,1,1,512,{1.2 * 512e6 / data_sheet('t4').flops_per_s('float32')},2026-11-20,me,,other,1e6,",
+        "t4,1,1,512,9,2026-11-20,me,1.0,,,bf16",
+        "t4,1,1,512,9,2026-11-20,me,,other,,",
+    )
+    answer = ask(path)
+    (correction,) = answer.best.machines.learned.corrections
+    assert (correction.rows, correction.factor) == (3, pytest.approx(1.2**0.75))
+    assert answer.notes[-2:] == (
+        "left out of what is learned: 1 row in another precision than fp32",
+        "left out of what is learned: 1 row of other models, with neither predicted_s nor flop_per_sample (this one is "
+        "Sequential)",
+    )
+
+
+def _graph(batch):
+    return read_model(MODEL, BATCH, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("t4,1,1,64,-0.2,2026-11-20,me,0.1,,,", r"row 2: step_s '-0\.2' must lie above 0 and be at most 1e\+06"),
+        ("t4,1,1,64,nan,2026-11-20,me,0.1,,,", r"row 2: step_s 'nan' is no plain number"),
+        ("t4,1,1,64,1e300,2026-11-20,me,0.1,,,", r"row 2: step_s '1e300' must lie above 0"),
+        ("t4,1,1,64,0.2,2026-11-20,me,0.0001,,,", r"row 2: step_s 0\.2 is 2e\+03 times what is predicted \(100 us\)"),
+        (
+            "z80,1,1,64,0.2,2026-11-20,me,0.1,,,",
+            r"row 2: gpu 'z80' is no kind with a data sheet; expected none or one of",
+        ),
+        (",1,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2: gpu is empty"),
+        ("t4,1.5,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2: units '1\.5' is not whole"),
+        ("t4,1,2,64,0.2,2026-11-20,me,0.1,,,", r"row 2: 1 unit cannot stand in 2 machines"),
+        ("t4,1,1,0,0.2,2026-11-20,me,0.1,,,", r"row 2: batch '0' must lie above 0"),
+        (
+            "t4,1,1,64,0.2,yesterday,me,0.1,,,",
+            r"row 2: date 'yesterday' is no date; expected when the step was measured",
+        ),
+        ("t4,1,1,64,0.2,2026-11-20,,0.1,,,", r"row 2: source is empty"),
+        (
+            "t4,1,1,64,0.2,2026-11-20,me,,,,",
+            r"row 2: nothing says what step_s is compared with; give one of predicted_s",
+        ),
+        ("t4,1,1,64,0.2,2026-11-20,me,0.1,,,fp8", r"row 2: precision 'fp8' is none; expected fp32, bf16, fp16"),
+        ("t4,1,1,64,0.2", r"row 2 has 5 cells, and the header 11"),
+        ("t4,1,1,64,0.2,2026-11-20,me,,other,,", r"nothing is learned from .*1 row of other models"),
+    ],
+)
+def test_a_row_that_says_something_wrong_is_named(tmp_path, row, fault):
+    with pytest.raises(HeterpsError, match=fault):
+        ask(file_of(tmp_path, row))
+
+
+def test_a_file_that_holds_no_measurements_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has no measurement below its header"):
+        ask(file_of(tmp_path))
+    with pytest.raises(InputError, match="lacks the columns machines, date; measurements have gpu, units"):
+        ask(file_of(tmp_path, "t4,1,64,0.2,me", header="gpu,units,batch,step_s,source"))
+    with pytest.raises(InputError, match="has the column 'colour', which nothing reads"):
+        ask(file_of(tmp_path, "t4,1,1,64,0.2,2026-11-20,me,0.1,,,,red", header=HEADER + ",colour"))
+    with pytest.raises(InputError, match=r"cannot read .*No such file"):
+        ask(tmp_path / "none.csv")
+    large = tmp_path / "large.csv"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(InputError, match=r"has 1\.07 GB, and measurements at most 16 MiB"):
+        ask(large)
+    with pytest.raises(InputError, match="row 10002: measurements are at most 10,000 rows"):
+        ask(file_of(tmp_path, *["t4,1,1,64,0.2,2026-11-20,me,0.1,,,"] * 10_001))
+
+
+def test_slower_units_take_so_much_longer_in_everything():
+    unit = data_sheet("v100")
+    slow = slowed(unit, 2.0)
+    assert slow.flops_per_s("float32") == unit.flops_per_s("float32") / 2
+    assert (slow.launch_s, slow.network_latency_s) == (2 * unit.launch_s, 2 * unit.network_latency_s)
+    assert (slow.memory_bytes, slow.price_per_hour) == (unit.memory_bytes, unit.price_per_hour)
