@@ -59,6 +59,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         only_prints = asked["only_print"]
         engine = find_engine(asked)
     made = make_run_options(ctx, directory)
+    from heterps_compile.machines.rented import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above
         Job,
         Streams,
@@ -73,7 +74,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
     starts = engine.capabilities.starts and not only_prints
     if starts:
         need_installed(engine)
-    job = Job(made, prepare(made))
+    job = Job(made, prepare(made), rented_for(directory))
     engine.check(job)
     if starts:
         streams = Streams(sys.stdout, sys.stderr)

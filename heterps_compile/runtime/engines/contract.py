@@ -9,8 +9,9 @@ Left out: which engines there are (``find.py``), their options (``launch_options
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, TextIO
 
 from heterps_compile.errors import RunError
@@ -40,16 +41,37 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class RentedAs:
+    """The machine of a cloud with which the units of a device type are rented.
+
+    Attributes:
+        provider: Who rents it out, such as ``"aws"``.
+        region: Where.
+        instance: What the provider calls it.
+        is_spot: Whether as a transient machine.
+        units: How many it has.
+    """
+
+    provider: str
+    region: str
+    instance: str
+    is_spot: bool
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A run that an engine is to start.
 
     Attributes:
         options: As asked for.
         prepared: What was worked out of them.
+        rented: What machines were chosen for device types, by the types' names; an engine's own options go before.
     """
 
     options: RunOptions
     prepared: Prepared
+    rented: Mapping[str, RentedAs] = field(default_factory=lambda: MappingProxyType({}))
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, with more options of it."""

@@ -52,7 +52,11 @@ def parts_of(job: Job) -> tuple[Part, ...]:
 
 
 def by_type(
-    option: str, pairs: Sequence[tuple[str, str]], parts: Sequence[Part], allowed: str = r"[^\x00-\x1f\x7f]+"
+    option: str,
+    pairs: Sequence[tuple[str, str]],
+    parts: Sequence[Part],
+    allowed: str = r"[^\x00-\x1f\x7f]+",
+    otherwise: Mapping[str, Sequence[str]] | None = None,
 ) -> Mapping[str, tuple[str, ...]]:
     """Return what an option of an engine says of every device type, by its name.
 
@@ -61,12 +65,15 @@ def by_type(
         pairs: Of a type and what is said of it.
         parts: Of the run.
         allowed: A regular expression for what may be said.
+        otherwise: What is said of a type of which the option says nothing.
 
     Raises:
         InputError: for a type that the run does not have, or words that the engine cannot take.
     """
     found: dict[str, tuple[str, ...]] = {part.device: () for part in parts}
-    for device, text in pairs:
+    named = {device for device, _ in pairs}
+    left = [(name, text) for name in found if name not in named for text in (otherwise or {}).get(name, ())]
+    for device, text in (*pairs, *left):
         if device not in found:
             known = ", ".join(printable(name) for name in found)
             raise InputError(f"{option} names {printable(device)!r}, which is no device type of this run ({known})")

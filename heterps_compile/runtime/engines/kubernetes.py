@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .contract import Capabilities, Engine, Job, Written
+from .contract import Capabilities, Engine, Job, RentedAs, Written
 from .device_parts import Part, by_type, need_mapping, parts_of
 from .pod_hosts import WAIT_FOR_FIRST, hosts_text
 from .restarts import check_restarts, resume_words
@@ -79,7 +79,8 @@ class Kubernetes(Engine):
         """
         self._check_names()
         parts = parts_of(job)
-        selectors = by_type("--select", self.selectors, parts, _PAIR)
+        chosen = {name: _labels(machine) for name, machine in job.rented.items()}
+        selectors = by_type("--select", self.selectors, parts, _PAIR, chosen)
         limits = by_type("--limit", self.limits, parts, _PAIR)
         need_mapping(parts, (selectors, limits), _WAYS)
         words = [self.python, "-m", "heterps_compile", *job.run_words(*resume_words(job, self.max_restarts))]
@@ -212,6 +213,11 @@ def _job_name(number: int, part: Part) -> str:
     """Return a name that tells the device type as far as Kubernetes takes its letters."""
     letters = re.sub(r"[^a-z0-9]+", "-", part.device.lower()).strip("-")[:16].strip("-")
     return f"t{number}-{letters}" if letters else f"t{number}"
+
+
+def _labels(machine: RentedAs) -> tuple[str, ...]:
+    """Return the labels that the nodes of a cloud have by themselves, of a machine that was chosen."""
+    return f"node.kubernetes.io/instance-type={machine.instance}", f"topology.kubernetes.io/region={machine.region}"
 
 
 def _pod_names(name: str, parts: Sequence[Part]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
-from .contract import Capabilities, Engine, Job, Written
+from .contract import Capabilities, Engine, Job, RentedAs, Written
 from .device_parts import Part, by_type, need_mapping, parts_of
 from .pod_hosts import WAIT_FOR_FIRST, hosts_text
 
@@ -67,12 +67,16 @@ class SkyPilot(Engine):
             if value is not None and not _NAME.fullmatch(value):
                 raise InputError(f"{word} {printable(value)!r} is none that SkyPilot takes here")
         parts = parts_of(job)
-        offers = by_type("--offer", self.offers, parts, _OFFER)
-        slots = by_type("--slots", self.slots, parts, _WHOLE.pattern)
+        own = {name for name, _ in self.offers}
+        chosen = {name: machine for name, machine in job.rented.items() if name not in own}
+        words = {name: _offer_words(machine) for name, machine in chosen.items()}
+        units = {name: (str(machine.units),) for name, machine in chosen.items()}
+        offers = by_type("--offer", self.offers, parts, _OFFER, words)
+        slots = by_type("--slots", self.slots, parts, _WHOLE.pattern, units)
         need_mapping(parts, (offers,), _WAYS)
         nodes = self._nodes(parts, {part.device: int((slots[part.device] or ("1",))[-1]) for part in parts})
         text = hosts_text([(address, count) for _, address, count in nodes])
-        words = [self.python, "-m", "heterps_compile", *job.run_words()]
+        command = [self.python, "-m", "heterps_compile", *job.run_words()]
         tasks = []
         for number, part in enumerate(parts):
             mine = [str(host) for host, (device, _, _) in enumerate(nodes, 1) if device == part.device]
@@ -85,7 +89,7 @@ class SkyPilot(Engine):
                     "envs": {"OMP_NUM_THREADS": str(job.options.threads), "FIRST": nodes[0][1]},
                     "secrets": {_SECRET: None},
                     **({"setup": self.setup} if self.setup is not None else {}),
-                    "run": _script(words, text, mine),
+                    "run": _script(command, text, mine),
                 }
             )
         return [{"name": self.run_name, "execution": "parallel"}, *tasks]
@@ -108,6 +112,12 @@ class SkyPilot(Engine):
                     )
                 found.append((ranks[0], part.device, f"t{number}-{node}.{self.run_name}", len(ranks)))
         return [(device, address, count) for _, device, address, count in sorted(found)]
+
+
+def _offer_words(machine: RentedAs) -> tuple[str, ...]:
+    """Return what ``--offer`` would say of a machine that was chosen."""
+    spot = ("use_spot=true",) if machine.is_spot else ()
+    return (f"infra={machine.provider}/{machine.region}", f"instance_type={machine.instance}", *spot)
 
 
 def _offer(text: str) -> tuple[str, Any]:

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from engine_jobs import HOSTILE, make_job
 
 from heterps_compile.errors import InputError
+from heterps_compile.runtime.engines.contract import RentedAs
 from heterps_compile.runtime.engines.kubernetes import Kubernetes
 from heterps_compile.runtime.launch.hosts_file import check_hosts, read_hosts
 
@@ -127,6 +129,18 @@ def test_a_replicated_job_for_every_device_type_with_its_nodes_and_a_pod_for_eve
     assert "--resume" in pods[0]["containers"][0]["command"]
     assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"] == {"storage": "10Gi"}
     assert 'address = "heterps-t1-v100-0-0.heterps"' in found["ConfigMap"]["data"]["hosts.toml"]
+
+
+def test_a_type_that_nothing_is_said_of_has_the_nodes_of_the_machine_that_was_chosen_for_it():
+    p3 = RentedAs("aws", "us-east-1", "p3.8xlarge", is_spot=False, units=4)
+    job = replace(make_job(), rented={"v100": p3, "cpu": p3})
+    jobs = manifest(job, selectors=TYPES[:1])["JobSet"]["spec"]["replicatedJobs"]
+    of_cpu, of_gpu = (one["template"]["spec"]["template"]["spec"]["nodeSelector"] for one in jobs)
+    assert of_gpu == {
+        "node.kubernetes.io/instance-type": "p3.8xlarge",
+        "topology.kubernetes.io/region": "us-east-1",
+    }
+    assert "topology.kubernetes.io/region" not in of_cpu  # what is said goes before
 
 
 def test_a_field_that_the_schema_does_not_know_is_found():

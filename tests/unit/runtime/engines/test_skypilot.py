@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from engine_jobs import HOSTILE, make_job
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.engines.contract import RentedAs
 from heterps_compile.runtime.engines.device_parts import Part
 from heterps_compile.runtime.engines.skypilot import SkyPilot
 from heterps_compile.runtime.launch.hosts_file import check_hosts, read_hosts
@@ -30,6 +32,7 @@ TASK = {
                 "cpus": {"anyOf": [TEXT, {"type": "number"}]},
                 "accelerators": TEXT,
                 "infra": TEXT,
+                "instance_type": TEXT,
                 "use_spot": {"type": "boolean"},
                 "disk_size": {"anyOf": [TEXT, {"type": "integer"}]},
             },
@@ -62,6 +65,24 @@ def test_a_task_for_every_device_type_on_its_offer():
     assert first["volumes"] == {"/shared": "data"}
     assert second["envs"]["FIRST"] == "t0-0.heterps"
     assert group(make_job())[0]["num_nodes"] == 2
+
+
+P3 = RentedAs("aws", "us-east-1", "p3.8xlarge", is_spot=True, units=4)
+
+
+def test_a_type_that_nothing_is_said_of_has_the_machine_that_was_chosen_for_it():
+    job = replace(make_job(replicas=(2, 4)), rented={"v100": P3})
+    cpus, gpus = group(job, offers=OFFERS[:1])
+    assert [cpus["num_nodes"], gpus["num_nodes"]] == [2, 1]  # four replicas on the four units of one machine
+    assert gpus["resources"] == {"infra": "aws/us-east-1", "instance_type": "p3.8xlarge", "use_spot": True}
+    said = group(job)[1]
+    assert (said["num_nodes"], said["resources"]["accelerators"]) == (4, "V100:1")  # what is said goes before
+
+
+def test_a_machine_that_skypilot_would_not_take_is_refused():
+    job = replace(make_job(), rented={"v100": replace(P3, instance="p3; rm -rf /")})
+    with pytest.raises(InputError, match=r"--offer v100='instance_type=p3; rm -rf /' has characters"):
+        SkyPilot(offers=OFFERS[:1]).check(job)
 
 
 @pytest.mark.parametrize(("task", "node", "host"), [(0, 0, "1"), (0, 1, "2"), (1, 0, "3")])
