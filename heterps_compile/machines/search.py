@@ -13,7 +13,7 @@ be. Nothing depends on a clock, so that a seed gives the same answer again.
 Left out: what is told of it (``machines_words.py``), the plan that is written (``compile``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heterps_compile.errors import InfeasibleError, InputError
@@ -39,11 +39,13 @@ class SearchEffort:
         front: Of those that are likely to be on the front.
         likely: Of those that are likely to be better than the best found.
         bound: Of those whose bounds may be.
+        ruled_out: Of two kinds, of which it may be proven instead that no plan is better.
     """
 
     front: int = 24
     likely: int = 16
     bound: int = 60
+    ruled_out: int = 400
 
 
 EFFORT = SearchEffort()
@@ -84,6 +86,7 @@ class Answer:
         failing: The best of those that keep not all limits and would be better; None where none would be.
         front: Sets that no other one found beats in both time and money, the fastest first.
         bound: A value that no set of one or two kinds of these offers is below; the best's own where that is proven.
+        bound_of_one_kind: The same of sets of one kind.
         looked_at: Sets whose bounds are known.
         searched: Sets whose plans were searched for.
         left: Sets whose bounds are better than the best, and whose plans were not searched for.
@@ -97,6 +100,7 @@ class Answer:
     failing: Option | None
     front: tuple[Option, ...]
     bound: float
+    bound_of_one_kind: float
     looked_at: int
     searched: int
     left: int
@@ -106,8 +110,16 @@ class Answer:
     @property
     def gap(self) -> float:
         """Return by which part a set may still be better than the best."""
+        return self._gap(self.bound)
+
+    @property
+    def gap_of_one_kind(self) -> float:
+        """Return by which part a set of one kind may still be."""
+        return self._gap(self.bound_of_one_kind)
+
+    def _gap(self, bound: float) -> float:
         value = self.best.outlook.value(self.goal)
-        return max(0.0, 1 - self.bound / value) if value > 0 else 0.0
+        return max(0.0, 1 - bound / value) if value > 0 else 0.0
 
 
 class _Found:
@@ -116,6 +128,9 @@ class _Found:
     def __init__(self, times: StepTimes, goal: Goal) -> None:
         self._times, self._goal = times, goal
         self.options: dict[tuple[MachineSet, int], Option | str] = {}
+        self.best = float("inf")
+        self._least_s: dict[tuple[MachineSet, int], float] = {}
+        self._ruled_out: set[tuple[MachineSet, int]] = set()
 
     def search(self, candidate: Candidate) -> None:
         """Search for the plan of a set, unless that was done."""
@@ -126,6 +141,7 @@ class _Found:
         if isinstance(step, str):
             self.options[key] = step
             return
+        self._least_s[key] = step.least_s
         used, step = step.on_what_it_uses(candidate.machines)
         try:
             outlook = outlook_of(
@@ -134,7 +150,29 @@ class _Found:
         except InfeasibleError as error:
             self.options[key] = str(error)
             return
-        self.options[key] = Option(used, candidate.batch, step, outlook, outlook.misses(self._goal))
+        option = Option(used, candidate.batch, step, outlook, outlook.misses(self._goal))
+        self.options[key] = option
+        if not option.fails:
+            self.best = min(self.best, outlook.value(self._goal))
+
+    def rules_out(self, candidate: Candidate) -> bool:
+        """Return whether it is proven that a set of two kinds has no better plan of stages of one kind each."""
+        goal, batch = self._goal, candidate.batch
+        if len(candidate.machines.parts) == 1 or self.best == float("inf"):
+            return False
+        unit = _steady(candidate, 1.0, goal)  # all of these are in proportion to the step
+        limits = [self.best / unit.value(goal)]
+        limits += [] if goal.deadline_s is None else [goal.deadline_s / unit.most_s]
+        limits += [] if goal.budget is None else [goal.budget / unit.most_money]
+        if not self._times.is_slower(candidate.machines, batch, min(limits)):
+            return False
+        self._ruled_out.add((candidate.machines, batch))
+        return True
+
+    def bound(self, candidate: Candidate) -> float:
+        """Return a value that a set cannot be below, by all that is known of it."""
+        least_s = max(candidate.least_s, self._least_s.get((candidate.machines, candidate.batch), 0.0))
+        return _steady(candidate, least_s, self._goal).value(self._goal)
 
     def _checkpoint_s(self, machines: MachineSet, batch: int) -> float:
         """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
@@ -142,7 +180,13 @@ class _Found:
         return self._times.state_bytes(batch) / slowest if machines.has_spot else 0.0
 
     def is_known(self, candidate: Candidate) -> bool:
-        return (candidate.machines, candidate.batch) in self.options
+        key = (candidate.machines, candidate.batch)
+        return key in self.options or key in self._ruled_out
+
+    @property
+    def searched(self) -> int:
+        """Return of how many sets more than a bound that costs nothing is known."""
+        return len(self.options) + len(self._ruled_out)
 
     @property
     def plans(self) -> list[Option]:
@@ -154,11 +198,6 @@ class _Found:
                 if key not in best or option.step.step_s < best[key].step.step_s:
                     best[key] = option
         return list(best.values())
-
-    @property
-    def best(self) -> float:
-        """Return the best value of those that keep all limits; inf where none does."""
-        return min((o.outlook.value(self._goal) for o in self.plans if not o.fails), default=float("inf"))
 
 
 def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: SearchEffort = EFFORT) -> Answer:
@@ -189,14 +228,15 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     pairs = sets_of_two_kinds(all_kinds, times, goal, found.best)
     open_sets = [each for each in singles if _bound(each, goal, keeps=True) < float("inf")]
     open_sets += pairs.found
-    bound = _search_by_bound(found, open_sets, goal, effort.bound, most)
-    left = sum(not found.is_known(each) and _bound(each, goal) < found.best * (1 - _GAP) for each in open_sets)
+    bounds = _search_by_bound(found, open_sets, goal, effort, most)
+    best = found.best * (1 - _GAP)
+    left = sum(_bound(each, goal) < best and not found.is_known(each) for each in open_sets)
     if found.best == float("inf"):
         raise _nothing_found(found, goal)
     return _answer(
         found,
         goal,
-        bound,
+        bounds,
         left=left + pairs.more,
         looked_at=len(singles) + len(pairs.found) + pairs.more,
         kinds=len(kinds),
@@ -222,17 +262,28 @@ def _search_likely(found: _Found, singles: Sequence[Candidate], goal: Goal, effo
             _search_all(found, [singles[number]], most)
 
 
-def _search_by_bound(found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: int, most: int) -> float:
-    """Search for the plans of sets in the order of their bounds; return the least of all bounds."""
+def _search_by_bound(
+    found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: SearchEffort, most: int
+) -> dict[int, float]:
+    """Search for the plans of sets in the order of their bounds; return the least bound of sets by number of kinds."""
     order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
-    left = effort
+    left, ruled_out = effort.bound, effort.ruled_out
     for value, _, number in order:
         if not left or value >= found.best * (1 - _GAP):
             break
-        if not found.is_known(candidates[number]):
-            left -= 1
-            _search_all(found, [candidates[number]], most)
-    return order[0][0] if order else float("inf")
+        candidate = candidates[number]
+        if found.is_known(candidate):
+            continue
+        if ruled_out and found.rules_out(candidate):
+            ruled_out -= 1
+            continue
+        left -= 1
+        _search_all(found, [candidate], most)
+    bounds = {1: float("inf"), 2: float("inf")}
+    for each in candidates:
+        kinds = len(each.machines.parts)
+        bounds[kinds] = min(bounds[kinds], found.bound(each))
+    return bounds
 
 
 def _steady(candidate: Candidate, step_s: float, goal: Goal) -> Outlook:
@@ -267,7 +318,14 @@ def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:
 
 
 def _answer(
-    found: _Found, goal: Goal, bound: float, *, left: int, looked_at: int, kinds: int, notes: tuple[str, ...]
+    found: _Found,
+    goal: Goal,
+    bounds: Mapping[int, float],
+    *,
+    left: int,
+    looked_at: int,
+    kinds: int,
+    notes: tuple[str, ...],
 ) -> Answer:
     ranked = sorted(found.plans, key=lambda o: (o.outlook.value(goal), o.machines.count, o.machines.title, o.batch))
     keeping = [option for option in ranked if not option.fails]
@@ -275,12 +333,12 @@ def _answer(
     failing = next((o for o in ranked if o.fails and o.outlook.value(goal) < best.outlook.value(goal)), None)
     if failing is None:  # none would be better: the one that fails by the least
         failing = min((o for o in ranked if o.fails), key=lambda o: excess(o, goal), default=None)
-    others = _unlike(best, keeping[1:])
+    value, others = best.outlook.value(goal), _unlike(best, keeping[1:])
     rentals = [rental for option in (best, *others[:RUNNERS_UP]) for rental, _ in option.machines.parts]
     taken = dict.fromkeys(words for rental in rentals for words in assumed(rental.offer))
     return Answer(
         goal, best, tuple(others[:RUNNERS_UP]), failing, tuple(front_of(found.plans)),
-        min(bound, best.outlook.value(goal)), looked_at, len(found.options), left, kinds, (*taken, *notes),
+        min(*bounds.values(), value), min(bounds[1], value), looked_at, found.searched, left, kinds, (*taken, *notes),
     )  # fmt: skip
 
 

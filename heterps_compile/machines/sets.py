@@ -1,9 +1,9 @@
 """Which sets of machines there are: offers that no other dominates, in every number, alone and in pairs.
 
 An offer is dominated by another that has as many units of the same kind, no less memory, no slower networks, and costs
-no more; each way of buying is by itself. Nothing is lost by leaving such an offer out of sets of one kind, as no step
-depends on where machines stand. Pairs stand in one region of one provider, where the network between them is known, and
-are of units that differ; there, dominance is among the region's own.
+no more; a machine that stays dominates one that may be taken away, and not the reverse. Nothing is lost by leaving such
+an offer out of sets of one kind, as no step depends on where machines stand. Pairs stand in one region of one provider,
+where the network between them is known, and are of units that differ; there, dominance is among the region's own.
 
 Left out: sets of three kinds, pairs of different regions, pairs whose units are of one kind.
 """
@@ -58,7 +58,8 @@ class Kind:
         """Return whether nothing speaks for the other; both have as many units of one kind."""
         mine, others = self.device, other.device
         return (
-            self.rental.price_per_hour <= other.rental.price_per_hour
+            (not self.rental.spot or other.rental.spot)  # what may be taken away dominates nothing that stays
+            and self.rental.price_per_hour <= other.rental.price_per_hour
             and mine.memory_bytes >= others.memory_bytes
             and mine.network_bytes_per_s >= others.network_bytes_per_s
             and mine.inner_bytes_per_s >= others.inner_bytes_per_s
@@ -102,7 +103,7 @@ def undominated(kinds: Sequence[Kind]) -> list[Kind]:
     """Return the kinds that no other dominates, the cheapest first; of equal ones the first."""
     groups: defaultdict[object, list[Kind]] = defaultdict(list)
     for kind in sorted(kinds, key=_by_price):
-        group = groups[kind.rental.offer.gpu, kind.units, kind.rental.spot]
+        group = groups[kind.rental.offer.gpu, kind.units]
         if not any(kept.dominates(kind) for kept in group):
             group.append(kind)
     return sorted((kind for group in groups.values() for kind in group), key=_by_price)

@@ -16,11 +16,13 @@ Left out: the search that proves (``compile`` runs it on the set that is chosen)
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.allowed import allowed_types
+from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.pose import gradient_bytes, network_of
@@ -34,7 +36,10 @@ from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
+from heterps_compile.passes.placement.steps.step_bound import step_times
+from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, is_listed
 from heterps_compile.passes.placement.steps.step_search import StepEffort
+from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.plan.request import Request
 
 from .learned import NOTHING, Learned
@@ -42,6 +47,9 @@ from .machine_set import MachineSet
 
 QUICK = StepEffort(starts=4, rounds=3, neighbours=60, simulations=4, actions=20_000)
 """How hard a set is searched while sets are compared."""
+
+QUICK_CLOSING = ClosingEffort(branches=40_000, extended=200, choices=500, actions=20_000)
+"""How hard it is tried to prove that a set has no better plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,14 @@ class StepFound:
         stages: Units of every stage, and which part of the set they belong to.
         micro_batches: In the step.
         schedule: That they follow.
+        least_s: No plan on the set has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
     """
 
     step_s: float
     stages: tuple[tuple[int, int], ...]
     micro_batches: int
     schedule: str
+    least_s: float = 0.0
 
     def on_what_it_uses(self, machines: MachineSet) -> tuple[MachineSet, "StepFound"]:
         """Return the machines of a set that the plan uses, and the step on these."""
@@ -100,6 +110,9 @@ class StepTimes:
         self._work: dict[object, Floats] = {}
         self._gradients: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
+        self._divisible: dict[int, bool] = {}
+        self._segments: dict[object, StepSegments | None] = {}
+        self._fixed_order: dict[int, bool] = {}
         self.searches = 0
 
     def with_learned(self, learned: Learned) -> "StepTimes":
@@ -110,7 +123,9 @@ class StepTimes:
 
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""
-        return self._draft(batch).graph.batch_symbol is not None
+        if batch not in self._divisible:
+            self._divisible[batch] = self._draft(batch).graph.batch_symbol is not None
+        return self._divisible[batch]
 
     def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
@@ -137,11 +152,37 @@ class StepTimes:
 
     def searched(self, machines: MachineSet, batch: int, effort: StepEffort = QUICK) -> StepFound | str:
         """Return the best step found on a set, or in a sentence why there is none."""
-        parts = self._hardware(machines)
-        key = (batch, tuple(map(_key, parts)), effort)
+        parts, order = self._hardware(machines)
+        key = (batch, parts, effort)
         if key not in self._found:
             self._found[key] = self._search(parts, batch, effort)
-        return self._found[key]
+        found = self._found[key]
+        if isinstance(found, str):
+            return found
+        return replace(found, stages=tuple((units, order[part]) for units, part in found.stages))
+
+    def is_slower(self, machines: MachineSet, batch: int, than_s: float) -> bool:
+        """Return whether it is proven that no plan on a set, in this order of the layers, has a step below some time.
+
+        Plans whose stages have units of one kind each; true too where the model fits no such plan.
+        """
+        parts, _ = self._hardware(machines)
+        key = (batch, parts)
+        if key not in self._segments:
+            try:
+                of = steps_of(run_to(self._draft(batch, _devices(parts)), Posed))
+            except InfeasibleError:
+                self._segments[key] = None
+            else:
+                self._segments[key] = StepSegments(of)
+        segments = self._segments[key]
+        if segments is None:
+            return True
+        if not is_listed(segments, QUICK_CLOSING):
+            return False
+        never = Deadline.after(None)
+        bounds = (step_times(segments, count, than_s, never) for count in segments.of.all_counts)
+        return all(bound is None or bound.bound >= than_s for bound in bounds)
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
         """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
@@ -172,19 +213,31 @@ class StepTimes:
             self._gradients[batch] = float(sum(found))
         return self._gradients[batch]
 
-    def _search(self, parts: Sequence[DeviceType], batch: int, effort: StepEffort) -> StepFound | str:
+    def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
+        devices = _devices(parts)
         try:
-            posed = run_to(self._draft(batch, parts), Posed)
+            posed = run_to(self._draft(batch, devices), Posed)
         except InfeasibleError as error:
             return str(error)
-        found = search_steps(steps_of(posed), [], Deadline.after(None), effort=effort, seed=self._seed)
+        found = search_steps(
+            steps_of(posed), [], Deadline.after(None), effort=effort, seed=self._seed, closing=QUICK_CLOSING
+        )
         if found.plan is None:
             return "no plan was found that its units have memory for"
-        plan, names = found.plan, [device.name for device in parts]
+        plan, names = found.plan, [device.name for device in devices]
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule)
+        proven_s = found.bound if len(parts) == 1 and self._is_fixed_order(batch) else 0.0
+        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, max(proven_s, 0.0))
+
+    def _is_fixed_order(self, batch: int) -> bool:
+        """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
+        if batch not in self._fixed_order:
+            draft = self._draft(batch)
+            orders = orders_of(draft.layers, draft.costs, optimizer=self._request.trains_with)
+            self._fixed_order[batch] = orders.is_fixed
+        return self._fixed_order[batch]
 
     def _draft(self, batch: int, parts: Sequence[DeviceType] = ()) -> Annotated:
         """Return the annotated model for a batch on a pool of some types."""
@@ -193,22 +246,41 @@ class StepTimes:
             self._layered[batch] = run_to(opened, Layered)
         return run_to(replace(self._layered[batch], cluster=_pool(parts or (data_sheet(""),))), Annotated)
 
-    def _hardware(self, machines: MachineSet) -> tuple[DeviceType, ...]:
-        """Return the types of a set without what no step depends on: names, prices, and where they were read."""
-        return tuple(
-            replace(device, name=f"part-{number}", price_per_hour=1.0, price_source="", price_date="")
-            for number, device in enumerate(machines.pool().device_types)
-        )
+    def _hardware(self, machines: MachineSet) -> tuple["_Parts", tuple[int, ...]]:
+        """Return the types of a set without what no step depends on, in an order of their own, and their places.
+
+        That is names, prices, where they were read, and which is named first.
+        """
+        keys = [_key(replace(device, **_NAMELESS)) for device in machines.pool().device_types]
+        order = sorted(range(len(keys)), key=lambda part: repr(keys[part]))
+        return tuple(keys[part] for part in order), tuple(order)
 
 
 def _pool(devices: Sequence[DeviceType]) -> Cluster:
     return Cluster("machines", "", CURRENCY, tuple(devices))
 
 
-def _key(device: DeviceType) -> tuple[object, ...]:
+_Key = tuple[tuple[str, object], ...]
+_Parts = tuple[_Key, ...]
+_NAMELESS: Mapping[str, Any] = {"name": "", "price_per_hour": 1.0, "price_source": "", "price_date": ""}
+
+
+def _key(device: DeviceType) -> _Key:
     """Return what device types are told apart by."""
-    values = (getattr(device, field.name) for field in fields(device))
-    return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
+    values = ((field.name, getattr(device, field.name)) for field in fields(device))
+    return tuple(
+        (name, tuple(sorted(value.items())) if isinstance(value, Mapping) else value) for name, value in values
+    )
+
+
+def _devices(parts: _Parts) -> tuple[DeviceType, ...]:
+    """Return the types that keys are of, each with a name of its own."""
+    found = []
+    for number, key in enumerate(parts):
+        values: dict[str, Any] = dict(key)
+        values |= {"name": f"part-{number}", "peak_flops": dict(values["peak_flops"]), "rates": dict(values["rates"])}
+        found.append(DeviceType(**values))
+    return tuple(found)
 
 
 def least_shared_s(work_s: Floats, other_s: Floats, units: Floats, others: Floats) -> Floats:

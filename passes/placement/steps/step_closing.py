@@ -82,11 +82,17 @@ def close_steps(
 ) -> Closed:
     """Return the best plan, from one that is known, and a bound on the value of every plan that keeps the order."""
     segments = StepSegments(of)
-    if max(len(segments.type) * len(classes(of.problem, count)[0]) for count in of.all_counts) > effort.cells:
+    if not is_listed(segments, effort):
         return Closed(plan, -np.inf, 0)
     search = _Closing(segments, plan, deadline, effort)
     bound = search.run()
     return Closed(search.best, min(bound, search.best.value), search.kept)
+
+
+def is_listed(segments: StepSegments, effort: ClosingEffort) -> bool:
+    """Return whether a problem has few enough segments and classes of replicas to be looked at."""
+    of = segments.of
+    return max(len(segments.type) * len(classes(of.problem, count)[0]) for count in of.all_counts) <= effort.cells
 
 
 @dataclass(frozen=True, eq=False)

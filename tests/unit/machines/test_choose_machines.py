@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from heterps_compile.machines.search import SearchEffort, choose_machines, exces
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
+from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.plan.request import make_request
 from heterps_compile.report.machines_page import machines_page
 from heterps_compile.transient.lifetime import Exponential
@@ -120,6 +121,58 @@ def test_the_choice_is_the_best_of_all_sets(times):
     assert all(excess(option, within) == 0 for option in (answer.best, *answer.runners_up))
     fronts = [(o.outlook.median_s, o.outlook.median_money) for o in answer.front]
     assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(fronts))
+
+
+def test_nothing_better_is_pruned_from_spot_and_on_demand_sets(times):
+    offers = [replace(o, spot_per_hour=o.price_per_hour * part) for o, part in ((V100, 0.4), (FOUR, 0.9), (T4, 0.5))]
+    offers.append(replace(V100, instance="dear", price_per_hour=3.5, spot_per_hour=3.2))  # spot above what stays
+    unlimited = Goal(3e10, (1024,), deadline_s=1e12, most_machines=3, spot=True)
+    kinds, _ = kinds_of(offers, spot=True)
+    pairs = [(a, b) for a, b in combinations(kinds, 2) if a.unit[0] != b.unit[0]]
+    sets = [((kind.rental, n),) for kind in kinds for n in (1, 2, 3)]
+    sets += [((a.rental, n), (b.rental, m)) for a, b in pairs for n, m in ((1, 1), (1, 2), (2, 1))]
+    looks = []
+    for parts in sets:
+        machines, step = times.searched(MachineSet(parts), 1024).on_what_it_uses(MachineSet(parts))
+        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
+        checkpoint_s = times.state_bytes(1024) / slowest if machines.has_spot else 0.0
+        looks.append(outlook_of(machines, step.step_s, 1024, unlimited, checkpoint_s))
+    for place in (3, len(looks) // 2, len(looks) - 1):
+        deadline_s = sorted(look.most_s for look in looks)[place]
+        best = min(look.median_money for look in looks if look.most_s <= deadline_s)
+        answer = choose_machines(catalogue(*offers), times, replace(unlimited, deadline_s=deadline_s))
+        assert answer.best.outlook.median_money <= best * (1 + 1e-9)
+        assert answer.bound <= answer.bound_of_one_kind <= answer.best.outlook.median_money
+        budget = sorted(look.most_money for look in looks)[place]
+        best = min(look.median_s for look in looks if look.most_money <= budget)
+        answer = choose_machines(catalogue(*offers), times, replace(unlimited, deadline_s=None, budget=budget))
+        assert answer.best.outlook.median_s <= best * (1 + 1e-9)
+
+
+def test_what_is_proven_of_a_set_holds_of_plans_searched_with_more_effort(times):
+    hard = StepEffort(16, 12, 400, 12, 200_000)
+    slower = 0
+    for parts in (((V100, 1),), ((V100, 3),), ((FOUR, 2),), ((V100, 1), (T4, 2)), ((FOUR, 1), (T4, 1))):
+        machines = MachineSet(tuple((Rental(offer), count) for offer, count in parts))
+        found, best = times.searched(machines, 1024), times.searched(machines, 1024, hard)
+        assert found.least_s <= best.step_s * (1 + 1e-9)
+        assert (found.least_s > 0) == (len(parts) == 1)
+        for part in (0.5, 0.9, 0.999, 1.001):
+            is_slower = times.is_slower(machines, 1024, part * best.step_s)
+            assert not (is_slower and part > 1)
+            slower += is_slower
+    assert slower >= 10
+
+
+def test_a_set_is_searched_once_whatever_is_named_first_and_however_it_is_bought(times):
+    spot = replace(T4, spot_per_hour=0.2)
+    before = times.searches
+    one = times.searched(MachineSet(((Rental(spot), 2), (Rental(V100), 1))), 256)
+    searches = times.searches
+    other = times.searched(MachineSet(((Rental(V100), 1), (Rental(spot, spot=True), 2))), 256)
+    assert (times.searches, searches - before) == (searches, 1)
+    assert other.step_s == one.step_s
+    assert [(units, 1 - part) for units, part in other.stages] == list(one.stages)
 
 
 def test_little_effort_gives_a_bound_below_the_best(times):
