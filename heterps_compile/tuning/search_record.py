@@ -32,7 +32,7 @@ class RecordedClass:
     Attributes:
         name: Unique among the classes.
         workers: How many there are; each runs one trial at a time. They are called ``name-0``, ``name-1``, and so on.
-        cores: Of one worker, on this machine; 0 where an engine does not bind trials to cores.
+        units: Of its device type that one worker has: cores, where these are CPUs.
         memory_bytes: Of one worker.
         price_per_hour: Of one worker, in ``SearchRecord.currency``.
         flops_per_s: In float32.
@@ -42,7 +42,7 @@ class RecordedClass:
 
     name: str
     workers: int
-    cores: int
+    units: int
     memory_bytes: float
     price_per_hour: float
     flops_per_s: float
@@ -54,7 +54,7 @@ class RecordedClass:
             InputError: where one is out of its range.
         """
         numbers = (self.memory_bytes, self.price_per_hour, self.flops_per_s)
-        if not 1 <= self.workers <= _MOST_WORKERS or self.cores < 0 or not all(0 <= n < math.inf for n in numbers):
+        if not 1 <= self.workers <= _MOST_WORKERS or self.units < 1 or not all(0 <= n < math.inf for n in numbers):
             raise InputError(f"class {short(printable(self.name))} has a number out of its range")
 
     @property
@@ -89,6 +89,7 @@ class SearchRecord:
         retries: How often a trial that failed is started again.
         engine: What starts trials.
         arguments: What trials are made of, by the option's name without dashes: train, model, data, ...
+        hashes: SHA-256 of the files that trials run, by the option's name: train, model.
         versions: Of the packages, by name.
         started_at: When it began, as ISO 8601 in UTC.
     """
@@ -115,6 +116,7 @@ class SearchRecord:
     retries: int
     engine: str
     arguments: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     started_at: str = ""
     schema: Literal[1] = 1

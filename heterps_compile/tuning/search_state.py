@@ -155,7 +155,7 @@ def state_of(record: SearchRecord, events: Sequence[Event], *, folder: str = "",
     Raises:
         InputError: naming the line of an event that cannot follow those before it.
     """
-    made = _Fold(record, folder)
+    made = Fold(record, folder)
     for number, event in enumerate(events, 1):
         try:
             made.take(event)
@@ -164,8 +164,8 @@ def state_of(record: SearchRecord, events: Sequence[Event], *, folder: str = "",
     return made.state(is_torn=is_torn)
 
 
-class _Fold:
-    """Takes events in order."""
+class Fold:
+    """Takes events in order, and says how the search stands after each."""
 
     def __init__(self, record: SearchRecord, folder: str) -> None:
         self.record = record
@@ -178,7 +178,8 @@ class _Fold:
         self.resumed: list[float] = []
         self.ended_why: str | None = None
 
-    def state(self, *, is_torn: bool) -> SearchState:
+    def state(self, *, is_torn: bool = False) -> SearchState:
+        """Return how the search stands."""
         return SearchState(
             self.record,
             tuple(self.trials),
@@ -192,6 +193,11 @@ class _Fold:
         )
 
     def take(self, event: Event) -> None:
+        """Take an event.
+
+        Raises:
+            InputError: where it cannot follow those before it.
+        """
         if event.at_s < self.now_s:
             raise InputError(f"it is of {event.at_s:g} s, and the line before it of {self.now_s:g} s")
         if self.ended_why is not None and not isinstance(event, Resumed):
