@@ -21,7 +21,7 @@ from heterps_compile.runtime.validation.best import LOSS
 
 from .ask_tell import Fidelity
 from .assignment import RULES
-from .search_methods import METHODS
+from .search_methods import make_search
 from .search_record import RECORD_FILE, SearchRecord, write_record
 from .space import Space
 from .space_file import read_space, space_of_text
@@ -115,22 +115,19 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     Raises:
         HeterpsError: for the first thing that is wrong.
     """
-    for what, name, known in (
-        ("search method", request.method, METHODS),
-        ("rule of assignment", request.rule, RULES),
-        ("engine", request.engine, ENGINES),
-    ):
+    for what, name, known in (("rule of assignment", request.rule, RULES), ("engine", request.engine, ENGINES)):
         if name not in known:
             raise UnknownNameError(what, name, known)
     need("running trials", PYTORCH)
-    if request.method == "tpe":
-        need("the search method 'tpe'", "tune")
     if request.address is not None and request.engine != "ray":
         raise OptionError("--address names a cluster of Ray, and means nothing without --engine ray; give both")
     space = read_space(Path(request.space))
     parts = split_space(space)
     least, most, unit = parse_fidelity(request.fidelity)
     fidelity = Fidelity(least, most, request.eta, unit)
+    make_search(
+        request.method, parts[0].space, fidelity, request.seed
+    )  # which refuses what is unknown or not installed
     pool = load_cluster(request.pool)
     classes = worker_classes(pool, request.workers)
     _check_training(request)
