@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import OptionError
+from heterps_compile.errors import HeterpsError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
@@ -116,13 +116,19 @@ def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
 
 
 def _run(search: "Search", asked: Asked) -> "SearchState":
+    from heterps_compile.tuning.journal import JOURNAL_FILE  # noqa: PLC0415 - pydantic
     from heterps_compile.tuning.run_search import run_search  # noqa: PLC0415 - torch
+    from heterps_compile.tuning.search_request import discard  # noqa: PLC0415 - numpy
 
     quiet, output = asked["quiet"], asked["output"]
     try:
         return run_search(search, _silent if quiet else tell, trials=asked["trials"])
     except KeyboardInterrupt:
         tell(f"the search goes on with: heterps-compile tune -o {printable(output)} --resume")
+        raise
+    except HeterpsError:
+        if not (search.folder / JOURNAL_FILE).exists():
+            discard(search)  # nothing ran: the command can be typed again, corrected
         raise
 
 

@@ -27,13 +27,18 @@ from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import TrialJob, write_job
 
 _POLL_S = 0.02
-_OF_TRIALS = (
+OF_TRIALS = (
+    *PRELOADED,
+    *PRELOADED_TO_TRAIN,
     "heterps_compile.runtime.launch.run_api",
     "heterps_compile.runtime.launch.prepare",
     "heterps_compile.runtime.launch.local_ranks",
     "heterps_compile.tuning.trial_job",
     "pydantic",
 )
+"""What the process imports that trials are forked from."""
+
+TRIAL_MODULE = "heterps_compile.tuning.trial_run"
 
 
 class LocalEngine(TrialEngine):
@@ -44,14 +49,13 @@ class LocalEngine(TrialEngine):
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._cores, self.notes = deal_cores(workers, cores[: usable_cores()])
         self._gpus = _deal_gpus(workers)
-        self._server = ForkServer((*PRELOADED, *PRELOADED_TO_TRAIN, *_OF_TRIALS))
+        self._server = ForkServer(OF_TRIALS)
         self._running: dict[Worker, ForkedProcess] = {}
 
     def start(self, worker: Worker, job: TrialJob) -> None:
         """Fork the process of a trial."""
         file = write_job(replace(job, cores=self._cores.get(worker.name, ()), gpus=self._gpus.get(worker.name)))
-        module = "heterps_compile.tuning.trial_run"
-        self._running[worker] = self._server.start(module, [str(file)], os.environ, merges_output=True)
+        self._running[worker] = self._server.start(TRIAL_MODULE, [str(file)], os.environ, merges_output=True)
 
     def wait(self, within_s: float) -> Sequence[Left]:
         """Return the trials whose process has left."""

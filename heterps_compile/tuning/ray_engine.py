@@ -1,12 +1,13 @@
-"""Trials as actors of Ray, each of which takes what a worker of its class has.
+"""Workers as actors of Ray, each of which takes what a worker of its class has, and runs trials.
 
 ::
 
-    {"heterps_v100": 2, "GPU": 2, "CPU": 2}     a trial of a class with 2 units of v100: on one node, which was started
+    {"heterps_v100": 2, "GPU": 2, "CPU": 2}     a worker of a class with 2 units of v100: on one node, which was started
                                                 with --resources '{"heterps_v100": 4}'
 
 Without an address Ray is started on this machine, with what the workers have in all. A node that is lost takes its
-trials along, which are then told as lost. The folder of the search must lie where all nodes have it.
+trials along, which are then told as lost; their workers are placed anew. The folder of the search must lie where all
+nodes have it.
 
 Left out: what a trial does (``trial_run.py``), one that runs on several nodes.
 """
@@ -27,7 +28,7 @@ from heterps_compile.escape import one_line, printable
 from heterps_compile.packages import need
 
 from .local_engine import cause_of
-from .ray_trial import TrialProcess
+from .ray_trial import TrialWorker
 from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import TrialJob, write_job
 
@@ -35,7 +36,7 @@ PREFIX = "heterps_"
 
 _ANSWER_S = 10.0
 _STORE_BYTES = 80 * 2**20
-_USAGE = "RAY_USAGE_STATS_ENABLED"
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class RayEngine(TrialEngine):
@@ -53,9 +54,12 @@ class RayEngine(TrialEngine):
             RunError: where no cluster answers, or its nodes lack what the workers take.
         """
         need("the engine 'ray'", "ray")
+        for name, value in _QUIET.items():
+            os.environ.setdefault(name, value)
         self._ray: Any = import_module("ray")
         self._takes = {worker.name: _takes(worker) for worker in workers}
-        self._running: dict[Worker, tuple[Any, Any]] = {}
+        self._actors: dict[Worker, Any] = {}
+        self._running: dict[Worker, Any] = {}
         if address is None:
             self._start_here()
         else:
@@ -68,40 +72,35 @@ class RayEngine(TrialEngine):
             raise
 
     def start(self, worker: Worker, job: TrialJob) -> None:
-        """Place an actor that runs the trial."""
+        """Have the actor of a worker run the trial; it is placed where it is not yet, or not any more."""
         file = write_job(job)
-        takes = self._takes[worker.name]
-        gpus = worker.of.units if self._counts_gpus and worker.of.device.kind == "gpu" else 0
-        actor = (
-            self._ray.remote(TrialProcess)
-            .options(num_cpus=worker.of.units, num_gpus=gpus, resources=takes, max_restarts=0)
-            .remote()
-        )
+        if worker not in self._actors:
+            self._actors[worker] = self._placed(worker)
         environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-        self._running[worker] = actor, actor.run.remote(str(file), environment)
+        self._running[worker] = self._actors[worker].run.remote(str(file), environment)
 
     def wait(self, within_s: float) -> Sequence[Left]:
         """Return the trials whose actor has an exit code, or is gone."""
         if not self._running:
             return []
-        workers = {answer: worker for worker, (_, answer) in self._running.items()}
+        workers = {answer: worker for worker, answer in self._running.items()}
         ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=within_s)
         left = []
         for answer in ready:
             worker = workers[answer]
             try:
                 cause = cause_of(self._ray.get(answer))
+                del self._running[worker]
             except self._ray.exceptions.RayError as error:
                 cause = f"its worker was lost ({type(error).__name__}: {_first_line(str(error))})"
-            self.end(worker)
+                self.end(worker)
             left.append(Left(worker, cause))
         return left
 
     def end(self, worker: Worker) -> None:
-        """Kill the actor of a trial, with which its process ends."""
-        running = self._running.pop(worker, None)
-        if running is not None:
-            self._ray.kill(running[0])
+        """Kill the actor of a worker, with which its trial ends."""
+        if self._running.pop(worker, None) is not None:
+            self._ray.kill(self._actors.pop(worker))
 
     def close(self) -> None:
         """Kill all actors, and leave the cluster; one that was started here ends."""
@@ -110,11 +109,16 @@ class RayEngine(TrialEngine):
                 self.end(worker)
         self._ray.shutdown()
 
+    def _placed(self, worker: Worker) -> Any:
+        gpus = worker.of.units if self._counts_gpus and worker.of.device.kind == "gpu" else 0
+        takes = self._takes[worker.name]
+        made = self._ray.remote(TrialWorker)
+        return made.options(num_cpus=worker.of.units, num_gpus=gpus, resources=takes, max_restarts=0).remote()
+
     def _start_here(self) -> None:
         total: Counter[str] = Counter()
         for takes in self._takes.values():
             total.update(takes)
-        os.environ.setdefault(_USAGE, "0")
         self._init(
             "here",
             num_cpus=int(sum(total.values())),

@@ -40,6 +40,7 @@ from .journal import (
     read_journal,
 )
 from .model_file import ModelFile
+from .parameters import Value
 from .replay import replay
 from .search_request import Search
 from .search_state import TOLD, Fold, SearchState
@@ -327,27 +328,30 @@ class SearchRun:
         self._attempts[number] = attempt + 1
         plan = self._plans.plan(assigned.config, worker.of.name)
         folder = self._search.folder / TRIALS_FOLDER / str(number) / f"attempt-{attempt}"
+        fault = plan.fault or plan.misfit
+        if not fault:
+            self._engine.start(worker, self._job(assigned, plan, folder))
         started = Started(at_s=self._now_s(), trial=number, attempt=attempt, worker=worker.name)
         self._note(started)
         running = _Running(assigned, attempt, plan, folder, started.at_s)
-        if plan.fault or plan.misfit:
-            self._failed(worker, running, plan.fault or plan.misfit, is_certain=True)
-            return
-        self._running[worker] = running
-        self._engine.start(worker, self._job(running, worker))
+        if fault:
+            self._failed(worker, running, fault, is_certain=True)
+        else:
+            self._running[worker] = running
 
-    def _job(self, running: _Running, worker: Worker) -> TrialJob:
-        assigned, plan = running.assigned, running.plan
+    def _job(self, assigned: Assigned, plan: TrialPlan, folder: Path) -> TrialJob:
         parts = split_parts(assigned.config)
         assert self._plans.length is not None, "known before trials start"  # noqa: S101
         before = None if assigned.continues is None else self._fold.trials[assigned.continues]
         done = before if before is not None and before.status == TOLD and before.checkpoint is not None else None
         length = self._plans.length
-        run = {name: value for name, value in parts["plan"].items() if name in ("micro_batches", "schedule")}
+        run: dict[str, Value | tuple[int, ...]] = {
+            name: value for name, value in parts["plan"].items() if name in ("micro_batches", "schedule")
+        }
         if "replicas" in parts["plan"]:
-            run["replicas"] = (parts["plan"]["replicas"],) * plan.stages  # type: ignore[assignment]
+            run["replicas"] = plan.widths
         return TrialJob(
-            folder=str(running.folder),
+            folder=str(folder),
             plan=str(plan.folder),
             train=self._search.path("train"),
             data=self._search.path("data"),
@@ -356,7 +360,7 @@ class SearchRun:
             values=parts["train"],
             run=run,
             steps=length.steps(assigned.trial.fidelity, plan.batch),
-            checkpoint=str(running.folder / "checkpoint"),
+            checkpoint=str(folder / "checkpoint"),
             continues=None if done is None else str(self._search.folder / str(done.checkpoint)),
             done_steps=0 if done is None else length.steps(done.fidelity, plan.batch),
             done_value=None if done is None else done.value,

@@ -94,6 +94,7 @@ def write_job(job: TrialJob) -> Path:
     path = Path(job.folder) / JOB_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(RESULT_FILE).unlink(missing_ok=True)  # of an attempt that ended with the search before
         _replace(path, TypeAdapter(TrialJob).dump_json(job))
     except OSError as error:
         raise RunError(f"cannot write {printable(str(path))}: {error.strerror or error}") from error

@@ -44,7 +44,7 @@ class TrialPlan:
     Attributes:
         folder: Where it lies.
         batch: Samples in a step.
-        stages: How many there are.
+        widths: Replicas of every stage.
         step_s: What a step takes by the plan; 0 where there is none.
         memory_bytes: What it takes of a worker.
         misfit: Why it does not fit the class; "" where it does.
@@ -53,7 +53,7 @@ class TrialPlan:
 
     folder: Path
     batch: int
-    stages: int
+    widths: tuple[int, ...]
     step_s: float
     memory_bytes: float
     misfit: str = ""
@@ -133,7 +133,7 @@ class TrialPlans:
         refused = folder.with_name(f"{folder.name}.{_REFUSED}")
         if refused.is_file():
             told = json.loads(refused.read_text("utf-8"))
-            return TrialPlan(folder, 0, 0, 0.0, 0.0, str(told["misfit"]), str(told["fault"]))
+            return TrialPlan(folder, 0, (), 0.0, 0.0, str(told["misfit"]), str(told["fault"]))
         try:
             if not (folder / "plan.json").is_file():
                 self._compile(folder, config, of)
@@ -143,7 +143,7 @@ class TrialPlans:
             misfit, fault = (words, "") if isinstance(error, InfeasibleError) else ("", words)
             refused.parent.mkdir(parents=True, exist_ok=True)
             refused.write_text(json.dumps({"misfit": misfit, "fault": fault}) + "\n", "utf-8")
-            return TrialPlan(folder, 0, 0, 0.0, 0.0, misfit, fault)
+            return TrialPlan(folder, 0, (), 0.0, 0.0, misfit, fault)
 
     def _compile(self, folder: Path, config: Config, of: WorkerClass) -> None:
         from heterps_compile.api import compile as compile_model  # noqa: PLC0415 - the passes, only where compiled
@@ -183,7 +183,7 @@ class TrialPlans:
             )
         memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
         memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
-        return TrialPlan(folder, plan.batch, len(plan.stages), _step_s(plan, values, of.units), memory_bytes)
+        return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.units), memory_bytes)
 
 
 def widths_of(plan: "Plan", values: Mapping[str, Value]) -> tuple[int, ...]:

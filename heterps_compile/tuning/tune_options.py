@@ -44,7 +44,8 @@ TUNE = Command(
             "MIN:MAX:UNIT", default="1:9:epochs",
         ),
         _option(
-            "eta", "--eta", Whole(2, 100), "One in so many trials is trained on, so many times as long.", "N", default=3,
+            "eta", "--eta", Whole(2, 100), "One in so many trials is trained on, so many times as long.", "N",
+            default=3,
         ),
         _option("rule", "--rule", Choice(RULE_NAMES), "Which class of workers a trial is for.", default="cost"),
         _option("pool", "--pool", Text(), "The machines: a file, or a built-in pool.", "FILE.toml", default="local"),
