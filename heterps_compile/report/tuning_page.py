@@ -46,12 +46,14 @@ from .pictures.worker_gantt import worker_gantt
 
 MOST_BEST = 10
 _MOST_ROWS = 30
-_MOST_PAIRS = 8  # of a configuration, before it is folded up
+_MOST_PAIRS, _LEAST_FOLDED = 8, 3  # of a configuration, before it is folded up; and those worth folding
 _MOST_TEXT = 600
+_MOST_HEAD = 24  # characters of the head of a column, or of a key figure
 _MOST_VALUE = 60  # characters of a value of a configuration
 _OWN_STYLE = (
     ".page.one{grid-template-columns:minmax(0,1fr)}.pair{display:inline-block;margin-right:12px;overflow-wrap:anywhere}"
-    "summary{cursor:pointer;color:var(--mark)}.figures .number,.figures td:first-child{white-space:nowrap}"
+    "summary{cursor:pointer;color:var(--mark)}.figures td.number,.figures td:first-child{white-space:nowrap}"
+    ".tiles dt{overflow-wrap:anywhere}@media (min-width:861px){.figures td:nth-child(5){white-space:nowrap}}"
     ".figures .config:not([data-label]){min-width:220px;font-weight:400}"
     ".number+td:not(.number),.number+th:not(.number){padding-left:16px}"
     "@media (max-width:860px){.number+td:not(.number){padding-left:0}}"
@@ -125,6 +127,7 @@ def tuning_page(state: SearchState) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["name"] = lambda text: shorten(printable(text), NAME_WIDTH)
     environment.filters["text"] = lambda text: shorten(one_line(text), _MOST_TEXT)
+    environment.filters["brief"] = lambda text: shorten(printable(text), _MOST_HEAD)
     environment.filters["money"] = format_money
     environment.filters["duration"] = format_duration
     return environment.from_string(_template("tuning.html")).render(
@@ -204,8 +207,8 @@ def _pairs(pairs: tuple[tuple[str, str], ...]) -> Markup:
         for name, value in pairs
     ]
     first = Markup(" ").join(shown[:_MOST_PAIRS])
-    if len(shown) <= _MOST_PAIRS:
-        return first
+    if len(shown) < _MOST_PAIRS + _LEAST_FOLDED:
+        return Markup(" ").join(shown)
     rest, more = Markup(" ").join(shown[_MOST_PAIRS:]), len(shown) - _MOST_PAIRS
     return first + Markup("<details><summary>{} more</summary>{}</details>").format(more, rest)
 

@@ -107,7 +107,7 @@ def _line(places: Sequence[float], rows: Sequence[float], classes: str) -> str:
 
 def _axis(axis: Parameter, absent: bool, y: float, width: float) -> list[str]:
     first, last = _across(width, absent)
-    parts = [text(_LEFT, y - 20, fitting(axis.name, width - _LEFT - _RIGHT), "ink head halo")]
+    parts = [text(_LEFT, y - 20, fitting(axis.name, width - _LEFT - _RIGHT, bold=True), "ink head halo")]
     for x, words in _ticks(axis, first, last):
         parts.append(line(x, y - _HALF, x, y + _HALF, "line"))
         parts.append(_label(x, y, words, first, last))
@@ -145,7 +145,7 @@ def _metric_axis(state: SearchState, worst: float, best: float, y: float, width:
     first, last = _across(width, False)
     words = metric_words([worst, best])
     ends = [(first, words[0]), (last, words[1])] if worst != best else [((first + last) / 2, words[0])]
-    name = fitting(f"{state.record.metric}, the best at the right", width - _LEFT - _RIGHT)
+    name = fitting(f"{state.record.metric}, the best at the right", width - _LEFT - _RIGHT, bold=True)
     return [
         text(_LEFT, y - 20, name, "ink head halo"),
         *(_label(x, y, said, first, last) for x, said in ends),
