@@ -19,6 +19,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.tuning.importance import LEAST_TRIALS, Importance, Importances, importances
 from heterps_compile.tuning.search_figures import (
+    BEST,
     FINISHED,
     chain,
     class_uses,
@@ -139,7 +140,11 @@ def tuning_page(state: SearchState) -> str:
         picture_style=Markup(STYLE),  # noqa: S704 - the package's own
         stands=outlook_words(state),
         tiles=list(_tiles(state)),
-        sections=[("best", "best"), *((each.id, each.title.lower()) for each in sections), ("search", "the search")],
+        sections=[
+            ("best-configurations", "best configurations"),
+            *((each.id, each.title.lower()) for each in sections),
+            ("search", "the search"),
+        ],
         best=list(_best_rows(state)),
         best_hint=_best_hint(state),
         pairs=_pairs,
@@ -235,7 +240,7 @@ def _rungs(state: SearchState) -> _Section | None:
     found = rungs(state)
     if not found:
         return None
-    heads = (_Head("length"), *(_Head(name, True) for name in (FINISHED, RUNNING, WAITING, FAILED, "best")))
+    heads = (_Head("length"), *(_Head(name, True) for name in (FINISHED, RUNNING, WAITING, FAILED, BEST)))
     rows = [
         (
             lengths(state, rung.fidelity),
@@ -350,7 +355,7 @@ def _numbers(numbers: list[int]) -> str:
 def _parts(state: SearchState) -> _Section | None:
     if len(state.record.parts) < 2:
         return None
-    heads = (_Head("part"), *(_Head(name, True) for name in ("trials", FINISHED, FAILED, "mean time", "best")))
+    heads = (_Head("part"), *(_Head(name, True) for name in ("trials", FINISHED, FAILED, "mean time", BEST)))
     rows = []
     for index, name in enumerate(state.record.parts):
         own = [trial for trial in state.trials if trial.part == index]

@@ -12,6 +12,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.units import counted, format_duration, format_money, format_share
 
 from .search_figures import (
+    BEST,
     FINISHED,
     Failure,
     class_uses,
@@ -101,7 +102,7 @@ def _configuration(trial: TrialState, width: int) -> list[tuple[str, str]]:
 def _rungs(state: SearchState) -> Table:
     table = plain_table()
     add_text(table, "length", no_wrap=True)
-    add_numbers(table, FINISHED, RUNNING, WAITING, FAILED, "best")
+    add_numbers(table, FINISHED, RUNNING, WAITING, FAILED, BEST)
     found = rungs(state)
     for rung in found[-MOST_RUNGS:]:
         best = "-" if rung.best is None or rung.best.value is None else metric_words([rung.best.value])[0]
@@ -113,7 +114,7 @@ def _rungs(state: SearchState) -> Table:
 def _parts(state: SearchState, width: int) -> Table:
     table = plain_table()
     add_text(table, "part")
-    add_numbers(table, FINISHED, FAILED, "best")
+    add_numbers(table, FINISHED, FAILED, BEST)
     if len(state.record.parts) < 2:
         return table
     best = {trial.part: trial for trial in reversed(ranked(state))}

@@ -18,6 +18,9 @@ from heterps_compile.units import counted, format_duration, format_money
 
 from .search_state import FAILED, RUNNING, TOLD, WAITING, Attempt, SearchState, TrialState
 
+BEST = "best value"
+"""What the best value of the metric is called."""
+
 FINISHED = "finished"
 """What a trial with a result is called."""
 

@@ -24,7 +24,16 @@ from heterps_compile.tuning.search_state import SearchState, state_of
 from heterps_compile.tuning.space_file import space_of_text
 
 MEMORY = "the trial ended with exit code 1: CUDA out of memory"
-SECTIONS = ["best", "best-value", "learning-curves", "rungs", "importance", "parallel-axes", "machines", "parts"]
+SECTIONS = [
+    "best-configurations",
+    "best-value",
+    "learning-curves",
+    "rungs",
+    "importance",
+    "parallel-axes",
+    "machines",
+    "parts",
+]
 
 
 def fails(trial: int, attempt: int) -> str:
@@ -144,8 +153,15 @@ def told(page: str) -> str:
 def test_the_page_has_a_section_of_everything_that_there_is_to_tell():
     assert Elements(page("usual")).sections == [*SECTIONS, "failures", "search"]
     assert Elements(page("one")).sections == [*SECTIONS, "search"]
-    assert Elements(page("first runs")).sections == ["best", "rungs", "importance", "machines", "parts", "search"]
-    assert Elements(page("empty")).sections == ["best", "importance", "machines", "parts", "search"]
+    assert Elements(page("first runs")).sections == [
+        "best-configurations",
+        "rungs",
+        "importance",
+        "machines",
+        "parts",
+        "search",
+    ]
+    assert Elements(page("empty")).sections == ["best-configurations", "importance", "machines", "parts", "search"]
     without = [name for name in SECTIONS if name not in ("best-value", "learning-curves")]
     assert Elements(page("all failed")).sections == [*without, "failures", "search"]
 
