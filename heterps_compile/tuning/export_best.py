@@ -5,9 +5,10 @@ Left out: how they are written (``runtime/export/``).
 
 from pathlib import Path
 
-from heterps_compile.errors import HeterpsError
+from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.runtime.export.export_checkpoint import export_checkpoint
+from heterps_compile.units import counted
 
 from .search_state import SearchState
 
@@ -15,10 +16,17 @@ BEST_FILE = "best.safetensors"
 
 
 def export_best(state: SearchState) -> str:
-    """Write the weights of the best trial into the folder of the search; return what to tell of it."""
+    """Write the weights of the best trial into the folder of the search; return what to tell of it.
+
+    Raises:
+        RunError: where no trial has a result.
+    """
     best = state.best
-    if best is None or best.checkpoint is None:
-        return "no checkpoint to export: no trial has left one"
+    if best is None:
+        why = next((f", the last since {printable(one.reason)}" for one in reversed(state.trials) if one.reason), "")
+        raise RunError(f"none of {counted(len(state.trials), 'trial')} has a result{why}")
+    if best.checkpoint is None:
+        return "no checkpoint to export: the best trial has left none"
     checkpoint, target = Path(state.folder) / best.checkpoint, Path(state.folder) / BEST_FILE
     typed = f"heterps-compile export {printable(str(checkpoint))} -o {BEST_FILE}"
     try:

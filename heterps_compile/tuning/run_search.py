@@ -180,6 +180,7 @@ class SearchRun:
         tell: Callable[[str], None],
         *,
         trials: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Bring the search to where its journal left it.
 
@@ -190,6 +191,7 @@ class SearchRun:
             engine: Starts trials.
             tell: Is told what happens, line by line.
             trials: How many are wanted in all now; None for as many as before.
+            clock: Gives seconds that never fall.
 
         Raises:
             InputError: where the journal is none of this search.
@@ -216,7 +218,7 @@ class SearchRun:
         self._misfits = len(self._asking.refused)
         self._waiting = [open_trials[number] for number in sorted(open_trials)]
         self._writer = JournalWriter(search.folder, journal.size_bytes)
-        self._began_s = time.monotonic() - began.now_s
+        self._clock, self._began_s = clock, clock() - began.now_s
         self._wanted = trials or began.wanted
         self._running: dict[Worker, _Running] = {}
         self._closed: dict[str, str] = {}  # classes that nothing fits, with the reason
@@ -464,4 +466,4 @@ class SearchRun:
         self._writer.add(event)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self._clock() - self._began_s

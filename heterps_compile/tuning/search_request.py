@@ -12,12 +12,14 @@ from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster, pool_text
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.packages import PYTORCH, installed_versions, need
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
 from heterps_compile.runtime.validation.best import LOSS
+from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
 from .assignment import RULES
@@ -130,6 +132,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     )  # which refuses what is unknown or not installed
     pool = load_cluster(request.pool)
     classes = worker_classes(pool, request.workers)
+    _check_cores(request, classes)
     _check_training(request)
     folder = _check_folder(output)
     files = {"train": request.train, "model": request.model}
@@ -263,6 +266,16 @@ def _is_maximised(request: SearchRequest) -> bool:
             "--min for the lowest"
         )
     return request.is_maximised
+
+
+def _check_cores(request: SearchRequest, classes: tuple[WorkerClass, ...]) -> None:
+    """Refuse a worker for every unit of a pool that is larger than this machine, unless it was asked for by number."""
+    units, cores = sum(each.compute.workers * each.units for each in classes), usable_cores()
+    if request.workers is None and request.engine == ENGINES[0] and units > cores:
+        raise InputError(
+            f"the pool has {units:,} units, each of them a worker, and this machine has {counted(cores, 'core')}; say "
+            f"how many run at once (--workers {printable(classes[0].name)}=1x1), or --engine ray"
+        )
 
 
 def _check_training(request: SearchRequest) -> None:

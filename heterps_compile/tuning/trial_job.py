@@ -3,7 +3,6 @@
 Left out: doing it (``trial_run.py``).
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,8 +140,5 @@ def _read(path: Path, kind: Any) -> Any:
 
 def _replace(path: Path, data: bytes) -> None:
     new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as file:
-        file.write(data + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    new.write_bytes(data + b"\n")
     new.replace(path)
