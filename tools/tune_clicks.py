@@ -192,13 +192,15 @@ def picture_of(searches: Sequence[Search], whole_trials: int) -> Plot:
         curves.append(Curve(tuple(points), f"l{index}", last, is_stepped=True))
     best = max(point[1] for curve in curves for point in curve.points)
     seeds = len({each.seed for each in searches})
+    told = "one seed" if seeds == 1 else f"medians of {seeds} seeds"
     return Plot(
         "auc-over-time",
         "AUC over time, by method",
         "the best AUC so far over processor time of the trials in seconds",
         tuple(curves),
         up=(lowest, best),
-        about=f"the budget of {whole_trials} whole trials of {EPOCHS} epochs, median of seeds: {seeds}",
+        about=f"the budget of {whole_trials} whole trials of {EPOCHS} epochs, {told}",
+        across=(0.0, max(point[0] for curve in curves for point in curve.points)),
     )
 
 

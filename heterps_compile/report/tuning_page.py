@@ -21,6 +21,7 @@ from heterps_compile.tuning.importance import LEAST_TRIALS, Importance, Importan
 from heterps_compile.tuning.search_figures import (
     BEST,
     FINISHED,
+    better_but_shorter,
     chain,
     class_uses,
     config_words,
@@ -174,6 +175,10 @@ def _tiles(state: SearchState) -> Iterator[_Tile]:
         yield _Tile(f"best {record.metric}", "none", "no trial has a result")
     else:
         trained = f"trial {best.number}, after {lengths(state, best.fidelity)}"
+        shorter = better_but_shorter(state)
+        trained += (
+            "" if shorter is None else f"; better: {_value_of(shorter)}, after {lengths(state, shorter.fidelity)}"
+        )
         yield _Tile(f"best {record.metric}", metric_words([best.value])[0], trained)
     counts = counts_words(state).split(", ")
     yield _Tile("trials", counts[0], ", ".join(counts[1:]))

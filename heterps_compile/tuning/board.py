@@ -15,6 +15,7 @@ from .search_figures import (
     BEST,
     FINISHED,
     Failure,
+    better_but_shorter,
     class_uses,
     config_words,
     counts_words,
@@ -87,6 +88,12 @@ def _figures(state: SearchState, width: int) -> list[tuple[str, str]]:
             f"{found} ({more} is better)" if best is not None else found,
         ),
     ]
+    shorter = better_but_shorter(state)
+    if shorter is not None and shorter.value is not None:
+        shown = (
+            f"{metric_words([shorter.value])[0]} by trial {shorter.number}, after {lengths(state, shorter.fidelity)}"
+        )
+        names.append(("shorter", f"{shown}, has a better value; it counts less, as longer trials are compared first"))
     if best is not None and best.checkpoint is not None:
         names.append(("checkpoint", best.checkpoint))
     return names
@@ -193,7 +200,7 @@ def _failure_words(failure: Failure) -> str:
     numbers = ", ".join(map(str, failure.trials[:_MOST_NUMBERS]))
     more = f" and {len(failure.trials) - _MOST_NUMBERS:,} more" if len(failure.trials) > _MOST_NUMBERS else ""
     trials = f"{'trial' if len(failure.trials) == 1 else 'trials'} {numbers}{more}"
-    left = f", {len(failure.left):,} left for good" if failure.left else ", none left for good"
+    left = f" ({len(failure.left):,} left for good)" if failure.left else " (none left for good)"
     reason = shorten(printable(failure.reason), _MOST_REASON)
     return f"failed: {counted(failure.attempts, 'attempt')} at {trials}{left}: {reason}"
 

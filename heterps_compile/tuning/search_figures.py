@@ -129,6 +129,14 @@ def ranked(state: SearchState) -> list[TrialState]:
     return sorted(told, key=lambda trial: (-trial.fidelity, _loss(state, trial)))
 
 
+def better_but_shorter(state: SearchState) -> TrialState | None:
+    """Return the shorter trial with the best value, where that is better than the one of the best trial."""
+    best = min((t for t in state.trials if t.value is not None), key=lambda t: _loss(state, t), default=None)
+    if best is None or state.best is None or _loss(state, best) >= _loss(state, state.best):
+        return None
+    return best
+
+
 def spread(trials: Sequence[TrialState], most: int) -> list[TrialState]:
     """Return so many of ordered trials at the most: the first quarter of them, and others evenly from the rest."""
     if len(trials) <= most:
