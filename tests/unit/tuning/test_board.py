@@ -48,8 +48,8 @@ def test_the_board_says_how_the_search_stands():
     ):
         assert line in told
     for failure in (
-        "trials 3, 14, 25, 36, 47, 5 left for good: the trial",
-        "none left for good: worker gpu-1 was lost",
+        "trials 3, 14, 25, 36, 47 (5 left for good): the trial",
+        "(none left for good): worker gpu-1 was lost",
     ):
         assert failure in " ".join(told.split())
 
