@@ -109,6 +109,15 @@ def test_hostile_names_are_text(width):
         assert [line for line in told.splitlines() if cells(line) > max(width, words)] == []
 
 
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_a_long_name_of_a_parameter_leaves_room_for_its_value(width):
+    name = "the_width_of_the_hidden_layers_of_the_encoder_in_channels"
+    record = replace(RECORD, space_text=f"[model]\n{name} = {{ integer = [1, 4] }}", parts=("all",), trials=1)
+    told = board(searched_state(record, value=lambda *_: 0.5, ends="done"), width)
+    assert [line for line in told.splitlines() if cells(line) > width] == []
+    assert any(line.startswith("  model.t") for line in told.splitlines())
+
+
 def test_a_torn_journal_is_told():
     assert "half a line at the end of the journal" in " ".join(board(replace(USUAL, is_torn=True)).split())
     assert "half a line" not in board(USUAL)

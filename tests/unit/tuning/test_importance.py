@@ -74,6 +74,13 @@ def test_short_trials_are_compared_with_their_like():
     assert not next(one for one in found.measured if one.name == "model.kind").is_told
 
 
+def test_a_configuration_that_is_trained_further_counts_once():
+    record = replace(RECORD, space_text=TWO, parts=("all",), trials=120, method="hyperband")
+    state = searched_state(record, value=lambda config, _: config["model.x"])
+    begun = sum(trial.continues is None for trial in state.trials)
+    assert importances(state, space_of_text("space.toml", TWO)).trials == begun < len(state.trials)
+
+
 def test_too_few_trials_are_told():
     found = of(TWO, lambda config, _: config["model.x"], trials=LEAST_TRIALS - 1)
     assert (found.measured, found.too_few) == ((), ("model.kind", "model.x"))
