@@ -122,6 +122,14 @@ def format_seconds(time_s: float) -> str:
     return _scaled(time_s, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
+def format_duration(time_s: float) -> str:
+    """Print a time that people wait for: "2.1 d", "5.3 h", "12 min"."""
+    for least_s, unit_s, unit in ((2 * 86_400.0, 86_400.0, "d"), (3600.0, 3600.0, "h"), (60.0, 60.0, "min")):
+        if time_s >= least_s:
+            return f"{time_s / unit_s:,.3g} {unit}"
+    return f"{plain_number(float(f'{time_s:.3g}'))} s"
+
+
 def trace_ns(time_s: float) -> int:
     """Return a time in the whole nanoseconds that Perfetto keeps."""
     return round(time_s * 1e9)

@@ -3,6 +3,8 @@
     python tools/bench_tune.py dehb                  DEHB against random search and Hyperband
     python tools/bench_tune.py dehb --package DIR    and its authors' package, in the environment DIR, made if need be
     python tools/bench_tune.py assignment            trials an hour on 150 unequal workers, simulated
+    python tools/bench_tune.py local                 the same on throttled processes of this machine (tune_local.py)
+    python tools/bench_tune.py clicks                AUC over time on the model of the training day (tune_clicks.py)
 
 DEHB. Problems: counting ones (Falkner et al., ICML 2018) of 4+4 to 32+32 parameters, half of them categorical; and
 tables of a small network on three data sets that scikit-learn ships, trained here at every point of a grid. Every
@@ -264,6 +266,19 @@ def rank_test(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     return float(mannwhitneyu(one, other, alternative="two-sided").pvalue) if {*one} | {*other} != {*one[:1]} else 1.0
 
 
+def compare_local(given: argparse.Namespace) -> bool:
+    from tune_local import compare_local as compare  # noqa: PLC0415 - a script beside this one
+
+    space = parse_space(tomllib.loads(NETWORKS))
+    return compare(range(given.first_seed, given.first_seed + given.seeds), given.turn, space, loss_of)
+
+
+def compare_clicks(given: argparse.Namespace) -> bool:
+    from tune_clicks import compare_clicks as compare  # noqa: PLC0415 - needs PyTorch
+
+    return compare(given)
+
+
 def compare_dehb(given: argparse.Namespace) -> bool:
     problems = [
         *(counting_ones(half, given.budget or 75) for half in (4, 8, 16, 32)),
@@ -420,7 +435,10 @@ def compare_assignment(given: argparse.Namespace) -> bool:
         )
         plain: list[tuple[float, float, float]] = []
         for rule, least in (("plain", 1.0), ("size", 1.0), ("cost", 1.0), ("cost", 0.5), ("both", 1.0), ("both", 0.5)):
-            found = [simulate(workers, rule, least, seed, given.hours) for seed in range(given.seeds)]
+            found = [
+                simulate(workers, rule, least, seed, given.hours)
+                for seed in range(given.first_seed, given.first_seed + given.seeds)
+            ]
             plain = plain or found
             rate, best, rarest = (median(column) for column in zip(*found, strict=True))
             over = rate / median(each[0] for each in plain)
@@ -436,16 +454,22 @@ def compare_assignment(given: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["dehb", "assignment"])
+    parser.add_argument("what", choices=["dehb", "assignment", "local", "clicks"])
     parser.add_argument("--package", type=Path, help="environment of the package; made where it is not there")
     parser.add_argument("--tables", type=Path, default=Path("/tmp/bench-tune-tables"), help="where tables are kept")  # noqa: S108
     parser.add_argument("--only", help="the one problem to run, by its name")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--hours", type=float, default=1.0, help="of the simulation")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--budget", type=int, help="whole trials (default: 75 for counting ones, 50 for tables)")
+    parser.add_argument("--turn", type=float, default=15.0, help="seconds of a rule's turn in local")
+    parser.add_argument("--seeds", type=int, help="how many (default: 10; of local 4, of clicks 1)")
+    parser.add_argument(
+        "--budget", type=int, help="whole trials (default: 75 for counting ones, 50 for tables, 60 for clicks)"
+    )
+    parser.add_argument("--picture", default="auc-over-time.svg", help="where clicks draws AUC over time")
     given = parser.parse_args()
-    return 0 if {"dehb": compare_dehb, "assignment": compare_assignment}[given.what](given) else 1
+    given.seeds = given.seeds or {"clicks": 1, "local": 4}.get(given.what, 10)
+    parts = {"dehb": compare_dehb, "assignment": compare_assignment, "local": compare_local, "clicks": compare_clicks}
+    return 0 if parts[given.what](given) else 1
 
 
 if __name__ == "__main__":

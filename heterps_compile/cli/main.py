@@ -47,6 +47,7 @@ from .resize import resize
 from .run import run as run_folder
 from .show import show
 from .simulate import simulate
+from .tune import tune
 from .update import update
 
 _INTERRUPTED = SIGNALLED + 2  # SIGINT
@@ -137,6 +138,7 @@ command.add_command(launch)
 command.add_command(export)
 command.add_command(calibrate)
 command.add_command(machines)
+command.add_command(tune)
 command.add_command(profile)
 command.add_command(completion)
 command.add_command(man)

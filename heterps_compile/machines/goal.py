@@ -10,7 +10,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import short
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
-from heterps_compile.units import NUMBER, counted, plain_number
+from heterps_compile.units import NUMBER, counted, format_duration
 
 HOUR_S = 3600.0
 MOST_MACHINES = 16
@@ -177,14 +177,6 @@ def batches_between(least: int, most: int) -> tuple[int, ...]:
             f"the batches from {least} to {most} are {len(found)} doublings; give a range of {_MOST_BATCHES}"
         )
     return tuple(found)
-
-
-def format_duration(seconds: float) -> str:
-    """Print a time that people wait for: "2.1 d", "5.3 h", "12 min"."""
-    for size, unit in ((2 * 24 * HOUR_S, "d"), (HOUR_S, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{seconds / _UNITS_S[unit]:,.3g} {unit}"
-    return f"{plain_number(float(f'{seconds:.3g}'))} s"
 
 
 def described(goal: Goal) -> str:

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
-from heterps_compile.units import counted, format_money, format_percent, format_seconds, rate_number
+from heterps_compile.units import counted, format_duration, format_money, format_percent, format_seconds, rate_number
 
 from .chosen_file import FORMAT, VERSION, offer_record
-from .goal import described, format_duration
+from .goal import described
 from .learned import PREDICTION_ERROR
 from .search import Answer, Option, excess, hours, whole
 

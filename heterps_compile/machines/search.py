@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.offers import Catalogue, Offer, assumed
 from heterps_compile.progress import tell
-from heterps_compile.units import counted, format_money, format_percent
+from heterps_compile.units import counted, format_duration, format_money, format_percent
 
-from .goal import Goal, described, format_duration
+from .goal import Goal, described
 from .machine_set import MachineSet
 from .outlook import Outlook, outlook_of, steady_outlook
 from .sets import Candidate, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated

@@ -28,7 +28,7 @@ from heterps_compile.units import format_bytes
 
 from .ask_tell import Fidelity, Method, Trial
 from .class_shares import Matrix, shares_by_cost, shares_by_size
-from .compute_classes import ComputeClass, CorrectedTimes, Predict, check_classes
+from .compute_classes import ComputeClass, CorrectedTimes, Predict, TrialCost, check_classes
 from .search_methods import make_search
 from .space import Config, Space, Vector
 from .subspaces import Subspace, split_space
@@ -38,10 +38,10 @@ RULES = ("plain", "size", "cost", "both")
 REVIEWED = 25
 LEAST_SHARE = 0.5
 """How much of the trials that it should get a part gets at least, where others run more an hour."""
+PROBES = 32
 RULE = "cost"
 """Unless another is asked for: it gains, and costs no result (``python tools/bench_tune.py assignment``)."""
 
-_PROBES = 32
 _MOST_MISFITS = 100
 _MORE = 1.25  # results that a part has more, before its uncertainty is computed anew
 
@@ -82,6 +82,7 @@ class _Part:
     vectors: list[Vector] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, float] = field(default_factory=dict)  # how far each trial with a result was trained
     uncertain: float | None = None
     seen: int = 0  # results that it was computed from
 
@@ -98,6 +99,7 @@ class SearchSettings:
         rule: How trials are assigned; one of ``RULES``.
         least_share: From 0 to 1, see ``LEAST_SHARE``; 1 keeps the mix of the parts as it is wanted.
         budget: What may be spent on workers, in the currency of their prices.
+        probes: Configurations of every part whose times the first shares are made of.
     """
 
     space: Space
@@ -107,6 +109,7 @@ class SearchSettings:
     rule: str = RULE
     least_share: float = LEAST_SHARE
     budget: float = math.inf
+    probes: int = PROBES
 
     def __post_init__(self) -> None:
         """Check the rule and the numbers.
@@ -151,6 +154,11 @@ class AssignedSearch:
         return tuple(part.subspace for part in self._parts)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether trials wait for a class that they fit."""
+        return any(part.waiting for part in self._parts)
+
+    @property
     def best(self) -> tuple[Trial, float] | None:
         """Return the trial with the lowest loss among the longest ones of all parts."""
         found = [part.search.best for part in self._parts if part.search.best is not None]
@@ -175,15 +183,18 @@ class AssignedSearch:
             f"{printable(class_name)!r}; leave the class out, or make trials smaller"
         )
 
-    def tell(self, number: int, loss: float, time_s: float) -> None:
-        """Take the loss of a trial, and what it took.
+    def tell(self, number: int, loss: float, time_s: float, lost_s: float = 0.0) -> None:
+        """Take the loss of a trial, what it took, and what attempts at it took that failed before: that is paid too.
 
         Raises:
             InputError: where the trial is not running, or a number is not finite.
         """
         assigned = self._running(number, time_s)
-        self._parts[assigned.part].search.tell(assigned.trial.number, loss)
+        part = self._parts[assigned.part]
+        part.search.tell(assigned.trial.number, loss)
+        part.reached[assigned.trial.number] = assigned.trial.fidelity
         self._close(assigned, loss, time_s)
+        self.spent += self.classes[assigned.class_name].price_of(lost_s)
 
     def tell_failed(self, number: int, time_s: float) -> None:
         """Take it that a trial ended without a result, after a time that was paid for.
@@ -205,7 +216,8 @@ class AssignedSearch:
     def _close(self, assigned: Assigned, loss: float, time_s: float) -> None:
         of = self.classes[assigned.class_name]
         if math.isfinite(loss):
-            self.times.measured(assigned.part, assigned.config, assigned.trial.fidelity, of, time_s)
+            trained = self._trained(self._parts[assigned.part], assigned.trial)
+            self.times.measured(assigned.part, assigned.config, trained, of, time_s)
         del self.open[assigned.number]
         self.spent += of.price_of(time_s)
         part = self._parts[assigned.part]
@@ -217,7 +229,7 @@ class AssignedSearch:
 
     def _start(self, index: int, trial: Trial, of: ComputeClass) -> Assigned | None:
         part = self._parts[index]
-        predicted_s = self.times.cost(index, trial.config, trial.fidelity, of).time_s
+        predicted_s = self._cost(index, trial, of).time_s
         promised = sum(self.classes[each.class_name].price_of(each.predicted_s) for each in self.open.values())
         if self.spent + promised + of.price_of(predicted_s) > self.settings.budget:
             part.waiting.insert(0, trial)
@@ -253,34 +265,42 @@ class AssignedSearch:
         for at, trial in enumerate(part.waiting):
             if self._fits(index, trial, of):
                 return part.waiting.pop(at)
-        if len(part.waiting) >= _MOST_MISFITS:
-            return None
         for _ in range(_MOST_MISFITS):
+            if len(part.waiting) >= _MOST_MISFITS:
+                return None
             trial = part.search.ask()
             if self._fits(index, trial, of):
                 return trial
             if any(self._fits(index, trial, other) for other in self.classes.values()):
                 part.waiting.append(trial)
-                return None
-            self._refuse(index, trial)
+            else:
+                self._refuse(index, trial)
         return None
 
     def _fits(self, index: int, trial: Trial, of: ComputeClass) -> bool:
-        return self.times.cost(index, trial.config, trial.fidelity, of).memory_bytes <= of.memory_bytes
+        return self._cost(index, trial, of).memory_bytes <= of.memory_bytes
+
+    def _cost(self, index: int, trial: Trial, of: ComputeClass) -> TrialCost:
+        return self.times.cost(index, trial.config, self._trained(self._parts[index], trial), of)
+
+    @staticmethod
+    def _trained(part: _Part, trial: Trial) -> float:
+        """Return how far a trial trains beyond the one that it continues."""
+        return trial.fidelity - (0.0 if trial.continues is None else part.reached.get(trial.continues, 0.0))
 
     def _refuse(self, index: int, trial: Trial) -> None:
         largest = max(self.classes.values(), key=lambda each: each.memory_bytes)
-        needs = self.times.cost(index, trial.config, trial.fidelity, largest).memory_bytes
-        reason = (
-            f"it needs {format_bytes(needs)}, and the class with the most memory, {printable(largest.name)!r}, has "
-            f"{format_bytes(largest.memory_bytes)}"
+        cost = self._cost(index, trial, largest)
+        reason = cost.reason or (
+            f"it needs {format_bytes(cost.memory_bytes)}, and the class with the most memory, "
+            f"{printable(largest.name)!r}, has {format_bytes(largest.memory_bytes)}"
         )
         self.refused.append((trial.config, reason))
         self._parts[index].search.tell_failed(trial.number)
 
     def _probed(self) -> list[list[Config]]:
         return [
-            [part.subspace.space.config_at(part.subspace.space.draw(self._random)) for _ in range(_PROBES)]
+            [part.subspace.space.config_at(part.subspace.space.draw(self._random)) for _ in range(self.settings.probes)]
             for part in self._parts
         ]
 

@@ -66,14 +66,21 @@ def classes_of(pool: Cluster) -> tuple[ComputeClass, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrialCost:
-    """What a trial takes on a class: seconds, and bytes of memory."""
+    """What a trial takes on a class.
+
+    Attributes:
+        time_s: Seconds.
+        memory_bytes: Of memory; infinite where it cannot run there at all.
+        reason: Why it cannot, where somebody knows more than that the memory is too little.
+    """
 
     time_s: float
     memory_bytes: float = 0.0
+    reason: str = ""
 
 
 Predict = Callable[[Config, float, ComputeClass], TrialCost]
-"""From a configuration, how far it is trained, and a class."""
+"""From a configuration, how far it is trained beyond where it begins, and a class."""
 
 
 @dataclass(slots=True)
@@ -112,7 +119,7 @@ class CorrectedTimes:
                 f"a trial on {printable(of.name)!r} is predicted to take {found.time_s} s and {found.memory_bytes} "
                 "bytes; a prediction is a positive time, and no negative memory"
             )
-        return TrialCost(found.time_s * self.factor(part, of), found.memory_bytes)
+        return TrialCost(found.time_s * self.factor(part, of), found.memory_bytes, found.reason)
 
     def factor(self, part: int, of: ComputeClass) -> float:
         """Return by how much times of a part are longer on a class than predicted."""

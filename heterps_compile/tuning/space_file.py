@@ -69,11 +69,28 @@ def read_space(path: Path) -> Space:
         raise InputError(f"{where} has more than {_LARGEST_BYTES:,} bytes, which are the most of a space")
     try:
         text = data.decode("utf-8")
-        given = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{where} is no {path.suffix[1:].upper()}: {printable(str(error))}") from error
+    return space_of_text(str(path), text)
+
+
+def space_of_text(name: str, text: str) -> Space:
+    """Return the space that a file holds.
+
+    Args:
+        name: The file's name, whose ending says how it is read: ``.json`` of ConfigSpace, else as ours.
+        text: What is in it.
+
+    Raises:
+        InputError: naming the file, the place and the fault.
+    """
+    where, is_json = printable(name), name.endswith(".json")
     try:
-        return parse_space(given) if path.suffix == ".toml" else from_configspace(given)
+        given = json.loads(text, object_pairs_hook=_once) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is no {'JSON' if is_json else 'TOML'}: {printable(str(error))}") from error
+    try:
+        return from_configspace(given) if is_json else parse_space(given)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

@@ -10,12 +10,14 @@ from commands import heterps
 from large_plan import hostile_findings, large_findings
 from light_models import path
 from plans import PLAN
+from search_states import first_trial_runs, searched_state
 from trace_format import read_trace
 
 from heterps_compile.plan.plan import ParameterServers
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
+from heterps_compile.report.tuning_page import tuning_page
 
 pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "all there")
 
@@ -277,6 +279,10 @@ def test_two_plans_in_a_notebook_take_its_theme_and_change_nothing_of_it(window,
     assert window.console() == []
 
 
+def fails_at_times(trial: int, attempt: int) -> str:
+    return "worker gpu-1 was lost" if trial % 9 == 1 and attempt == 0 else "no memory" if trial % 11 == 3 else ""
+
+
 @pytest.fixture(scope="module")
 def pages(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return pages of plans of every shape."""
@@ -287,6 +293,9 @@ def pages(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         "one layer": html_report(large_findings(1, 1)),
         "cells": html_report(large_findings(240, 7)),
         "servers": html_report(replace(servers, plan=plan)),
+        "search": tuning_page(searched_state(fails=fails_at_times, resumes_at=20, stop_after=50)),
+        "search that failed": tuning_page(searched_state(fails=lambda *_: "no loss", ends="all failed")),
+        "first trial": tuning_page(first_trial_runs()),
     }
     for name, page in drawn.items():
         (folder / f"{name}.html").write_text(page, "utf-8")

@@ -3,10 +3,10 @@
 The front is drawn as steps and the set that is chosen as a star.
 """
 
-from heterps_compile.machines.goal import HOUR_S, format_duration
+from heterps_compile.machines.goal import HOUR_S
 from heterps_compile.machines.search import Answer, Option
 from heterps_compile.offers.offer import CURRENCY
-from heterps_compile.units import format_count, format_money
+from heterps_compile.units import format_count, format_duration, format_money
 
 from .pareto import Axis, star
 from .svg import WIDTH, Picture, legend, line, listed, picture, text

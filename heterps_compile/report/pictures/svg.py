@@ -66,7 +66,7 @@ def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[
         f".halo{{paint-order:stroke;stroke:{paper};stroke-width:5px}}",
         f".ink{{fill:{ink}}}.soft{{fill:{soft}}}.grid{{stroke:{grid}}}.paper{{fill:{paper}}}.grid-fill{{fill:{grid};stroke:{soft}}}",
         f".line{{stroke:{soft}}}.tip{{fill:{soft}}}.box{{fill:{paper};stroke:{grid}}}",
-        *(f".{name}{{fill:{colour}}}" for name, colour in zip(("p0", "p1", "p2", "p3", "p4"), strong, strict=True)),
+        *(f".p{i}{{fill:{colour}}}.l{i}{{stroke:{colour}}}" for i, colour in enumerate(strong)),
         f".mark{{stroke:{strong[4]};stroke-width:2}}",
         *(f".d{i}{{fill:{fill};stroke:{line}}}.s{i}{{stroke:{line}}}" for i, (fill, line) in enumerate(devices)),
     ]
@@ -77,12 +77,15 @@ STYLE = (
     "svg.picture{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
     f"svg.picture .head{{font-weight:600}}svg.picture .small{{font-size:{SMALL:g}px}}"
     "svg.picture .edge{fill:none;stroke-width:1.2}svg.picture .data{stroke-dasharray:3 2}"
+    "svg.picture .curve{fill:none;stroke-width:2;stroke-linejoin:round}svg.picture .thin{stroke-width:1}"
+    "svg.picture .faint{stroke-opacity:.4}"
     + _theme(GREYS[0], STRONG[0], DEVICES[0])
     + "@media (prefers-color-scheme:dark){"
     + _theme(GREYS[1], STRONG[1], DEVICES[1])
     + "}"
 )
-"""Classes: p0 .. p4 are five plain colours, d0 .. d7 fill and line of devices, s0 .. s7 their lines alone."""
+"""Classes: p0 .. p4 are five plain colours, l0 .. l4 lines of them, d0 .. d7 fill and line of devices, s0 .. s7 their
+lines alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from heterps_compile.machines import Goal
 from heterps_compile.machines.goal import (
     Transience,
     batches_between,
-    format_duration,
     parse_duration,
     parse_lifetime,
     parse_money,
 )
 from heterps_compile.transient.lifetime import Exponential, Weibull
+from heterps_compile.units import format_duration
 
 
 def test_times_have_one_number_and_one_unit():

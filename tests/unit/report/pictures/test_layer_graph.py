@@ -6,33 +6,14 @@ from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
+from drawn_words import SVG, Rectangle, parsed, words
 from large_plan import large_findings
 
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.pictures.layer_graph import LayerEdge, LayerView, layer_graph
 from heterps_compile.report.pictures.layer_layout import Sheet, lay_out
-from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
-from heterps_compile.report.pictures.text_width import SMALL, ending, fitting, text_width, wrapped
-
-SVG = "{http://www.w3.org/2000/svg}"
-Rectangle = tuple[float, float, float, float]
-
-
-def parsed(drawn: Picture) -> ET.Element:
-    return ET.fromstring(drawn.svg)  # noqa: S314 - our own text
-
-
-def words(drawn: ET.Element) -> list[tuple[str, Rectangle]]:
-    """Return every text with the rectangle that it covers at most."""
-    found = []
-    for text in drawn.iter(f"{SVG}text"):
-        classes = (text.get("class") or "").split()
-        size = SMALL if "small" in classes else 12.0
-        width = text_width(text.text or "", size, bold="head" in classes)
-        x, y = float(text.get("x", "")), float(text.get("y", ""))
-        left = x - {"end": width, "middle": width / 2}.get(text.get("text-anchor", ""), 0.0)
-        found.append((text.text or "", (left, y - 0.8 * size, left + width, y + 0.2 * size)))
-    return found
+from heterps_compile.report.pictures.svg import NARROW, WIDTH
+from heterps_compile.report.pictures.text_width import ending, fitting, text_width, wrapped
 
 
 def lines(drawn: ET.Element) -> list[tuple[str, list[tuple[float, float]]]]:

@@ -1,0 +1,314 @@
+"""How a search stands: a pure function of what it is and of its journal.
+
+Left out: deciding what to run next (``run_search.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable, short
+
+from .journal import (
+    JOURNAL_FILE,
+    Asked,
+    Ended,
+    Event,
+    Failed,
+    Misfit,
+    Nothing,
+    Reported,
+    Resumed,
+    Started,
+    Told,
+    read_journal,
+)
+from .parameters import Value
+from .search_record import SearchRecord, read_record
+
+WAITING, RUNNING, TOLD, FAILED = "waiting", "running", "told", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a trial.
+
+    Attributes:
+        worker: Where, as ``RecordedClass.worker_names`` has it.
+        started_at_s: When.
+        ended_at_s: When; None while it runs. An attempt that the end of the driver cut off ends with the driver.
+        reason: Why it failed; "" where it did not.
+    """
+
+    worker: str
+    started_at_s: float
+    ended_at_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialState:
+    """How a trial stands.
+
+    Attributes:
+        number: From 0 on, in the order asked.
+        part: Index of the part of the space.
+        class_name: The class it is for.
+        config: Its configuration.
+        fidelity: How far it trains in all.
+        continues: The trial whose checkpoint it trains on from.
+        predicted_s: What it was predicted to take.
+        asked_at_s: When it was chosen.
+        status: ``WAITING`` (for an attempt), ``RUNNING``, ``TOLD`` or ``FAILED`` (left for good).
+        attempts: In order.
+        curve: Validations of the attempt that counts: how far it had trained, and the metric.
+        value: The metric at its end; None where it has none.
+        time_s: What the attempt that counts took; None before its end.
+        money: What its attempts cost so far.
+        checkpoint: Below the folder of the search.
+    """
+
+    number: int
+    part: int
+    class_name: str
+    config: Mapping[str, Value]
+    fidelity: float
+    continues: int | None
+    predicted_s: float
+    asked_at_s: float
+    status: str = WAITING
+    attempts: tuple[Attempt, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+    value: float | None = None
+    time_s: float | None = None
+    money: float = 0.0
+    checkpoint: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Return why its last attempt failed; "" where it did not."""
+        return self.attempts[-1].reason if self.attempts else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to end."""
+        return self.status in (WAITING, RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchState:
+    """How a search stands.
+
+    Attributes:
+        record: What it is.
+        trials: In the order asked.
+        wanted: How many trials it is to run in all.
+        misfits: Configurations that fit no class, each with the reason.
+        now_s: When the last event was.
+        resumed_at_s: When the search went on in another process.
+        ended_why: Why it ended, in one sentence; None while it runs (or was killed).
+        is_torn: Whether half a line at the end of the journal was dropped.
+        folder: Where it lies, as text.
+    """
+
+    record: SearchRecord
+    trials: tuple[TrialState, ...]
+    wanted: int
+    misfits: tuple[tuple[Mapping[str, Value], str], ...]
+    now_s: float
+    resumed_at_s: tuple[float, ...]
+    ended_why: str | None
+    is_torn: bool
+    folder: str
+
+    @property
+    def best(self) -> TrialState | None:
+        """Return the trial with the best value among those told that trained the longest; the first of equal ones."""
+        told = [(trial, trial.value) for trial in self.trials if trial.value is not None]
+        found = min(told, key=lambda one: (-one[0].fidelity, self.record.loss_of(one[1])), default=None)
+        return None if found is None else found[0]
+
+    @property
+    def money(self) -> float:
+        """Return what was spent, in the currency of the record."""
+        return sum(trial.money for trial in self.trials)
+
+    def count(self, status: str) -> int:
+        """Return how many trials have a status."""
+        return sum(trial.status == status for trial in self.trials)
+
+
+def read_search(folder: Path) -> SearchState:
+    """Read how the search of a folder stands.
+
+    Raises:
+        InputError: where it is no folder of a search, or its journal is no journal, naming the line.
+    """
+    journal = read_journal(folder)
+    return state_of(read_record(folder), journal.events, folder=str(folder), is_torn=journal.is_torn)
+
+
+def state_of(record: SearchRecord, events: Sequence[Event], *, folder: str = "", is_torn: bool = False) -> SearchState:
+    """Return how a search stands after some events.
+
+    Raises:
+        InputError: naming the line of an event that cannot follow those before it.
+    """
+    made = Fold(record, folder)
+    for number, event in enumerate(events, 1):
+        try:
+            made.take(event)
+        except InputError as error:
+            raise InputError(f"{printable(str(Path(folder) / JOURNAL_FILE))}, line {number}: {error}") from error
+    return made.state(is_torn=is_torn)
+
+
+class Fold:
+    """Takes events in order, and says how the search stands after each."""
+
+    def __init__(self, record: SearchRecord, folder: str) -> None:
+        self.record = record
+        self.folder = folder
+        self.classes = {each.name: frozenset(each.worker_names) for each in record.classes}
+        self.trials: list[TrialState] = []
+        self.misfits: list[tuple[Mapping[str, Value], str]] = []
+        self.wanted = record.trials
+        self.now_s = 0.0
+        self.resumed: list[float] = []
+        self.ended_why: str | None = None
+
+    def state(self, *, is_torn: bool = False) -> SearchState:
+        """Return how the search stands."""
+        return SearchState(
+            self.record,
+            tuple(self.trials),
+            self.wanted,
+            tuple(self.misfits),
+            self.now_s,
+            tuple(self.resumed),
+            self.ended_why,
+            is_torn,
+            self.folder,
+        )
+
+    def take(self, event: Event) -> None:
+        """Take an event.
+
+        Raises:
+            InputError: where it cannot follow those before it.
+        """
+        if event.at_s < self.now_s:
+            raise InputError(f"it is of {event.at_s:g} s, and the line before it of {self.now_s:g} s")
+        if self.ended_why is not None and not isinstance(event, Resumed):
+            raise InputError("the search had ended")
+        match event:
+            case Asked():
+                self._ask(event)
+            case Nothing():
+                self._class(event.class_name)
+            case Misfit():
+                self.misfits.append((event.config, event.reason))
+            case Started():
+                self._start(event)
+            case Reported():
+                trial = self._of(event.trial, RUNNING)
+                self._put(replace(trial, curve=(*trial.curve, (event.fidelity, event.value))))
+            case Told():
+                self._tell(event)
+            case Failed():
+                self._fail(event)
+            case Resumed():
+                self._resume(event)
+            case Ended():
+                self._cut_off()
+                self.ended_why = event.why
+        self.now_s = event.at_s
+
+    def _ask(self, event: Asked) -> None:
+        if event.trial != len(self.trials):
+            raise InputError(f"trial {event.trial} is asked for where trial {len(self.trials)} is the next")
+        self._class(event.class_name)
+        if event.part >= len(self.record.parts):
+            raise InputError(f"trial {event.trial} is of part {event.part}, and there are {len(self.record.parts)}")
+        if event.continues is not None:
+            self._of(event.continues, TOLD, FAILED)
+        self.trials.append(
+            TrialState(
+                event.trial,
+                event.part,
+                event.class_name,
+                event.config,
+                event.fidelity,
+                event.continues,
+                event.predicted_s,
+                event.at_s,
+            )
+        )
+
+    def _start(self, event: Started) -> None:
+        trial = self._of(event.trial, WAITING)
+        if event.worker not in self.classes[trial.class_name]:
+            raise InputError(f"{short(event.worker)} is no worker of class {short(trial.class_name)}")
+        if event.attempt != len(trial.attempts):
+            raise InputError(f"attempt {event.attempt} at trial {event.trial} follows {len(trial.attempts)} others")
+        attempt = Attempt(event.worker, event.at_s)
+        self._put(replace(trial, status=RUNNING, attempts=(*trial.attempts, attempt), curve=()))
+
+    def _tell(self, event: Told) -> None:
+        trial = self._end_attempt(self._of(event.trial, RUNNING), event.at_s, "")
+        checkpoint = event.checkpoint
+        if checkpoint is not None and (Path(checkpoint).is_absolute() or ".." in Path(checkpoint).parts):
+            raise InputError(f"the checkpoint {short(checkpoint)} does not lie below the folder of the search")
+        self._put(
+            replace(
+                trial,
+                status=TOLD,
+                value=event.value,
+                time_s=event.time_s,
+                money=event.money,
+                checkpoint=checkpoint,
+            )
+        )
+
+    def _fail(self, event: Failed) -> None:
+        trial = self._of(event.trial, RUNNING)
+        if event.attempt != len(trial.attempts) - 1:
+            raise InputError(f"attempt {event.attempt} at trial {event.trial} is not the one that runs")
+        ended = self._end_attempt(trial, event.at_s, event.reason)
+        status, time_s = (FAILED, event.time_s) if event.is_left else (WAITING, None)
+        self._put(replace(ended, status=status, time_s=time_s, money=event.money))
+
+    def _resume(self, event: Resumed) -> None:
+        if event.trials < len(self.trials):
+            raise InputError(f"{event.trials} trials are wanted in all, and {len(self.trials)} were asked for")
+        self._cut_off()
+        self.wanted = event.trials
+        self.resumed.append(event.at_s)
+        self.ended_why = None
+
+    def _cut_off(self) -> None:
+        """Let attempts that run end with the process that watched them: at the last event that it wrote."""
+        for trial in self.trials:
+            if trial.status == RUNNING:
+                self._put(replace(self._end_attempt(trial, self.now_s, ""), status=WAITING))
+
+    def _class(self, name: str) -> None:
+        if name not in self.classes:
+            raise InputError(f"{short(name)} is no class of the search")
+
+    def _of(self, number: int, *statuses: str) -> TrialState:
+        if number >= len(self.trials):
+            raise InputError(f"trial {number} was never asked for")
+        trial = self.trials[number]
+        if trial.status not in statuses:
+            raise InputError(f"trial {number} is {trial.status}, where it should be {' or '.join(statuses)}")
+        return trial
+
+    def _put(self, trial: TrialState) -> None:
+        self.trials[trial.number] = trial
+
+    @staticmethod
+    def _end_attempt(trial: TrialState, at_s: float, reason: str) -> TrialState:
+        last = replace(trial.attempts[-1], ended_at_s=at_s, reason=reason)
+        return replace(trial, attempts=(*trial.attempts[:-1], last))
