@@ -12,11 +12,10 @@ Departures from the paper, all of them for cases in which it gives another numbe
 2. Where k or more entries tie at the maximum, the lowest indices of them are taken.
 3. A tensor with NaN or infinite entries is refused: there is no order among them.
 
-Left out: who talks to whom (``top_k_hierarchy.py`` counts it, the runtime does it); what is not sent
+Left out: who talks to whom (``hierarchy.py`` counts it, the runtime does it); what is not sent
 (``error_feedback.py``).
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -47,18 +46,6 @@ class Selection:
         flat = torch.zeros(length, dtype=self.values.dtype, device=self.values.device)
         flat[self.indices] = self.values
         return flat
-
-
-def entries_of_density(length: int, density: float) -> int:
-    """Return how many of ``length`` entries are sent at a density: rounded up, so that none is never sent.
-
-    Raises:
-        InputError: The density is not above 0 and at most 1.
-    """
-    if not 0 < density <= 1:
-        raise InputError(f"a density of {density:g} is not above 0 and at most 1; 0.01 sends one entry in a hundred")
-    # 0.07 * 100 is a rounding error above 7, and not 8 entries
-    return min(length, math.ceil(length * density * (1 - 1e-12)))
 
 
 def select_exact(flat: Tensor, k: int) -> Selection:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.sync.algorithms.top_k import entries_of_density, select_exact, select_threshold
+from heterps_compile.runtime.sync.algorithms.top_k import select_exact, select_threshold
 
 SELECTIONS = pytest.mark.parametrize("select", [select_exact, select_threshold])
 
@@ -27,7 +27,7 @@ def drawn(law: str, length: int = 200_000) -> torch.Tensor:
 def test_the_threshold_keeps_the_energy_of_the_exact_selection(law):
     """Wanted 0.9999: what is exchanged lies within (max - mean) / 2**30 of the threshold, so it is all but 1."""
     flat = drawn(law)
-    k = entries_of_density(flat.numel(), 0.01)
+    k = flat.numel() // 100
     ours, exact = (select(flat, k).values.double().square().sum().item() for select in (select_threshold, select_exact))
     assert 0.9999 <= ours / exact <= 1 + 1e-12
 
@@ -112,22 +112,6 @@ def test_what_cannot_be_selected_from_is_refused(select):
 def test_bisections_below_none_are_refused():
     with pytest.raises(InputError, match="not -1"):
         select_threshold(torch.zeros(5), 1, bisections=-1)
-
-
-def test_entries_of_a_density_are_rounded_up_but_not_by_a_rounding_error():
-    assert [entries_of_density(*pair) for pair in [(100, 0.07), (1000, 0.01), (5, 0.01), (0, 0.5), (7, 1.0)]] == [
-        7,
-        10,
-        1,
-        0,
-        7,
-    ]
-
-
-@pytest.mark.parametrize("density", [0.0, -0.1, 1.1, math.nan])
-def test_a_density_that_is_none_is_refused(density):
-    with pytest.raises(InputError, match="density"):
-        entries_of_density(10, density)
 
 
 def test_a_selection_becomes_dense_again_and_knows_its_bytes():
