@@ -91,8 +91,11 @@ def steady_models(centres: Tensor, contraction: float) -> Tensor:
     if not 0 <= contraction < 1:
         raise InputError(f"a chain settles where a block contracts by 0 to below 1, not by {contraction:g}")
     blocks = centres.shape[0]
-    weights = [(1 - contraction) * contraction**j / (1 - contraction**blocks) for j in range(blocks)]
-    return torch.stack([sum(weights[j] * centres[(m - j) % blocks] for j in range(blocks)) for m in range(blocks)])
+    powers = contraction ** torch.arange(blocks, dtype=centres.dtype)
+    weights = (1 - contraction) * powers / (1 - contraction**blocks)
+    # row m has the centres m, m - 1, ... of the cycle
+    before = (torch.arange(blocks)[:, None] - torch.arange(blocks)) % blocks
+    return torch.einsum("j,mjd->md", weights.to(centres.device), centres[before])
 
 
 def block_loss(models: Tensor, centres: Tensor) -> float:

@@ -119,7 +119,7 @@ def test_a_block_without_a_round_is_refused():
 
 def test_the_error_falls_as_one_over_the_clients():
     """x <- x - 0.2 (x + noise) on every client, averaged every 4 steps: as all is linear, the averaged model has
-    the noise of N clients, and its variance is 0.2 / (2 - 0.2) / N = 0.1111 / N at every averaging. Of 20,000 dimensions."""
+    the noise of N clients, and its variance is 0.2 / (2 - 0.2) / N = 0.1111 / N at every averaging."""
     dimensions, rate = 20_000, 0.2
     torch.manual_seed(0)
     for clients in (1, 4, 16):
