@@ -73,7 +73,7 @@ def combine(a: Tensor, b: Tensor, splits: Sequence[int] | None = None) -> Tensor
         return of_a.to(a.dtype) * a + of_b.to(a.dtype) * b
     if sum(splits) != a.numel() or min(splits, default=0) < 0:
         raise InputError(f"layers of {sum(splits)} entries in all do not split a tensor of {a.numel()}")
-    parts = zip(a.split(list(splits)), b.split(list(splits)), strict=True)
+    parts = zip(torch.split(a, list(splits)), torch.split(b, list(splits)), strict=True)
     return torch.cat([combine(*part) for part in parts]) if splits else a.clone()
 
 

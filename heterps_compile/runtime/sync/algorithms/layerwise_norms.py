@@ -2,8 +2,8 @@
 
 Shi et al., MLSys 2021, arXiv 2010.10458 (parallel tensor operator): where replicas hold the same weights, each computes
 norms of a part, and what they have is exchanged, a number a layer. The paper deals layers; here it is entries, as
-layers differ in size by orders of magnitude: replica r of N has the r-th of N equal stretches of the flat tensors, sums the
-squares of what each layer has in it, and the sums are added up over replicas::
+layers differ in size by orders of magnitude: replica r of N has the r-th of N equal stretches of the flat tensors, sums
+the squares of what each layer has in it, and these are added up over replicas::
 
     layers       | a      | b  | c             |
     replicas     | 0         | 1         | 2   |          a: 0;  b: 0 and 1;  c: 1 and 2
