@@ -108,6 +108,7 @@ COMPILE = Command(
         _for(REQUEST["mixed_stages"], ONNX, PROBLEM),
         _for(REQUEST["provisioner"], ONNX),
         _for(REQUEST["synchronisation"], ONNX),
+        _for(REQUEST["allow"], ONNX),
         _for(REQUEST["tables"], ONNX),
         _for(REQUEST["pins"], ONNX),
         _for(REQUEST["forbidden"], ONNX),

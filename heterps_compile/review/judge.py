@@ -92,9 +92,9 @@ def pricing_of(posed: PosedAgain) -> Pricing:
     if draft.request.minimises_step:
         of = steps_of(draft)
         return StepPricing(None, of, tuple(of.counts_near(posed.plan.schedule.micro_batches)))
-    if draft.request.synchronisation != "parameter-server" or server is None:
+    if not draft.request.sync_rules.uses_servers or server is None:
         return UNITS_ALONE
-    return Pricing(server_cost(draft.layers, draft.costs, server))
+    return Pricing(server_cost(draft.layers, draft.costs, server, draft.request.sync_rules))
 
 
 def own_detail(posed: PosedAgain, placement: Placement) -> PlacementDetail:

@@ -95,37 +95,62 @@ class Assignment:
         """Return whether every stage has the default."""
         return self.rules == (USUAL,)
 
-    def of_stages(self, stages: Sequence[Sequence[LayerWords]]) -> tuple[SyncRule, ...]:
+    @property
+    def uses_servers(self) -> bool:
+        """Return whether some stage may agree through servers."""
+        return any(rule.uses_servers for rule in self.rules)
+
+    def of_stages(self, stages: Sequence[Sequence[LayerWords]], *, is_strict: bool = True) -> tuple[SyncRule, ...]:
         """Return the rule of every stage.
 
         Args:
             stages: The layers of each.
+            is_strict: Refuse a pattern that matches no stage.
 
         Raises:
             UnknownNameError: for a pattern that matches no stage, with the nearest name.
         """
         found: list[SyncRule] = [USUAL for _ in stages]
         for entry in reversed(self.entries):
-            for index in self._matching(entry, stages):
+            matching = _matching(entry.pattern, stages)
+            if is_strict and not matching:
+                raise _unmatched(entry.pattern, stages)
+            for index in matching:
                 found[index] = entry.rule
         return tuple(found)
 
-    def _matching(self, entry: RuleEntry, stages: Sequence[Sequence[LayerWords]]) -> list[int]:
-        if entry.pattern == EVERY:
-            return list(range(len(stages)))
-        for matches in _FORMS:
-            found = [i for i, layers in enumerate(stages) if any(matches(entry.pattern, i, layer) for layer in layers)]
-            if found:
-                return found
-        layers = [layer for stage in stages for layer in stage]
-        known = [
-            EVERY,
-            *(f"stage {index}" for index in range(len(stages))),
-            *(layer.kind for layer in layers),
-            *(f"{layer.intensity}-intensive" for layer in layers if layer.intensity),
-            *(layer.name for layer in layers),
-        ]
-        raise UnknownNameError("stage, layer or kind of layer in the synchronisation rules", entry.pattern, known)
+    def refuse_unknown(self, layers: Sequence[LayerWords]) -> None:
+        """Refuse patterns that match no layer, whatever the stages will be; stages by number are looked at later.
+
+        Raises:
+            UnknownNameError: with the nearest name.
+        """
+        alone = [[layer] for layer in layers]
+        for entry in self.entries:
+            if not _STAGE.fullmatch(entry.pattern) and not _matching(entry.pattern, alone):
+                raise _unmatched(entry.pattern, alone)
+
+
+def _matching(pattern: str, stages: Sequence[Sequence[LayerWords]]) -> list[int]:
+    if pattern == EVERY:
+        return list(range(len(stages)))
+    for matches in _FORMS:
+        found = [i for i, layers in enumerate(stages) if any(matches(pattern, i, layer) for layer in layers)]
+        if found:
+            return found
+    return []
+
+
+def _unmatched(pattern: str, stages: Sequence[Sequence[LayerWords]]) -> UnknownNameError:
+    layers = [layer for stage in stages for layer in stage]
+    known = [
+        EVERY,
+        *(f"stage {index}" for index in range(len(stages))),
+        *(layer.kind for layer in layers),
+        *(f"{layer.intensity}-intensive" for layer in layers if layer.intensity),
+        *(layer.name for layer in layers),
+    ]
+    return UnknownNameError("stage, layer or kind of layer in the synchronisation rules", pattern, known)
 
 
 def _is_stage(pattern: str, index: int, _layer: LayerWords) -> bool:

@@ -23,11 +23,13 @@ Left out: what summing takes the processor; messages in parts, which hide some o
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # which reading a plan does not need
+    import numpy as np
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+    Floats = NDArray[np.float64]
 
 _WAYS = 2.0  # every gradient is sent about twice: as a part to be summed, and as a part of the sum
 
@@ -78,6 +80,6 @@ def endless_s(size_bytes: float, seconds_per_byte: float) -> float:
     return _WAYS * size_bytes * seconds_per_byte
 
 
-def ring_share(replicas: Floats | float) -> Floats | float:
+def ring_share(replicas: "Floats | float") -> "Floats | float":
     """Return (k - 1) / k, the part of s that k replicas take where each is a machine of its own."""
     return 1 - 1 / replicas

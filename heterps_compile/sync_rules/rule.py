@@ -159,6 +159,11 @@ class SyncRule(ABC):
         """Return its class."""
 
     @property
+    def uses_servers(self) -> bool:
+        """Return whether it needs parameter servers, which have a price; by default it does not."""
+        return False
+
+    @property
     def period_steps(self) -> int:
         """Return the steps from one exchange to the next."""
         return 1

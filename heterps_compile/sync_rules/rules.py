@@ -36,6 +36,11 @@ USUAL = AllReduce()
 """The rule of a stage for which none is asked."""
 
 
+COMPARED: tuple[SyncRule, ...] = (USUAL, TopK(0.01), LocalSteps(4), Adasum(), Shadow(5), Servers())
+"""Every rule with options that are usual: what ``sync`` compares, and what the planner chooses from with ``auto``,
+but for those that need servers."""
+
+
 def find_rule(name: str) -> type[SyncRule]:
     """Return the type of the rule of a name.
 

@@ -4,14 +4,16 @@ With S bytes of gradients every replica sends S and receives S in a step, throug
 others of its machine. ``staleness`` is by how many steps a pull may miss pushes; ``none`` is without a limit.
 
 What the servers cost is in the plan: the cores that carry all replicas' gradients in the time of a batch
-(``cost/server_cost.py``).
+(``cost/server_cost.py``). A stage's time counts a push and a pull as what an all-reduce of as much takes, as the search
+does, 2 (k - 1) / k S; they are 2 S, at two replicas twice that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from heterps_compile.errors import InputError
 
+from .all_reduce_rule import ring_exchange
 from .rule import ANY, BOUNDED, EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -48,11 +50,15 @@ class Servers(SyncRule):
             return ANY
         return BOUNDED if self.staleness else EXACT
 
+    @property
+    def uses_servers(self) -> bool:
+        """Return that it does."""
+        return True
+
     def exchange(self, group: SyncGroup) -> Exchange:
-        """Return a push and a pull of every replica; both ways of a card are used one after the other."""
+        """Return a push and a pull of every replica, and the time that the search counts for them."""
         if not group.agrees:
             return NOTHING
-        size_bytes, network = group.gradient_bytes, group.network
-        card_bytes = float(group.inside * size_bytes)
-        bytes_s = 2 * card_bytes * network.seconds_per_byte
-        return Exchange(2 * group.replicas * size_bytes, card_bytes, bytes_s, 2 * network.latency_s)
+        as_ring = ring_exchange(group.gradient_bytes, group.replicas, group.network)
+        size_bytes = group.gradient_bytes
+        return replace(as_ring, sent_bytes=2 * group.replicas * size_bytes, card_bytes=float(group.inside * size_bytes))
