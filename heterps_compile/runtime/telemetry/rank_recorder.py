@@ -10,7 +10,7 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -49,6 +49,7 @@ class TelemetryRecorder:
 
     Attributes:
         optimizer: Whose learning rates are told with every step; None for none.
+        count_sent: Returns by stage what was sent for agreeing since it was called last; None for nothing.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class TelemetryRecorder:
             RunError: where the file cannot be written.
         """
         self.optimizer: Optimizer | None = None
+        self.count_sent: Callable[[], Mapping[int, int]] | None = None
         self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
@@ -80,6 +82,10 @@ class TelemetryRecorder:
         except OSError as error:
             raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
         self._write(start)
+
+    def follow(self, optimizer: "Optimizer | None", count_sent: Callable[[], Mapping[int, int]] | None) -> None:
+        """Tell with every step of an optimiser, and of what is sent for agreeing."""
+        self.optimizer, self.count_sent = optimizer, count_sent
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         """Note that an action begins."""
@@ -146,6 +152,7 @@ class TelemetryRecorder:
                 is_skipped=result.is_skipped,
                 losses=result.losses,
                 between_s=dict(self._between_s),
+                sync_bytes={} if self.count_sent is None else self.count_sent(),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )

@@ -66,6 +66,15 @@ class StepReport:
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
     @property
+    def sync_bytes(self) -> dict[int, int]:
+        """Return what replicas sent each other for agreeing, by stage, over all of them."""
+        total: dict[int, int] = {}
+        for rank in self.ranks:
+            for stage, size in rank.sync_bytes.items():
+                total[stage] = total.get(stage, 0) + size
+        return dict(sorted(total.items()))
+
+    @property
     def wait_s(self) -> dict[str, float]:
         """Return the time that ranks waited, by what for, the mean over the ranks."""
         told = {what for rank in self.ranks for what in rank.wait_s}
