@@ -26,7 +26,6 @@ from heterps_compile.plan.idle_units import idle_of, units_of
 from heterps_compile.plan.plan import Plan, readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
-from heterps_compile.plan.stage_sync import sync_words
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
@@ -170,9 +169,6 @@ def _rules_of(draft: Emitted) -> list[PlannedStage]:
 
 def _rule_notes(draft: Emitted) -> Iterator[str]:
     """Say what the rules are by which replicas agree, and what is proven with them."""
-    for stage in draft.stages:
-        if stage.sync is not None:
-            yield f"stage {stage.index} agrees by {sync_words(stage)}"
     asked = f"--sync {draft.request.synchronisation}"
     if not draft.request.is_all_reduced and all(stage.replicas < 2 for stage in draft.stages):
         yield f"{asked} changes nothing: no stage has several replicas that would have to agree"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rules import ALIASES
 
 from .drafts import Agreed, Provisioned, advance
 from .rules_of_stages import chosen_rules, refuse_rules_out_of_limits, rules_asked, with_rules
@@ -37,7 +38,7 @@ class ChooseRules:
         if self.decided:
             rules = tuple(map(parse_rule, self.decided))
             return advance(with_rules(draft, rules), Agreed)
-        if request.is_all_reduced:
+        if request.is_all_reduced or request.synchronisation in ALIASES:  # the second as plans of before have it
             return advance(draft, Agreed)
         rules = chosen_rules(draft, request.allow) if request.chooses_rules else rules_asked(draft, draft.stages)
         found = with_rules(draft, rules)

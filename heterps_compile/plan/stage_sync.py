@@ -5,8 +5,8 @@ Left out: rules themselves (``sync_rules/``); what a rule takes after the last b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import format_bytes, format_seconds
@@ -51,6 +51,14 @@ def sync_words(stage: "PlannedStage") -> str:
         + (f", {format_bytes(memory)} held besides" if memory else "")
         + f"; all-reduce {format_bytes(sync.all_reduce_bytes)}, {format_seconds(sync.all_reduce_s)}"
     )
+
+
+def sync_document(stage: "PlannedStage") -> dict[str, Any] | None:
+    """Return what JSON documents have of a stage's rule; None where it is an all-reduce."""
+    if stage.sync is None:
+        return None
+    held = 0 if stage.memory is None else stage.memory.sync_bytes
+    return {**asdict(stage.sync), "exposed_s": stage.all_reduce_s, "held_bytes": held}
 
 
 def rules_words(stages: "Sequence[PlannedStage]") -> str:

@@ -41,7 +41,7 @@ ROWS = (
     ("scoring",),
     ("api",),
     ("advice", "bench", "machines", "review", "tuning"),
-    ("report",),
+    ("report", "rule_comparison"),
     ("cli",),
     ("__init__", "__main__"),
 )
