@@ -1,6 +1,7 @@
 """``run --sync``: replicas agree by rules, runs go on with them to the bit, also after a process was killed."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,60 @@ def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
         assert told == [0, 0, 0, expected, 0, 0, expected]
     else:
         assert told == [expected] * STEPS
+
+
+@pytest.mark.parametrize("rule", ["average", "easgd", "bmuf"])
+def test_replicas_that_are_brought_together_beside_the_training_go_on_and_tell_how_far_they_are_apart(
+    written, tmp_path, rule
+):
+    words = ("--sync", f"shadow(every=1, rule={rule})", "--checkpoint", str(tmp_path / "ck"), "--resume", "-q")
+    train(written, *words, steps=20)
+    train(written, *words, "--log", str(tmp_path / "log.jsonl"), steps=60)
+    checkpoint = tmp_path / "ck" / "step-000060"
+    own = [load_file(checkpoint / f"own-{rank}.safetensors") for rank in range(2)]
+    kinds = {key.partition(":")[0] for key in own[0]}
+    assert (
+        kinds == {"weight", "optimizer"} | {"average": set(), "easgd": {"centre"}, "bmuf": {"centre", "velocity"}}[rule]
+    )
+    for name, mean in weights_in(checkpoint).items():
+        both = [tensors[f"weight:{name}"] for tensors in own]
+        assert torch.allclose((both[0] + both[1]) / 2, mean, atol=1e-6)
+    gaps = [json.loads(line)["replica_gap"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert any(gap.get("0", 0) > 0 for gap in gaps)
+    assert all(gap.get("0", 0) < 0.5 for gap in gaps)
+
+
+VALIDATED = """
+import torch
+
+def validation_data():
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        ids = torch.randint(0, 50, (4, 3), generator=generator)
+        label = torch.randint(0, 2, (4,), generator=generator).float()
+        yield {"sparse": ids, "dense": torch.randn(4, 13, generator=generator), "label": label}
+"""
+
+
+@pytest.mark.parametrize("rule", ["local(steps=4)", "shadow(every=2)"])
+def test_a_validation_is_of_the_mean_of_replicas_that_differ(written, tmp_path, rule):
+    (tmp_path / "train.py").write_text((written / "train.py").read_text() + VALIDATED)
+    words = ("--sync", rule, "--checkpoint", str(tmp_path / "ck"), "--log", str(tmp_path / "log.jsonl"), "-q")
+    train(written, *words, "--train", str(tmp_path / "train.py"), "--validate-every", "5", steps=5)
+    (told,) = [
+        line["validation"]["loss"]
+        for line in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+        if "validation" in line
+    ]
+    known: dict[str, Callable[[], Iterator[dict[str, torch.Tensor]]]] = {}
+    exec(VALIDATED, known)  # noqa: S102 - the text above
+    whole = model()[0].eval()
+    whole.load_state_dict(weights_in(tmp_path / "ck" / "step-000005"))
+    with torch.no_grad():
+        losses = [
+            torch.nn.functional.binary_cross_entropy_with_logits(whole(batch["sparse"], batch["dense"]), batch["label"])
+            for batch in known["validation_data"]()
+        ]
+    assert told == pytest.approx(float(sum(losses) / len(losses)), rel=1e-6)
+    own = [load_file(tmp_path / "ck" / "step-000005" / f"own-{rank}.safetensors") for rank in range(2)]
+    assert any(not torch.equal(own[0][key], own[1][key]) for key in own[0] if key.startswith("weight:"))

@@ -225,7 +225,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
-        telemetry.follow(optimizer, None if engine.shared is None else engine.shared.count_sent)
+        telemetry.follow(optimizer, engine.shared)
     standing = standing_at(checkpoint, options.best)
     scheduler = _scheduler(context, training, optimizer)
     shared_loss, rates, of_tables = None, list[Rates](), None

@@ -246,6 +246,8 @@ class Engine:
 
     def finish(self) -> None:
         """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        if self.shared is not None:
+            self.shared.close()
         self._exchange.close()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:

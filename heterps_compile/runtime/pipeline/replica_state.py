@@ -25,7 +25,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.sync.capabilities import rule_of_tied
-from heterps_compile.runtime.sync.contract import Rule, Shared
+from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.sync_rules.rule import SyncRule
@@ -172,6 +172,16 @@ class SharedState:
             self._told[stage] = sent_bytes
         return found
 
+    def gaps(self) -> dict[int, float]:
+        """Return by stage how far its replicas were apart when that was last looked at, over their mean's length."""
+        rules = {index: one.rule for index, one in self.gradients.items() if isinstance(one, SharedGradients)}
+        return {index: gap for index, rule in rules.items() if (gap := rule.gap()) is not None}
+
+    def close(self) -> None:
+        """End what runs beside the training; every rank calls it, after its last step."""
+        for rule in self.rules:
+            rule.close()
+
     def _own(self) -> list[OwnGradients]:
         return [gradients for gradients in self.gradients.values() if isinstance(gradients, OwnGradients)]
 
@@ -208,10 +218,19 @@ def share_state(
     ) -> SharedGradients | OrderedGradients:
         if not exact_sums:
             counted = CountedGroup(group, rank)
-            state._groups.setdefault(holders[0] if len(holders) == 1 else TIED, []).append(counted)
+            place = holders[0] if len(holders) == 1 else TIED
+            state._groups.setdefault(place, []).append(counted)
             stages = " and ".join(map(str, holders))
             where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
-            shared = Shared(counted, rank, parameters, _share_of(parts.layout, holders, rank), is_scaled, where)
+
+            def more_groups() -> tuple[Collective, Collective]:
+                another = Group(group.ranks, rank)
+                of_thread = CountedGroup(another, rank)
+                state._groups[place].append(of_thread)
+                return of_thread, another
+
+            share = _share_of(parts.layout, holders, rank)
+            shared = Shared(counted, rank, parameters, share, is_scaled, where, more_groups)
             asked = sync[holders[0]] if sync else USUAL
             if sync and len(holders) > 1:
                 replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}

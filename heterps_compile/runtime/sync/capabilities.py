@@ -37,9 +37,10 @@ ALL_REDUCE = Capabilities(sums=True)
 TOPK = Capabilities(sums=True, keeps_state=True)
 ADASUM = Capabilities(takes_sparse=False)
 LOCAL = Capabilities(steps_alone=True, keeps_state=True)
+SHADOW = Capabilities(steps_alone=True, keeps_state=True)
 
 BUILT_IN: Mapping[str, Capabilities] = MappingProxyType(
-    {"all-reduce": ALL_REDUCE, "topk": TOPK, "adasum": ADASUM, "local": LOCAL, "servers": ALL_REDUCE}
+    {"all-reduce": ALL_REDUCE, "topk": TOPK, "adasum": ADASUM, "shadow": SHADOW, "local": LOCAL, "servers": ALL_REDUCE}
 )
 """Of the rules that run here, by name."""
 

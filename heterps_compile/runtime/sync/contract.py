@@ -19,7 +19,7 @@ Left out: which rules there are (``find.py``), what they cannot be combined with
 plain tensors (``algorithms/``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -87,6 +87,7 @@ class Shared:
         share: Of a step's micro-batches, how much this rank has; above 0, and 1 in all.
         is_scaled: Whether losses are scaled, so that a step may be skipped.
         where: In words, for faults.
+        more_groups: Makes another group of the same ranks, for another thread, counted and not.
     """
 
     group: Collective
@@ -95,6 +96,7 @@ class Shared:
     share: float
     is_scaled: bool = False
     where: str = "the stage"
+    more_groups: Callable[[], tuple[Collective, Collective]] | None = None
 
     @property
     def place(self) -> int:
@@ -163,6 +165,13 @@ def put(parameters: Mapping[str, nn.Parameter], flats: Sequence[Flat]) -> None:
             parameters[name].copy_(part)
 
 
+def put_own(parameters: Mapping[str, nn.Parameter], state: Mapping[str, Tensor]) -> bool:
+    """Give parameters the values that a rank had of its own; return whether there were any."""
+    own = {name: state[f"{WEIGHT}:{name}"] for name in parameters if f"{WEIGHT}:{name}" in state}
+    put(parameters, [Flat(tensor.reshape(-1), (name,), (tensor.shape,)) for name, tensor in own.items()])
+    return bool(own)
+
+
 class Rule:
     """How ranks agree on the parameters that all of them hold; see the module.
 
@@ -211,6 +220,13 @@ class Rule:
     def agreed(self) -> Iterator[None]:
         """Let replicas that differ hold what they agree on while a block runs; all of them call it."""
         yield
+
+    def gap(self) -> float | None:
+        """Return how far replicas were apart when that was last looked at, over the length of their mean; else None."""
+        return None
+
+    def close(self) -> None:
+        """End what runs beside the training; every rank calls it, after its last step."""
 
     def state(self) -> dict[str, Tensor]:
         """Return what this rank has of its own, by ``KIND:PARAMETER``."""

@@ -19,12 +19,20 @@ from .adasum import Adasum
 from .all_reduce import AllReduce
 from .contract import Rule, Shared
 from .local_steps import LocalSteps
+from .shadow import Shadow
 from .top_k import TopK
 
 GROUP = "heterps_compile.sync_runtimes"
 
 RULES: Mapping[str, type[Rule]] = MappingProxyType(
-    {"all-reduce": AllReduce, "topk": TopK, "adasum": Adasum, "local": LocalSteps, "servers": AllReduce}
+    {
+        "all-reduce": AllReduce,
+        "topk": TopK,
+        "adasum": Adasum,
+        "shadow": Shadow,
+        "local": LocalSteps,
+        "servers": AllReduce,
+    }
 )
 """Ours; of a stage whose tables lie on servers, what it holds itself is summed."""
 

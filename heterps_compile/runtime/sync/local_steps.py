@@ -23,7 +23,7 @@ from heterps_compile.sync_rules import local_steps
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .capabilities import LOCAL, Capabilities
-from .contract import WEIGHT, Flat, Rule, Shared, flats_of, put, refuse_residuals
+from .contract import WEIGHT, Flat, Rule, Shared, flats_of, put, put_own, refuse_residuals
 
 
 class LocalSteps(Rule):
@@ -78,8 +78,5 @@ class LocalSteps(Rule):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on with the weights of this rank, where the checkpoint has them."""
         refuse_residuals(self.asked.name, self.shared.where, state)
-        for flat in flats_of(self.shared.parameters):
-            own = {name: state[f"{WEIGHT}:{name}"] for name in flat.names if f"{WEIGHT}:{name}" in state}
-            for name, tensor in own.items():
-                put(self.shared.parameters, [Flat(tensor.reshape(-1), (name,), (tensor.shape,))])
-                self._is_agreed = False
+        if put_own(self.shared.parameters, state):
+            self._is_agreed = False

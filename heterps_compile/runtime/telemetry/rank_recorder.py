@@ -10,7 +10,7 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -24,6 +24,8 @@ from .process_memory import MemoryUse, machine_name, memory_use
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from heterps_compile.runtime.pipeline.replica_state import SharedState
 
 FILE_NAME = "rank-{rank:04d}.jsonl"
 """Of a rank's lines in the telemetry folder of a run."""
@@ -49,7 +51,7 @@ class TelemetryRecorder:
 
     Attributes:
         optimizer: Whose learning rates are told with every step; None for none.
-        count_sent: Returns by stage what was sent for agreeing since it was called last; None for nothing.
+        shared: What the rank shares with others, of which bytes and gaps are told; None for nothing.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class TelemetryRecorder:
             RunError: where the file cannot be written.
         """
         self.optimizer: Optimizer | None = None
-        self.count_sent: Callable[[], Mapping[int, int]] | None = None
+        self.shared: SharedState | None = None
         self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
@@ -83,9 +85,9 @@ class TelemetryRecorder:
             raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
         self._write(start)
 
-    def follow(self, optimizer: "Optimizer | None", count_sent: Callable[[], Mapping[int, int]] | None) -> None:
-        """Tell with every step of an optimiser, and of what is sent for agreeing."""
-        self.optimizer, self.count_sent = optimizer, count_sent
+    def follow(self, optimizer: "Optimizer | None", shared: "SharedState | None") -> None:
+        """Tell with every step of an optimiser, and of how replicas agree."""
+        self.optimizer, self.shared = optimizer, shared
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         """Note that an action begins."""
@@ -152,7 +154,8 @@ class TelemetryRecorder:
                 is_skipped=result.is_skipped,
                 losses=result.losses,
                 between_s=dict(self._between_s),
-                sync_bytes={} if self.count_sent is None else self.count_sent(),
+                sync_bytes={} if self.shared is None else self.shared.count_sent(),
+                replica_gap={} if self.shared is None else self.shared.gaps(),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )
