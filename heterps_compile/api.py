@@ -43,7 +43,7 @@ from heterps_compile.plan.request import (
     DEFAULT_METHOD,
     OPTIONS,
     PROVISIONERS,
-    SYNCHRONISATIONS,
+    USUAL_SYNCHRONISATION,
     USUAL_TABLES,
     make_request,
 )
@@ -52,6 +52,7 @@ from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
+from heterps_compile.sync_rules.rule import EXACTNESSES
 from heterps_compile.verification.draft import verify_draft
 
 
@@ -78,7 +79,8 @@ def compile(  # noqa: A001 - the product's verb
     max_stages: int | None = None,
     mixed_stages: bool = False,
     provisioner: str = PROVISIONERS[0],
-    synchronisation: str = SYNCHRONISATIONS[0],
+    synchronisation: str = USUAL_SYNCHRONISATION,
+    allow: str = EXACTNESSES[0],
     tables: str = USUAL_TABLES,
     pins: Mapping[str, str] | None = None,
     forbidden: Sequence[tuple[str, str]] = (),
@@ -137,8 +139,11 @@ def compile(  # noqa: A001 - the product's verb
         mixed_stages: Let replicas of a stage be of several device types.
         provisioner: How stages get their replicas: ``"exact"``, or by a rule of
             the HeterPS paper at the floor, ``"closed-form"`` or ``"newton"``.
-        synchronisation: How replicas agree in training: ``"all-reduce"``, or
-            ``"parameter-server"``, whose cores are counted and priced.
+        synchronisation: How replicas agree in training: ``"all-reduce"``;
+            rules by stage, ``"embedding=servers, *=topk(density=0.01)"``; or
+            ``"auto"``. The cores of servers are counted and priced.
+        allow: What rules ``"auto"`` may choose: ``"exact"``, ``"bounded"`` or
+            ``"any"``.
         tables: Where embedding tables lie: on parameter servers if no unit
             holds them (``"auto"``), in their stages (``"held"``), on servers
             (``"served"``), or wherever the plan is the best (``"cheapest"``).

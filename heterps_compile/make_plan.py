@@ -29,6 +29,7 @@ from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
+from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted
 
 _LOST_SHOWN = 3
@@ -52,6 +53,10 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         value = draft.schedule.step_s
     if by_price is not None:  # what is free has a price to the search, not to the user
         value, bounds = by_price, (0.0, 0.0) if free else bounds
+    if any(stage.sync is not None for stage in stages) and not draft.request.minimises_step and by_price is None:
+        value = max(stage.time_s for stage in stages)
+    if _rules_of(draft):  # chosen after the placement: what was proven of an all-reduce is not proven of them
+        bounds = (0.0, 0.0)
     steady_bound = min(bounds[0], max(0.0, search.steady_bound)) if draft.request.minimises_step else 0.0
     return Plan(
         model=graph.name,
@@ -151,9 +156,32 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
     notes = (*notes, *_precision_notes(draft), *_times_notes(draft))
-    if draft.request.synchronisation == "parameter-server" and draft.parameter_servers.price_per_hour:
+    if draft.request.sync_rules.uses_servers and draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
+    notes = (*notes, *_rule_notes(draft))
     return (*notes, *draft.search.notes)
+
+
+def _rules_of(draft: Emitted) -> list[PlannedStage]:
+    """Return the stages whose rule takes another time than the search counted."""
+    return [stage for stage in draft.stages if stage.sync is not None and not parse_rule(stage.sync.rule).uses_servers]
+
+
+def _rule_notes(draft: Emitted) -> Iterator[str]:
+    """Say what the rules are by which replicas agree, and what is proven with them."""
+    asked = f"--sync {draft.request.synchronisation}"
+    if not draft.request.is_all_reduced and all(stage.replicas < 2 for stage in draft.stages):
+        yield f"{asked} changes nothing: no stage has several replicas that would have to agree"
+    elif draft.request.chooses_rules and not any(stage.sync is not None for stage in draft.stages):
+        yield f"--sync auto leaves every stage its all-reduce: with --allow {draft.request.allow} no rule is faster"
+    if _rules_of(draft):
+        objective, search = OBJECTIVES[draft.request.objective], draft.search
+        bound = objective.describe(search.bound, draft.graph.batch, draft.cluster.currency) if search.bound > 0 else ""
+        proven = f"with an all-reduce in every stage none is better than {bound}" if bound else "nothing is proven"
+        yield (
+            f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
+            f"{proven}, and no bound is proven with these rules"
+        )
 
 
 def _precision_notes(draft: Emitted) -> Iterator[str]:

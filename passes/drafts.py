@@ -2,9 +2,9 @@
 
 ::
 
-    Draft -> Layered -> Annotated -> Posed -> Placed -> Fused -> Provisioned -> Scheduled -> Emitted
-             layers     costs        times    search    stages   replicas,      schedule     partition,
-                                     problem  tried,             servers                     runnable
+    Draft -> Layered -> Annotated -> Posed -> Placed -> Fused -> Provisioned -> Agreed -> Scheduled -> Emitted
+             layers     costs        times    search    stages   replicas,      rules     schedule     partition,
+                                     problem  tried,             servers                               runnable
                                               other
 
 A pass says with the types of its call which step it takes and which it gives (``contract.py``). A class lists the
@@ -139,7 +139,14 @@ class Provisioned(Fused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled(Provisioned):
+class Agreed(Provisioned):
+    """Every stage has the rule by which its replicas agree."""
+
+    stages: tuple[PlannedStage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled(Agreed):
     """The schedule is chosen, and the stages' memory is that of the micro-batches it holds at once."""
 
     schedule: Schedule

@@ -27,6 +27,7 @@ from heterps_compile.escape import one_line, short
 from heterps_compile.plug_ins import make_plug_in, shown
 
 from .annotate_intensity import AnnotateIntensity
+from .choose_rules import ChooseRules
 from .choose_schedule import ChooseSchedule
 from .contract import Observer, Pass, check_wiring, ignore, steps_of
 from .drafts import D, Draft, Emitted
@@ -46,6 +47,7 @@ DEFAULT: tuple[Pass, ...] = (
     PlaceLayers(),
     FuseStages(),
     Provision(),
+    ChooseRules(),
     ChooseSchedule(),
     EmitStages(),
 )

@@ -255,8 +255,10 @@ def _no_answer(request: Request, *, is_over: bool) -> str:
     """Return why the other question is not answered; "" where it is."""
     if request.provisioner != PROVISIONERS[0]:
         return f"the provisioner {request.provisioner!r} does not go with it"
-    if request.synchronisation == "parameter-server":
+    if request.sync_rules.uses_servers:
         return "the parameter servers that its plan needs are left out of the search"
+    if not request.is_all_reduced:
+        return "its replicas would all-reduce, and the rules of --sync are of another plan"
     return "the time limit left no time for it" if is_over else ""
 
 

@@ -17,6 +17,7 @@ from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Floats, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.cost.served_tables import Table, served_costs, tables_of
+from heterps_compile.cost.sync_groups import layer_words
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.escape import printable
 from heterps_compile.plan.request import CHEAPEST, HELD, PROVISIONERS, SERVED
@@ -40,12 +41,14 @@ class PoseProblem:
 
         Raises:
             InputError: where servers are asked for and the pool has none, or the model no table for them.
+            UnknownNameError: where a rule of --sync is for no layer of the model.
             InfeasibleError: where a table must lie on servers, and the pool has none.
         """
         _refuse_to_repeat(draft)
         tables, request = tables_of(draft.layers, draft.costs), draft.request
         if draft.served_layers is not None:
             return pose(draft, [table for table in tables if table.rows_bytes.keys() <= set(draft.served_layers)])
+        request.sync_rules.refuse_unknown(layer_words(draft.layers, draft.costs))
         if not tables:
             _need_tables(draft)
             return pose(draft, [])
@@ -114,8 +117,8 @@ def _refuse_unserved(draft: Annotated, problem: Problem, must: Sequence[Table]) 
         way_out = f"add a [parameter_server] to the pool {draft.cluster.name!r}, so that it may lie on servers"
     elif draft.request.tables == HELD:
         way_out = "leave --tables held out, so that it may lie on servers"
-    elif draft.request.synchronisation != "all-reduce":
-        way_out = "leave --sync parameter-server out, so that it may lie on servers"
+    elif draft.request.sync_rules.uses_servers:
+        way_out = f"leave --sync {draft.request.synchronisation} out, so that it may lie on servers"
     elif draft.request.provisioner != PROVISIONERS[0]:
         way_out = "leave --provisioner out, so that it may lie on servers"
     if not way_out:

@@ -34,7 +34,8 @@ class Provision:
 
     def __call__(self, draft: Fused) -> Provisioned:
         """Fill in the stages' replicas and estimates."""
-        server = _server(draft.cluster) if draft.request.synchronisation == "parameter-server" else None
+        rules = draft.request.sync_rules
+        server = _server(draft.cluster, draft.request.synchronisation) if rules.uses_servers else None
         price = 0.0 if server is None else server.price_per_hour
         step, units = draft.search.step, draft.search.mixed_units
         if units:
@@ -44,7 +45,7 @@ class Provision:
         else:  # decided with the placement
             priced = detail(draft.problem, draft.search.placement, np.array(step.units, np.float64))
         stages = priced_stages(draft, draft.stages, priced.stages)
-        cores = 0 if server is None else server_cost(draft.layers, draft.costs, server).cores(priced.stages)
+        cores = 0 if server is None else server_cost(draft.layers, draft.costs, server, rules).cores(priced.stages)
         tables = tables_on_servers(draft, priced)
         count, paid = (0, 0.0) if tables is None else (tables.servers, tables.price_per_hour)
         servers = ParameterServers(count + cores, paid + cores * price)
@@ -96,7 +97,7 @@ def tables_on_servers(draft: Posed, priced: PlacementDetail) -> ServedTables | N
     if not served:
         return None
     names = dict.fromkeys(name for _, cost in served for name in cost.served)
-    server = _server(draft.cluster)
+    server = _server(draft.cluster, draft.request.synchronisation)
     optimizer = draft.request.trains_with
     return ServedTables(
         names=tuple(names),
@@ -139,10 +140,10 @@ def priced_stages(
     )
 
 
-def _server(cluster: Cluster) -> ParameterServer:
+def _server(cluster: Cluster, asked: str) -> ParameterServer:
     if cluster.parameter_server is None:
         raise InputError(
             f"the pool {cluster.name!r} has no parameter servers; add a [parameter_server] to it, or leave "
-            "--sync parameter-server out"
+            f"--sync {asked} out"
         )
     return cluster.parameter_server

@@ -27,7 +27,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.cost.all_reduce import Network
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
@@ -35,6 +34,7 @@ from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, Gi
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.message_times import group_network, transfer_s
 from heterps_compile.problem_file.problem_laws import shown
+from heterps_compile.sync_rules.network import Network
 from heterps_compile.units import format_bytes
 
 from .free_layers import JoinedLayers, join_layers

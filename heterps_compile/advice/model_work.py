@@ -21,7 +21,6 @@ import numpy as np
 
 from heterps_compile.api import open_draft
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.all_reduce import endless_s
 from heterps_compile.cost.memory import stage_memory
 from heterps_compile.cost.pose import gradient_bytes
 from heterps_compile.cost.problem import Placement
@@ -35,6 +34,7 @@ from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated_s, with_units
 from heterps_compile.schedule.shortest_step import TRAINING_SCHEDULES
 from heterps_compile.schedule.step_problem import StepProblem
+from heterps_compile.sync_rules.network import endless_s
 
 
 @dataclass(frozen=True, slots=True)

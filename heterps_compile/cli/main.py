@@ -47,6 +47,7 @@ from .resize import resize
 from .run import run as run_folder
 from .show import show
 from .simulate import simulate
+from .sync import sync
 from .tune import tune
 from .update import update
 
@@ -131,6 +132,7 @@ command.add_command(update)
 command.add_command(show)
 command.add_command(explain)
 command.add_command(simulate)
+command.add_command(sync)
 command.add_command(predict)
 command.add_command(run_folder)
 command.add_command(resize)

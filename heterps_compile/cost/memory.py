@@ -93,6 +93,7 @@ class MemoryParts:
         inputs_bytes: What enters the stage with a batch; once a schedule is chosen what of ``activations_bytes`` is
             that, where the stage computes its activations again, else 0.
         recompute: One of :data:`RECOMPUTATIONS`, what is open until a schedule is chosen.
+        sync_bytes: What the rule by which replicas agree holds besides.
     """
 
     weights_bytes: int
@@ -103,11 +104,12 @@ class MemoryParts:
     copies_bytes: int = 0
     inputs_bytes: int = 0
     recompute: str = NEVER
+    sync_bytes: int = 0
 
     @property
     def held_bytes(self) -> int:
-        """Return what is held whatever the schedule is: weights, gradients and optimiser state."""
-        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        """Return what is held whatever the schedule is: weights, gradients, optimiser state, what replicas agree by."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.sync_bytes
 
     @property
     def total_bytes(self) -> int:

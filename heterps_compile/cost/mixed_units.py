@@ -23,7 +23,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .all_reduce import ring_share
+from heterps_compile.sync_rules.network import ring_share
+
 from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Floats, Ints, Placement, Problem

@@ -15,8 +15,9 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.sync_rules.network import Network, endless_s
 
-from .all_reduce import Machines, Network, endless_s
+from .all_reduce import Machines
 from .allowed import allowed_types
 from .layer_cost import LayerCost
 from .layer_fractions import ALPHA, BETA

@@ -35,7 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from .all_reduce import Machines, ring_share
+from heterps_compile.sync_rules.network import ring_share
+
+from .all_reduce import Machines
 from .problem import Bools, Floats, Ints, Problem
 
 TIME_TOLERANCE = 1e-12

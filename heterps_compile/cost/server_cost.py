@@ -3,7 +3,7 @@
 The search leaves them out (they follow from replicas that it chooses by the units' prices alone); a plan's price, and
 what is said of moves from it, has them in.
 
-Left out: which plans have servers (``Request.synchronisation``), the servers themselves (``runtime/servers``).
+Left out: which plans have servers (``Request.sync_rules``), the servers themselves (``runtime/servers``).
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ import numpy as np
 
 from heterps_compile.cluster.devices import ParameterServer
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.sync_rules.assignment import EVERY, Assignment, LayerWords, RuleEntry
+from heterps_compile.sync_rules.through_servers import Servers
 
 from .chosen_units import BUDGET_TOLERANCE
 from .evaluate import Fault, PlacementDetail, StageDetail, detail, evaluate, to_arrays
@@ -22,6 +24,9 @@ from .objective import OBJECTIVES
 from .pose import gradient_bytes
 from .problem import Floats, Placement, Problem
 from .provisioners import parameter_servers
+from .sync_groups import layer_words
+
+_IN_EVERY_STAGE = Assignment((RuleEntry(EVERY, Servers()),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +37,23 @@ class ServerCost:
         gradient_bytes: Of every layer, what its replicas synchronise for a batch.
         bytes_per_s: Of a core.
         price_per_hour: Of a core.
+        rules: By which stages agree; those through servers count.
+        words: What the rules may call the layers.
     """
 
     gradient_bytes: tuple[int, ...]
     bytes_per_s: float
     price_per_hour: float
+    rules: Assignment
+    words: tuple[LayerWords, ...]
 
     def cores(self, stages: Sequence[StageDetail]) -> int:
         """Return the cores that carry every replica's gradients in the time of a batch; 0 where no stage has two."""
+        layers = [self.words[stage.first_layer : stage.end_layer] for stage in stages]
         pushed = sum(
             stage.replicas * sum(self.gradient_bytes[stage.first_layer : stage.end_layer])
-            for stage in stages
-            if stage.replicas > 1
+            for stage, rule in zip(stages, self.rules.of_stages(layers, is_strict=False), strict=True)
+            if stage.replicas > 1 and rule.uses_servers
         )
         slowest_s = max(stage.time_s for stage in stages)
         return parameter_servers(pushed, 1, self.bytes_per_s, slowest_s) if pushed and isfinite(slowest_s) else 0
@@ -61,10 +71,19 @@ class ServerCost:
         return priced
 
 
-def server_cost(layers: LayerGraph, costs: Sequence[LayerCost], server: ParameterServer) -> ServerCost:
-    """Return what servers are needed for by some layers, and what a pool's cost."""
+def server_cost(
+    layers: LayerGraph, costs: Sequence[LayerCost], server: ParameterServer, rules: Assignment = _IN_EVERY_STAGE
+) -> ServerCost:
+    """Return what servers are needed for by some layers, and what a pool's cost.
+
+    Args:
+        layers: The layers.
+        costs: The work of each.
+        server: A core of the pool's.
+        rules: By which stages agree; by default all through servers.
+    """
     gradients = tuple(gradient_bytes(layers, index, cost) for index, cost in enumerate(costs))
-    return ServerCost(gradients, server.bytes_per_s, server.price_per_hour)
+    return ServerCost(gradients, server.bytes_per_s, server.price_per_hour, rules, layer_words(layers, costs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from rich.text import Text
 from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.decide import MOVE, Outcome
-from heterps_compile.units import counted, format_money, format_percent, rate_number
+from heterps_compile.units import counted, format_duration, format_money, format_percent, rate_number
 
 from .chosen_file import offer_record
-from .goal import HOUR_S, format_duration
+from .goal import HOUR_S
 from .resumed import PLANNING_S, Resumption, Way, described_loss, price_changes
 
 FORMAT = "heterps-compile resumption"

@@ -108,6 +108,7 @@ COMPILE = Command(
         _for(REQUEST["mixed_stages"], ONNX, PROBLEM),
         _for(REQUEST["provisioner"], ONNX),
         _for(REQUEST["synchronisation"], ONNX),
+        _for(REQUEST["allow"], ONNX),
         _for(REQUEST["tables"], ONNX),
         _for(REQUEST["pins"], ONNX),
         _for(REQUEST["forbidden"], ONNX),
@@ -279,6 +280,22 @@ SIMULATE = Command(
 )  # fmt: skip
 
 
+SYNC = Command(
+    "sync",
+    (PLAN_WITH_MODEL,),
+    (
+        _option("plan", "--plan", Text(), "Its plan: a plan.json, a compiled folder, or git:REV:PATH.", "PLAN",
+                required=True),
+        _option(
+            "rules", "--rule", Repeated(), "To compare with all-reduce, in place of all; may be repeated.", "RULE",
+            default=(),
+        ),
+        *_TODAY,
+        replace(_JSON, help="Print one JSON document, with the numbers of every stage."),
+    ),
+)  # fmt: skip
+
+
 PREDICT = Command(
     "predict",
     (PROBLEM, GRAPH),
@@ -351,7 +368,7 @@ DIFF = Command(
         ),
         _option(
             "fail_on", "--fail-on", Text(),
-            "What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
+            "What counts as changed: placement, stages, replicas, rules, layers, settings, and limits on price, cost, "
             "throughput, step and memory such as price>5% or throughput<-2%; or nothing.",
             "WHAT,...", default_words="anything", subjects=(TWO_PLANS,),
         ),
@@ -483,6 +500,7 @@ COMMANDS = (
     UPDATE,
     SHOW,
     SIMULATE,
+    SYNC,
     PREDICT,
     EXPLAIN,
     DIFF,

@@ -11,6 +11,7 @@ from math import isclose
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.request import ALONE
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
+from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted
 
 from .idle_units import idle_of, units_of
@@ -28,6 +29,22 @@ def contradictions(plan: PlanFile) -> Iterator[Fault]:
     """Yield what the parts of a file say against each other, in the order of the laws."""
     for law in LAWS:
         yield from law(plan)
+
+
+def _rules_have_estimates(plan: PlanFile) -> Iterator[Fault]:
+    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+        if (stage.sync is None) != (estimate.sync is None):
+            there, lacking = ("estimates", "decisions") if stage.sync is None else ("decisions", "estimates")
+            yield f"{lacking}.stages[{index}].sync", f"left out, and {there}.stages[{index}].sync is not"
+        if stage.sync is None or estimate.sync is None:
+            continue
+        rule = parse_rule(stage.sync)
+        if plan.request.mode != "training" or stage.replicas < 2:
+            fault = f"{stage.sync!r} for {counted(stage.replicas, 'replica')} in {plan.request.mode}"
+            yield f"decisions.stages[{index}].sync", f"{fault}; there is nothing to agree on"
+        if estimate.sync.exactness != rule.exactness:
+            fault = f"{estimate.sync.exactness!r}, and {stage.sync} is {rule.exactness!r}"
+            yield f"estimates.stages[{index}].sync.exactness", fault
 
 
 def _layers_have_one_stage(plan: PlanFile) -> Iterator[Fault]:
@@ -285,6 +302,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _layers_have_one_stage,
     _values_run_forward,
     _parts_have_the_same_stages,
+    _rules_have_estimates,
     _tables_are_of_stages_and_their_servers_counted,
     _micro_batches_divide_the_batch,
     _types_of_stages_add_up,

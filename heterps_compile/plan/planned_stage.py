@@ -15,6 +15,8 @@ from typing import Any
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.units import format_bytes
 
+from .stage_sync import StageSync
+
 
 @dataclass(frozen=True, slots=True)
 class TypeReplicas:
@@ -73,6 +75,8 @@ class PlannedStage:
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
         mixed: Its replicas by device type where it has several, ``device`` first; else empty.
+        sync: The rule by which its replicas agree, where that is another than all-reduce; ``sync_s`` and
+            ``sync_hops_s`` are then what a step waits for by it.
     """
 
     index: int
@@ -97,6 +101,7 @@ class PlannedStage:
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0
     mixed: tuple[TypeReplicas, ...] = ()
+    sync: StageSync | None = None
 
     @property
     def units(self) -> tuple[tuple[str, int], ...]:
@@ -163,7 +168,7 @@ class PlannedStage:
 
     @property
     def all_reduce_s(self) -> float:
-        """Return what its replicas take to sum their gradients, once a step, after the last backward."""
+        """Return what its replicas take to agree, once a step, after the last backward."""
         return self.sync_s + self.sync_hops_s
 
 

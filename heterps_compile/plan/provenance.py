@@ -20,6 +20,7 @@ from heterps_compile.cluster.devices import (
 from heterps_compile.cost.memory import RECOMPUTATIONS, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
 from heterps_compile.ir.graph import Graph
+from heterps_compile.sync_rules.rule import EXACTNESSES
 
 from .request import ALONE, USUAL_TABLES, Request
 from .weights import hash_weights
@@ -52,6 +53,7 @@ _OF_BEFORE = (
     ("recompute", RECOMPUTATIONS[0]),
     ("tables", USUAL_TABLES),
     ("mixed_stages", False),
+    ("allow", EXACTNESSES[0]),
 )
 
 

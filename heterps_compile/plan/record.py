@@ -10,6 +10,7 @@ from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
+from heterps_compile.sync_rules.rule import EXACTNESSES
 
 from . import schema
 from .other_plan import OtherPlan
@@ -17,6 +18,7 @@ from .plan import Artifact, ParameterServers, Plan, Schedule, Scoring, ServedTab
 from .planned_stage import PlannedStage, TypeReplicas
 from .pool_record import devices_of, links_of, pool_part, server_of
 from .request import Request
+from .stage_sync import StageSync
 
 
 def to_document(plan: Plan) -> dict[str, Any]:
@@ -80,6 +82,8 @@ def to_document(plan: Plan) -> dict[str, Any]:
 def _request_part(request: Request) -> dict[str, Any]:
     """Return every field of a request; pairs of a pattern and a device as objects."""
     values = {field.name: getattr(request, field.name) for field in fields(request)} | {"reading": request.reads}
+    if request.allow == EXACTNESSES[0]:
+        del values["allow"]
     return {
         name: [{"pattern": pattern, "device": device} for pattern, device in value]
         if isinstance(value, tuple)
@@ -132,6 +136,7 @@ def _stage_decision(stage: PlannedStage, plan: Plan) -> dict[str, Any]:
         "outputs": list(stage.outputs),
         "recompute": stage.recompute,
         **_of_types(stage, schema.TypeDecision),
+        **({} if stage.sync is None else {"sync": stage.sync.rule}),
     }
 
 
@@ -140,6 +145,13 @@ def _of_types(stage: PlannedStage, part: type[schema.Part]) -> dict[str, Any]:
     if not stage.mixed:
         return {}
     return {"mixed": [{name: getattr(each, name) for name in part.model_fields} for each in stage.mixed]}
+
+
+def _of_rule(stage: PlannedStage) -> dict[str, Any]:
+    """Return what a stage's estimate says of its rule; nothing where it all-reduces."""
+    if stage.sync is None:
+        return {}
+    return {"sync": {name: getattr(stage.sync, name) for name in schema.SyncEstimate.model_fields}}
 
 
 def _layer(name: str, plan: Plan) -> dict[str, str]:
@@ -162,6 +174,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "micro_batch_delay_s": stage.micro_batch_delay_s,
         "price_per_hour": stage.price_per_hour,
         **_of_types(stage, schema.TypeEstimate),
+        **_of_rule(stage),
         "memory": None
         if memory is None
         else {
@@ -172,6 +185,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
             "safety_factor": memory.safety_factor,
             "copies_bytes": memory.copies_bytes,
             "inputs_bytes": memory.inputs_bytes,
+            **({"sync_bytes": memory.sync_bytes} if memory.sync_bytes else {}),
         },
     }
 
@@ -219,7 +233,8 @@ def to_plan(file: schema.PlanFile) -> Plan:
                 backend=decided.backend,
                 replicas=decided.replicas,
                 recompute=decided.recompute,
-                **_fields(estimated, "memory", "mixed"),
+                **_fields(estimated, "memory", "mixed", "sync"),
+                sync=_to_rule(decided.sync, estimated.sync),
                 mixed=tuple(
                     TypeReplicas(**_fields(of_type), **_fields(taken))
                     for of_type, taken in zip(decided.mixed, estimated.mixed, strict=True)
@@ -255,6 +270,10 @@ def to_plan(file: schema.PlanFile) -> Plan:
         verification=_to_verification(file.verification),
         scoring=None if decisions.scoring is None else _to_scoring(decisions.scoring),
     )
+
+
+def _to_rule(decided: str | None, estimated: schema.SyncEstimate | None) -> StageSync | None:
+    return None if decided is None or estimated is None else StageSync(decided, **_fields(estimated))
 
 
 def _to_scoring(part: schema.ScoringPart) -> Scoring:

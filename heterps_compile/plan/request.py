@@ -10,6 +10,7 @@ Left out: options that do not become part of a plan's request (``command_options
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,14 @@ from heterps_compile.cost.memory import NEVER, OPTIMIZERS, RECOMPUTATIONS, USUAL
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.escape import printable, short
 from heterps_compile.options import Amount, Choice, Flag, Option, OptionType, Pairs, Pins, Text, Whole
+from heterps_compile.sync_rules.assignment import AUTO as CHOSEN
+from heterps_compile.sync_rules.assignment import Assignment, parse_assignment
+from heterps_compile.sync_rules.rule import EXACTNESSES
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import ALIASES
+from heterps_compile.sync_rules.rules import USUAL as USUAL_RULE
 from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
@@ -26,7 +34,7 @@ MOST_SEED = 2**63 - 1
 DEFAULT_CLUSTER = "heterps-paper"
 DEFAULT_METHOD = "best"
 PROVISIONERS = ("exact", "closed-form", "newton")
-SYNCHRONISATIONS = ("all-reduce", "parameter-server")
+USUAL_SYNCHRONISATION = rule_text(USUAL_RULE)
 AUTO, HELD, SERVED, CHEAPEST = "auto", "held", "served", "cheapest"
 TABLES = (AUTO, HELD, SERVED, CHEAPEST)
 USUAL_TABLES = AUTO
@@ -180,8 +188,16 @@ class Request:
         accept=_one_of("provisioner", PROVISIONERS), default=PROVISIONERS[0],
     )  # fmt: skip
     synchronisation: str = _option(
-        "--sync", Choice(SYNCHRONISATIONS), "How replicas agree in training.",
-        accept=_one_of("synchronisation", SYNCHRONISATIONS), default=SYNCHRONISATIONS[0],
+        "--sync", Text(),
+        "How replicas agree in training, stage by stage: 'embedding=servers, *=topk(density=0.01)', a rule for all, or "
+        "auto.",
+        accept=lambda text, _: synchronisation_text(text), metavar="RULES", default=USUAL_SYNCHRONISATION,
+    )  # fmt: skip
+    allow: str = _option(
+        "--allow", Choice(EXACTNESSES),
+        "What rules --sync auto may choose: exact, as one process trains; bounded, what is late or left out comes "
+        "later; any.",
+        accept=_one_of("class of synchronisation rules", EXACTNESSES), default=EXACTNESSES[0],
     )  # fmt: skip
     tables: str = _option(
         "--tables", Choice(TABLES),
@@ -221,13 +237,28 @@ class Request:
         """
         if self.reading is not None:
             return self.reading == ALONE
-        is_usual = self.provisioner == PROVISIONERS[0] and self.synchronisation == SYNCHRONISATIONS[0]
+        is_usual = self.provisioner == PROVISIONERS[0] and not self.sync_rules.uses_servers
         return self.mode == "training" and is_usual and _OBJECTIVES[self.objective].has_readings
 
     @property
     def reads(self) -> str:
         """Return the name of the reading that values are of."""
         return ALONE if self.minimises_step else STEADY
+
+    @property
+    def chooses_rules(self) -> bool:
+        """Return whether the rules by which replicas agree are left to the planner."""
+        return self.synchronisation == CHOSEN
+
+    @property
+    def sync_rules(self) -> Assignment:
+        """Return the rules by which replicas agree; the default where they are left to the planner."""
+        return _RULES_CHOSEN if self.chooses_rules else _parsed_rules(self.synchronisation)
+
+    @property
+    def is_all_reduced(self) -> bool:
+        """Return whether the replicas of every stage all-reduce, as asked."""
+        return not self.chooses_rules and self.sync_rules.is_usual
 
     @property
     def trains_with(self) -> str | None:
@@ -245,6 +276,21 @@ class Request:
             option.name: getattr(self, of.name) for option, of in zip(OPTIONS.values(), fields(self), strict=True)
         }
         return values | {"pins": dict(self.pins)}
+
+
+_RULES_CHOSEN = Assignment()
+_parsed_rules = lru_cache(maxsize=64)(parse_assignment)
+
+
+def synchronisation_text(text: Any) -> str:
+    """Return rules in the form in which plans have them; a name that earlier versions had stays.
+
+    Raises:
+        HeterpsError: where the text is no rules.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"the synchronisation is {short(text)}; give rules as text, such as 'topk(density=0.01)'")
+    return text if text in ALIASES or text == CHOSEN else str(parse_assignment(text))
 
 
 def _declared(of: "Field[Any]") -> Option:
@@ -265,7 +311,7 @@ def make_request(currency: str, **asked: Any) -> Request:
 
     Raises:
         TypeError: for a keyword that is no option.
-        UnknownNameError: for an unknown objective, mode, provisioner or synchronisation.
+        UnknownNameError: for an unknown objective, mode, provisioner or synchronisation rule.
         InputError: where a number makes no sense, or options contradict each other.
     """
     unknown = sorted(set(asked) - set(OPTIONS))
@@ -290,10 +336,15 @@ def _contradictions(request: Request) -> Iterator[str]:
         yield f"the provisioner {provisioner!r} is for the objective cost, not {request.objective!r}"
     if provisioner != PROVISIONERS[0] and not request.min_throughput:
         yield f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)"
-    if request.synchronisation == "parameter-server" and request.mode != "training":
+    sync, has_servers = f"--sync {printable(request.synchronisation)}", request.sync_rules.uses_servers
+    if has_servers and request.mode != "training":
         yield "parameter servers are for training (--mode training); inference synchronises nothing"
-    if request.tables in (SERVED, CHEAPEST) and request.synchronisation == "parameter-server":
-        yield f"--tables {request.tables} and --sync parameter-server are not planned together; leave one of them out"
+    if not request.is_all_reduced and request.mode != "training":
+        yield f"{sync} is for training (--mode training); inference synchronises nothing"
+    if request.allow != EXACTNESSES[0] and not request.chooses_rules:
+        yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
+    if request.tables in (SERVED, CHEAPEST) and has_servers:
+        yield f"--tables {request.tables} and {sync} are not planned together; leave one of them out"
     if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:
         yield f"--tables {request.tables} needs the exact provisioner, which counts servers; leave out {provisioner!r}"
     if request.optimizer != USUAL_OPTIMIZER and request.mode != "training":
@@ -309,7 +360,7 @@ def _contradictions(request: Request) -> Iterator[str]:
         yield f"the objective {request.objective!r} is a time of its own, in no reading of a plan; leave --reading out"
     if request.reading == ALONE and provisioner != PROVISIONERS[0]:
         yield f"the provisioner {provisioner!r} is a rule of the steady state; leave it out, or --reading {ALONE}"
-    if request.reading == ALONE and request.synchronisation != SYNCHRONISATIONS[0]:
+    if request.reading == ALONE and has_servers:
         yield f"what parameter servers take is known in the steady state; leave them out, or --reading {ALONE}"
     if request.mixed_stages and not objective.has_readings:
         helped = ", ".join(name for name, known in _OBJECTIVES.items() if known.has_readings)
@@ -319,8 +370,8 @@ def _contradictions(request: Request) -> Iterator[str]:
         )
     if request.mixed_stages and provisioner != PROVISIONERS[0]:
         yield f"--mixed-stages needs the exact provisioner, which counts units of every type; leave out {provisioner!r}"
-    if request.mixed_stages and request.synchronisation != SYNCHRONISATIONS[0]:
-        yield "--mixed-stages and --sync parameter-server are not planned together; leave one of them out"
+    if request.mixed_stages and not request.is_all_reduced:
+        yield f"--mixed-stages and {sync} are not planned together; leave one of them out"
     if request.mixed_stages and request.tables in (SERVED, CHEAPEST):
         yield f"--mixed-stages and --tables {request.tables} are not planned together; leave one of them out"
     if objective.needs_floor and not request.min_throughput:

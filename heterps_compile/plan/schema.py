@@ -13,9 +13,14 @@ Left out: how the file is laid out and read (``file.py``), what its parts may no
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
+from heterps_compile.errors import HeterpsError
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule_text import rule_text
+
+from .request import synchronisation_text
 
 VERSION = 3
 SCHEMA_NAME = "plan.schema.json"
@@ -37,11 +42,34 @@ Recomputation = Literal["auto", "never", "always"]
 Reading = Literal["steady-state", "one-batch-alone"]
 Optimizer = Literal["adam", "sgd", "momentum", "adafactor", "adam-8bit"]
 Provisioner = Literal["exact", "closed-form", "newton"]
-Synchronisation = Literal["all-reduce", "parameter-server"]
 Tables = Literal["auto", "held", "served", "cheapest"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 
 Name = str
+Exactness = Literal["exact", "bounded", "any"]
+
+
+def _as_rules(text: str) -> str:
+    """Return rules in the one form that requests have them in.
+
+    Raises:
+        ValueError: where they are none.
+    """
+    try:
+        return synchronisation_text(text)
+    except HeterpsError as error:
+        raise ValueError(str(error)) from error
+
+
+def _as_rule(text: str) -> str:
+    try:
+        return rule_text(parse_rule(text))
+    except HeterpsError as error:
+        raise ValueError(str(error)) from error
+
+
+Synchronisation = Annotated[str, AfterValidator(_as_rules)]
+Rule = Annotated[str, AfterValidator(_as_rule)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 Amount = Annotated[float, Field(ge=0)]
@@ -98,11 +126,16 @@ class RequestPart(Part):
     mixed_stages: bool = False
     provisioner: Provisioner
     synchronisation: Synchronisation
+    allow: Exactness = "exact"
     tables: Tables = "auto"
     pins: list[Pin]
     forbidden: list[Pin]
     seed: int
     time_limit_s: Amount | None
+
+    @model_serializer(mode="wrap")
+    def _without_what_allows_nothing_else(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if (key, value) != ("allow", "exact")}
 
 
 class RatePart(Part):
@@ -208,11 +241,11 @@ _RECOMPUTE = "Training: keep what enters the stage, and compute its activations 
 
 
 class StagePart(Part):
-    """A part of a stage, which is written without ``mixed`` where the stage has one device type."""
+    """A part of a stage, written without ``mixed`` where it has one device type, and ``sync`` where it all-reduces."""
 
     @model_serializer(mode="wrap")
     def _without_no_types(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key != "mixed"}
+        return {key: value for key, value in write(self).items() if value or key not in ("mixed", "sync")}
 
 
 class TypeDecision(Part):
@@ -223,6 +256,7 @@ class TypeDecision(Part):
     replicas: Positive
 
 
+_SYNC = "The rule by which its replicas agree; left out where that is all-reduce."
 _MIXED = "The replicas by device type, where the stage has several: that of the stage first."
 
 
@@ -238,6 +272,7 @@ class StageDecision(StagePart):
     outputs: list[Name]
     recompute: Annotated[bool, Field(description=_RECOMPUTE)] = False
     mixed: Annotated[list[TypeDecision], Field(description=_MIXED)] = []
+    sync: Annotated[Rule | None, Field(description=_SYNC)] = None
 
     @property
     def units(self) -> list[tuple[str, int]]:
@@ -325,6 +360,11 @@ class MemoryEstimate(Part):
     safety_factor: Annotated[float, Field(ge=1)]
     copies_bytes: Count = 0
     inputs_bytes: Annotated[Count, Field(description=_INPUTS)] = 0
+    sync_bytes: Annotated[Count, Field(description="Of the rule by which replicas agree; left out for none.")] = 0
+
+    @model_serializer(mode="wrap")
+    def _without_no_rule(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key != "sync_bytes"}
 
 
 class TypeEstimate(Part):
@@ -336,6 +376,15 @@ class TypeEstimate(Part):
     price_per_hour: Amount
     micro_batch_forward_s: Amount = 0.0
     micro_batch_backward_s: Amount = 0.0
+
+
+class SyncEstimate(Part):
+    """What a replica sends in a step by the stage's rule, and what an all-reduce would send and take."""
+
+    exactness: Exactness
+    step_bytes: Amount
+    all_reduce_bytes: Amount
+    all_reduce_s: Amount
 
 
 class StageEstimate(StagePart):
@@ -354,6 +403,7 @@ class StageEstimate(StagePart):
     price_per_hour: Amount
     memory: MemoryEstimate | None
     mixed: list[TypeEstimate] = []
+    sync: SyncEstimate | None = None
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -178,6 +178,11 @@ class PlanDiff:
 
         return tuple(s for s in self.stages if s.old is not None and built(s.old) != built(s.new))
 
+    @cached_property
+    def rules(self) -> tuple[StageChange, ...]:
+        """Return the stages that continue an old one and whose replicas agree by another rule."""
+        return tuple(s for s in self.stages if s.old is not None and s.old.rule != s.new.rule)
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing changed but names; hashes alone are no change of the plan."""
@@ -190,6 +195,7 @@ class PlanDiff:
             self.events,
             self.replicas,
             self.rebuilt,
+            self.rules,
             self.settings,
             any(number.has_changed for number in self.numbers),
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.request import Request
+from heterps_compile.plan.stage_sync import rule_name
 
 Setting = str | int | float | None
 """The value of an option; pairs of patterns and device types are one text."""
@@ -16,7 +17,7 @@ Setting = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class StageDecisions:
-    """One stage: its hardware, by device type too, and the names of its layers."""
+    """One stage: its hardware, by device type too, the names of its layers, and the rule by which replicas agree."""
 
     device: str
     kind: str
@@ -24,6 +25,7 @@ class StageDecisions:
     replicas: int
     layers: frozenset[str]
     recompute: bool
+    rule: str
     units: tuple[tuple[str, int], ...]
 
     @property
@@ -56,6 +58,7 @@ def decisions(plan: Plan) -> Decisions:
                 stage.replicas,
                 frozenset(stage.layers),
                 stage.recompute,
+                rule_name(stage),
                 stage.units,
             )
             for stage in plan.stages

@@ -22,6 +22,7 @@ KINDS: Mapping[str, Callable[[PlanDiff], int]] = MappingProxyType(
         "placement": lambda changes: len(changes.moved),
         "stages": lambda changes: len(changes.events) + len(changes.regrouped),
         "replicas": lambda changes: len(changes.replicas),
+        "rules": lambda changes: len(changes.rules),
         "layers": lambda changes: len(changes.added) + len(changes.removed) + len(changes.altered),
         "settings": lambda changes: len(changes.settings),
     }

@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any
 
 from heterps_compile.escape import for_markdown, printable
+from heterps_compile.sync_rules.rules import USUAL
 
 from .compare_plans import PlanDiff, StageChange
 from .sentences import change_of, notes, sentences
@@ -170,15 +171,21 @@ def _stage(stage: StageChange) -> dict[str, Any]:
     old = stage.old
     mixed = any(each is not None and len(each.units) > 1 for each in (old, stage.new))
     units = {"units": dict(stage.new.units), "old_units": None if old is None else dict(old.units)}
-    return (units if mixed else {}) | {
-        "stage": stage.index,
-        "old_stage": stage.origin,
-        "device": stage.new.device,
-        "old_device": None if old is None else old.device,
-        "replicas": stage.new.replicas,
-        "old_replicas": None if old is None else old.replicas,
-        "backend": stage.new.backend,
-        "old_backend": None if old is None else old.backend,
-        "recompute": stage.new.recompute,
-        "old_recompute": None if old is None else old.recompute,
-    }
+    ruled = any(each is not None and each.rule != USUAL.name for each in (old, stage.new))
+    rules = {"sync": stage.new.rule, "old_sync": None if old is None else old.rule} if ruled else {}
+    return (
+        (units if mixed else {})
+        | rules
+        | {
+            "stage": stage.index,
+            "old_stage": stage.origin,
+            "device": stage.new.device,
+            "old_device": None if old is None else old.device,
+            "replicas": stage.new.replicas,
+            "old_replicas": None if old is None else old.replicas,
+            "backend": stage.new.backend,
+            "old_backend": None if old is None else old.backend,
+            "recompute": stage.new.recompute,
+            "old_recompute": None if old is None else old.recompute,
+        }
+    )

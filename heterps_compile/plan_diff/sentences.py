@@ -42,7 +42,7 @@ class Sentence:
     """One change in words.
 
     Attributes:
-        kind: ``"placement"``, ``"layers"``, ``"stages"``, ``"replicas"`` or ``"settings"``.
+        kind: ``"placement"``, ``"layers"``, ``"stages"``, ``"replicas"``, ``"rules"`` or ``"settings"``.
         text: The sentence, without a full stop.
         layer: Name in the new plan of the first layer it is about, as it is; "" for none.
     """
@@ -150,6 +150,11 @@ def _stages(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
         new, old = (" + ".join(map(str, each.counts)) for each in (stage.new, stage.old))
         text = f"{_stage(stage)} on {escape(stage.new.devices)} has {new} {'replica' if new == '1' else 'replicas'}"
         yield Sentence("replicas", f"{text}, had {old}")
+    for stage in changes.rules:
+        assert stage.old is not None  # noqa: S101 - as above
+        yield Sentence(
+            "rules", f"{_stage(stage)} agrees by {escape(stage.new.rule)}, agreed by {escape(stage.old.rule)}"
+        )
 
 
 def _stage(stage: StageChange) -> str:

@@ -3,7 +3,7 @@
 A message takes what the problem's table of measured transfers says for its size, else the latency and the rate of what
 connects the two types in the pool. Between replicas of several types the slowest pair counts. Gradients of k replicas
 take what a table of measured all-reduces says, else that of rings inside of machines and between them
-(``cost/all_reduce.py``); units of a group with tensor parallelism add up their own parts side by side. Replicas of
+(``sync_rules/network.py``); units of a group with tensor parallelism add up their own parts side by side. Replicas of
 several types are one ring over the slowest link.
 
 Stages fill the machines of a type with their units, one stage after the other. Where two that follow one another stand
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from heterps_compile.cost.all_reduce import Network
 from heterps_compile.cost.pose import network_of, network_of_types
+from heterps_compile.sync_rules.network import Network
 
 from .given_plan import GivenReplicas
 from .given_problem import GivenProblem

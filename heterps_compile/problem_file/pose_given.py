@@ -18,13 +18,14 @@ from itertools import pairwise
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
-from heterps_compile.cost.all_reduce import Machines, Network, endless_s
+from heterps_compile.cost.all_reduce import Machines
 from heterps_compile.cost.mixed_units import MixedPlacement
 from heterps_compile.cost.pose import has_own_ways, way_tables
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule.mixed_stage import BY_SPEED, EQUAL
+from heterps_compile.sync_rules.network import Network, endless_s
 
 from .given_plan import GivenPlan, GivenReplicas, GivenStage
 from .given_problem import STEP, GivenProblem, GivenTimes

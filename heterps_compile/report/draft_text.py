@@ -28,6 +28,7 @@ from heterps_compile.passes.drafts import (
 )
 from heterps_compile.plan.plan import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words, steady_words
 from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
@@ -154,7 +155,8 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
 
 
 def _all_reduce(stage: PlannedStage) -> str:
-    return f", all-reduce {format_seconds(stage.all_reduce_s)}" if stage.all_reduce_s else ""
+    shown = stage.sync is not None or stage.all_reduce_s > 0
+    return f", {rule_name(stage)} {format_seconds(stage.all_reduce_s)}" if shown else ""
 
 
 def _parameter_servers(draft: Provisioned) -> Iterator[str]:

@@ -18,7 +18,7 @@ from heterps_compile.plan_diff.compare_plans import PlanDiff
 from heterps_compile.plan_diff.sentences import words_of_new_layers, words_of_old_layers
 from heterps_compile.simulation.plan_steps import Step, plan_loads, simulate_plan
 
-from .pictures.bars import memory_bars, number_bars, price_bars
+from .pictures.bars import memory_bars, number_bars, price_bars, rule_bars
 from .pictures.layer_graph import LayerEdge, LayerView, layer_graph, older_graph, plan_layers
 from .pictures.method_bars import method_bars
 from .pictures.pareto import Point, has_choice, pareto_front
@@ -140,6 +140,8 @@ class Findings:
             memory_bars(self.plan, width=width),
             price_bars(self.plan, width=width),
         ]
+        if any(stage.sync is not None for stage in self.plan.stages):
+            drawn.append(rule_bars(self.plan, width=width))
         if has_choice(self.plan, self.points):
             drawn.append(pareto_front(self.plan, self.points, width=width))
         if self.comparison is not None:

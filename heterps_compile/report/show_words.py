@@ -73,6 +73,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         ("weights", memory.weights_bytes),
         ("gradients", memory.gradients_bytes),
         ("optimiser", memory.optimizer_bytes),
+        ("agreement", memory.sync_bytes),
         ("narrow copies of weights", memory.copies_bytes),
         ("activations", memory.activations_bytes),
     )

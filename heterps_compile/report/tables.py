@@ -19,6 +19,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan, reading_rows, recomputation_words, what_the_bound_proves
 from heterps_compile.plan.plan_words import reading_of_value, verified
 from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_sync import rules_words
 from heterps_compile.plan.table_words import how_to_run_tables, tables_in_words
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
@@ -146,6 +147,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
     """Return what the whole plan reaches and costs, as pairs of what it is and how much."""
     budget, alone = plan.request.budget_per_hour, plan.readings.one_batch_alone
     schedule, recomputation = plan.schedule, recomputation_words(plan.stages)
+    rules = rules_words(plan.stages)
     totals = [
         ("model", f"{printable(plan.model)}, {plan.request.purpose}, batch {plan.batch}"),
         *reading_rows(plan),
@@ -168,6 +170,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
             f"{printable(schedule.name)}, micro-batches {schedule.micro_batches}",
         ),
         *([("recomputation", recomputation)] if recomputation else []),
+        *([("agreement", rules)] if rules else []),
         (
             "method",
             f"{printable(plan.search)}, placements tried {plan.evaluations:,}, in {format_seconds(plan.search_s)}",

@@ -21,6 +21,7 @@ from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.ir.layer_titles import titles_of
 from heterps_compile.plan.plan_words import reading_of_value
+from heterps_compile.plan.stage_sync import sync_words
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
@@ -85,6 +86,7 @@ class Explanation:
         decisive: For the best of some kinds of moves, what would have to change for it to be worth as much as the plan.
         alike: Of the layers that are interchangeable with it; None where there are none.
         reading: That values are of; "" for an objective that is a time of its own.
+        agreement: By which rule the replicas of its stage agree, and what an all-reduce would take; "" where it is one.
     """
 
     layer: str
@@ -105,6 +107,7 @@ class Explanation:
     decisive: tuple[tuple[Move, tuple[Decisive, ...]], ...] = ()
     alike: Alike | None = None
     reading: str = ""
+    agreement: str = ""
 
 
 def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -> Explanation:
@@ -157,6 +160,7 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         decisive=_decisive(problem, placement, moves, now.value, pricing),
         alike=alike_layers(problem, placement, index, alike, pricing),
         reading=reading_of_value(posed.plan),
+        agreement=_agreement(posed, stage),
     )
 
 
@@ -256,6 +260,19 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
     if len(now.stages) == problem.min_stages > 1:
         found.append(f"the number of stages binds: at least {problem.min_stages} are asked for")
     return found
+
+
+def _agreement(posed: PosedAgain, stage: int) -> str:
+    """Say by which rule the stage of a layer agrees, and why by that one."""
+    plan = posed.plan
+    if plan.stages[stage].sync is None:
+        return ""
+    why = (
+        f"no rule that --allow {plan.request.allow} allows makes a shorter step"
+        if plan.request.chooses_rules
+        else f"asked for, with --sync {plan.request.synchronisation}"
+    )
+    return f"stage {stage} by {sync_words(plan.stages[stage])}; {why}; what follows counts an all-reduce in every stage"
 
 
 def _way_out(pricing: Pricing) -> str:

@@ -19,6 +19,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.idle_units import units_of
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
+from heterps_compile.plan.stage_sync import sync_document, sync_words
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 FORMAT_VERSION = 1
@@ -112,7 +113,7 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
             "of that",
             f"computation {format_seconds(stage.compute_s)}, data {format_seconds(stage.data_s)}, side by side",
         ),
-        *([("a step more", f"all-reduce {format_seconds(stage.all_reduce_s)}")] if stage.all_reduce_s else []),
+        *_agreement(stage),
         ("borders", f"{format_bytes(stage.received_bytes)} come in, {format_bytes(stage.sent_bytes)} go out"),
         ("price", f"{format_money(stage.price_per_hour)} {plan.currency}/h, {share} of the plan's"),
     ]
@@ -127,6 +128,13 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
     for sentence in found.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
     console.print(Text(f"note: {WITHOUT_MODEL}"))
+
+
+def _agreement(stage: PlannedStage) -> list[tuple[str, str]]:
+    """Return what a step takes more for the replicas to agree, and what an all-reduce in its place would."""
+    if stage.sync is not None:
+        return [("agreement", sync_words(stage))]
+    return [("a step more", f"all-reduce {format_seconds(stage.all_reduce_s)}")] if stage.all_reduce_s else []
 
 
 def _hardware(stage: PlannedStage) -> str:
@@ -163,6 +171,7 @@ def layer_document(found: LayerOfPlan) -> str:
         "stage_compute_s": stage.compute_s,
         "stage_data_s": stage.data_s,
         "stage_all_reduce_s": stage.all_reduce_s,
+        **({} if stage.sync is None else {"agreement": sync_document(stage)}),
         "slowest_stage": found.slowest.index,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,

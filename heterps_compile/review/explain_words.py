@@ -42,6 +42,8 @@ def print_explanation(console: Console, explained: Explanation) -> None:
     )
     if explained.times:
         console.print(Text(f"Times of a batch: {printable(explained.times)}."))
+    if explained.agreement:
+        console.print(Text(f"Agreement: {printable(explained.agreement)}."))
     console.print()
     table = plain_table()
     add_text(table, "device")
@@ -111,6 +113,7 @@ def explanation_document(explained: Explanation) -> str:
         "device": explained.device,
         "reason": explained.reason,
         "reading": explained.reading or None,
+        **({"agreement": explained.agreement} if explained.agreement else {}),
         "objective": {
             "name": explained.objective,
             "value": explained.value,

@@ -20,6 +20,7 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
 from .pose import PosedAgain
+from .ruled import with_own_rules
 from .step_pricing import StepPricing
 
 _BROKEN = {
@@ -38,7 +39,7 @@ def judge(posed: PosedAgain) -> tuple[str, float | None]:
     paid = sum(pool.device_type(stage.device).price_per_hour * stage.replicas for stage in plan.stages)
     paid += sum(idle.price_per_hour for idle in idle_of(units_of(plan.stages), pool.device_types))
     paid += servers_today(posed).price_per_hour
-    priced = in_its_reading(posed, priced)
+    priced = with_own_rules(posed, in_its_reading(posed, priced))
     fault = _broken_limit(posed, priced, paid)
     if fault:
         return fault, None
@@ -92,9 +93,9 @@ def pricing_of(posed: PosedAgain) -> Pricing:
     if draft.request.minimises_step:
         of = steps_of(draft)
         return StepPricing(None, of, tuple(of.counts_near(posed.plan.schedule.micro_batches)))
-    if draft.request.synchronisation != "parameter-server" or server is None:
+    if not draft.request.sync_rules.uses_servers or server is None:
         return UNITS_ALONE
-    return Pricing(server_cost(draft.layers, draft.costs, server))
+    return Pricing(server_cost(draft.layers, draft.costs, server, draft.request.sync_rules))
 
 
 def own_detail(posed: PosedAgain, placement: Placement) -> PlacementDetail:

@@ -14,6 +14,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import Fault
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
+from heterps_compile.passes.choose_rules import ChooseRules
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.drafts import Emitted, Provisioned, advance
 from heterps_compile.passes.emit_stages import EmitStages
@@ -23,6 +24,7 @@ from heterps_compile.plan.plan import Plan
 
 from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
+from .ruled import decided_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     )
     backend = choose_backend(posed.draft.graph, backend_name(plan)).on(stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
-    draft = run_passes(provisioned, [schedule, EmitStages()], Emitted)
+    draft = run_passes(provisioned, [ChooseRules(decided_rules(plan)), schedule, EmitStages()], Emitted)
     made = make_plan(draft, backend)
     notes = (f"the plan does not hold any more: {broken}",) if broken else ()
     operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}

@@ -77,7 +77,7 @@ class StageLoad:
         known: Micro-batches whose times are known, by count, ascending; the first is the whole batch.
         activations_bytes: Activations of the batch.
         copies_bytes: Narrow copies of weights, of every micro-batch.
-        sync_s: The all-reduce of its replicas' gradients, once a step of training (``cost/all_reduce.py``).
+        sync_s: The all-reduce of its replicas' gradients, once a step of training (``sync_rules/network.py``).
         kept_bytes: What a replica holds whatever the schedule is: weights, gradients, states of the optimizer.
         unit_bytes: Memory of a unit.
         safety_factor: On all that a replica holds.

@@ -19,7 +19,6 @@ from functools import cached_property
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.all_reduce import Network
 from heterps_compile.cost.evaluate import to_placement
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import MemoryParts
@@ -28,6 +27,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import StageWork
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.segments import FlatStages, flatten_stages
+from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
 

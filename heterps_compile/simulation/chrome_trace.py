@@ -17,6 +17,7 @@ from typing import Any
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import input_of
 from heterps_compile.units import trace_ns, trace_slice, trace_thread
@@ -61,7 +62,7 @@ def chrome_trace(plan: Plan, step: Step) -> str:
         for replica in range(step.timeline.replicas[each.stage]):
             events.append(
                 {
-                    "name": "all-reduce",
+                    "name": rule_name(plan.stages[each.stage]),
                     "cat": "all-reduce",
                     "ph": "X",
                     **trace_slice(each.start_s, each.end_s),

@@ -14,6 +14,7 @@ from heterps_compile.console import add_numbers, add_text, name_text, note_text,
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan, reading_rows
 from heterps_compile.plan.planned_stage import mixed_document
+from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
@@ -72,7 +73,8 @@ def _all_reduces(plan: Plan) -> Iterator[str]:
     if longest.all_reduce_s:
         count = counted(sum(stage.all_reduce_s > 0 for stage in plan.stages), "stage")
         longest_s = format_seconds(longest.all_reduce_s)
-        yield f"all-reduce after the last backward of {count}, the longest {longest_s} in stage {longest.index}"
+        what = " and ".join(dict.fromkeys(rule_name(stage) for stage in plan.stages if stage.all_reduce_s > 0))
+        yield f"{what} after the last backward of {count}, the longest {longest_s} in stage {longest.index}"
 
 
 def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:

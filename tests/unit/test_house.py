@@ -28,6 +28,7 @@ ROWS = (
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
+    ("sync_rules",),
     ("cost", "offers", "transient"),
     ("frontends",),
     ("schedule",),
@@ -40,7 +41,7 @@ ROWS = (
     ("scoring",),
     ("api",),
     ("advice", "bench", "machines", "review", "tuning"),
-    ("report",),
+    ("report", "rule_comparison"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -250,7 +251,10 @@ NAMED = {
     "bench/compare_methods.py": "a provisioner",
     "review/infeasible.py": "the proof that there is no plan",
     "runtime/export/export_options.py": "the best checkpoint",
+    "runtime/sync/top_k.py": "a selection of values",
     "runtime/telemetry/step_log.py": "the best validation",
+    "sync_rules/rule.py": "a class of rules",
+    "sync_rules/topk.py": "a selection of values",
 }
 """Who may say the name of a backend or method, and what it is there."""
 

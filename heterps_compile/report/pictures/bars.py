@@ -13,7 +13,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
-from heterps_compile.units import counted, format_bytes, format_money
+from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .svg import WIDTH, Picture, device_classes, legend, line, listed, picture, rect, text
 from .text_width import fitting, text_width
@@ -28,6 +28,7 @@ _PARTS = (
     ("gradients", "p1"),
     ("optimiser state", "p2"),
     ("activations", "p3"),
+    ("agreement", "p4"),
     ("safety margin", "grid-fill"),
 )
 _NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_BAR, _NUMBER_ROW = 190.0, 330.0, 17.0, 50.0
@@ -153,6 +154,7 @@ def _sizes(memory: MemoryParts) -> Sequence[float]:
         memory.gradients_bytes,
         memory.optimizer_bytes,
         memory.activations_bytes + memory.copies_bytes,
+        memory.sync_bytes,
     )
     return (*parts, memory.total_bytes - sum(parts))
 
@@ -167,15 +169,35 @@ def _against(used: float, there: float | None) -> str:
 
 def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Picture:
     """Draw two bars a number, the old above the new; the longer one of a pair is as long as the picture is wide."""
+    return _pairs("numbers", "Numbers before and after", ("before", "after"), numbers, width)
+
+
+def rule_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
+    """Draw what the rules of stages move in a step and take after the last backward, beside an all-reduce."""
+    numbers = [
+        NumberChange(f"stage {stage.index}, {what}", "", unit, old, new, shown(old), shown(new))
+        for stage in plan.stages[:_MOST_ROWS]
+        if stage.sync is not None
+        for what, unit, old, new, shown in (
+            ("bytes", "B", stage.sync.all_reduce_bytes, stage.sync.step_bytes, format_bytes),
+            ("exposed", "s", stage.sync.all_reduce_s, stage.all_reduce_s, format_seconds),
+        )
+    ]
+    title = "What a replica sends in a step, and what the step waits for, by rule"
+    return _pairs("rules", title, ("all-reduce", "the stage's rule"), numbers, width)
+
+
+def _pairs(name: str, title: str, told: tuple[str, str], numbers: Sequence[NumberChange], width: float) -> Picture:
+    """Draw pairs of bars."""
     is_narrow = width < WIDTH
     left = _NARROW_LEFT if is_narrow else _NUMBER_LEFT
-    told = [("grid-fill", "before"), ("p0", "after"), ("", "every pair of bars has a scale of its own")]
-    parts, top = legend(told, width)
+    scale = ("", "every pair of bars has a scale of its own")
+    parts, top = legend([("grid-fill", told[0]), ("p0", told[1]), scale], width)
     above = _LABEL if is_narrow else 0.0
     for index, number in enumerate(numbers):
         y = top + index * (_NUMBER_ROW + above) + above
-        name = fitting(number.name, width - 24 if is_narrow else left - 16)
-        parts.append(text(left, y - 5, name) if is_narrow else text(left - 10, y + 21, name, "ink", "end"))
+        label = fitting(number.name, width - 24 if is_narrow else left - 16)
+        parts.append(text(left, y - 5, label) if is_narrow else text(left - 10, y + 21, label, "ink", "end"))
         parts.append(line(left - 2, y - 3, left - 2, y + 37, "grid"))
         most = max(number.old, number.new) or 1.0
         words = (number.old_text, f"{number.new_text}  {change_of(number)}".rstrip())
@@ -190,4 +212,4 @@ def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Pic
             shown = fitting(said, width - left - length - 10)
             parts += [rect(left, bar_y, length, _NUMBER_BAR - 2, classes), text(left + length + 8, bar_y + 13, shown)]
     height = top + len(numbers) * (_NUMBER_ROW + above) + 6
-    return picture("numbers", "Numbers before and after", height, parts, width=width)
+    return picture(name, title, height, parts, width=width)

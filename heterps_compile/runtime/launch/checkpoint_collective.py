@@ -15,6 +15,7 @@ Nobody waits but rank 0. Left out: the files (``checkpoint_format.py``).
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ from .checkpoint_start import refuse_other, refuse_untied, ties_of
 from .checkpoint_state import Averaged, RunState
 from .faults import PeerError
 from .optimizer_state import put_schedule, put_state, take_schedule, take_state
+from .own_state import restore_own_state, rules_to_keep, take_own_state, with_own, write_own_state
 from .prepare import Prepared
 from .run_options import RunOptions
 from .store_client import read_word
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.c10d import Store
     from heterps_compile.runtime.pipeline.loss_scale import LossScale
+    from heterps_compile.runtime.pipeline.replica_state import SharedState
     from heterps_compile.runtime.servers.client import Client
 
     from .server_rates import ServerRates
@@ -84,6 +87,8 @@ class Checkpoints:
         loss_scale: Of the run's losses; None where they are not scaled.
         validation_data: What the run validates on; None for nothing.
         average: Of this rank's weights; None where none is kept.
+        shared: What this rank shares with others; None in an inference.
+        keeps_own: Whether every rank writes what it has of its own.
     """
 
     prepared: Prepared
@@ -102,6 +107,8 @@ class Checkpoints:
     loss_scale: "LossScale | None" = None
     validation_data: Identity | None = None
     average: "WeightAverage | None" = None
+    shared: "SharedState | None" = None
+    keeps_own: bool = False
 
     def write(
         self, step: int, standing: Standing = BEFORE_ANY, metrics: Mapping[str, float] | None = None
@@ -119,11 +126,25 @@ class Checkpoints:
         Raises:
             RunError: where something cannot be written.
         """
+        own = None
+        if self.keeps_own and self.shared is not None:
+            own = take_own_state(self.shared, self.optimizer)
+        with nullcontext() if self.shared is None else self.shared.agreed():
+            return self._write(step, standing, metrics, own)
+
+    def _write(
+        self,
+        step: int,
+        standing: Standing,
+        metrics: Mapping[str, float] | None,
+        own: "Mapping[str, Tensor] | None",
+    ) -> Path | None:
+        """Write a checkpoint, while replicas hold what they agree on."""
         mine = self._stages_to_write()
         if self.rank != 0:
-            if mine or self.servers is not None:
+            if mine or self.servers is not None or own is not None:
                 name = read_word(self.store, _folder_key(step), _NEW_FOLDER, "the name of a new folder")
-                self._write_for_first(self.directory.resolve() / name, mine, step)
+                self._write_for_first(self.directory.resolve() / name, mine, step, own)
             return None
         try:
             target = self.directory.resolve() / step_name(step)
@@ -131,9 +152,11 @@ class Checkpoints:
                 target.unlink()
             with replacing(target) as folder:
                 self.store.set(_folder_key(step), folder.name)
-                self._write_mine(folder, mine, step)
+                self._write_mine(folder, mine, step, own)
                 servers = [SERVERS_NAME] if self.options.servers.count else []
-                keys = [_written_key(step, part) for part in (*self._all_stages(), *servers)]
+                ranks = range(self.prepared.layout.world_size if self.keeps_own else 0)
+                parts = (*self._all_stages(), *servers, *map(_own_part, ranks))
+                keys = [_written_key(step, part) for part in parts]
                 self.store.wait(keys)
                 files: dict[str, str] = {}
                 for key in keys:
@@ -196,6 +219,7 @@ class Checkpoints:
         if self.rates is not None:
             tables = read_optimizer(checkpoint, state, self.rates.tables, with_tensors=False)
             self.rates.put(checkpoint.name, tables)
+        own = {} if self.shared is None else restore_own_state(checkpoint, state, self.shared)
         if self.optimizer is not None:
             named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
             known = read_optimizer(checkpoint, read_state(checkpoint), named)
@@ -210,20 +234,25 @@ class Checkpoints:
                     f"{checkpoint.name} has {has} state of a scheduler and the training file makes {lacks}; go on with "
                     f"the file it was written with, or start anew from its weights (--weights) in another folder"
                 )
-            put_state(self.optimizer, list(named.items()), known)
+            put_state(self.optimizer, list(named.items()), with_own(known, own))
             if self.scheduler is not None and known.schedule is not None:
                 put_schedule(self.scheduler, self.optimizer, known.schedule)
 
-    def _write_for_first(self, folder: Path, stages: Sequence[int], step: int) -> None:
+    def _write_for_first(
+        self, folder: Path, stages: Sequence[int], step: int, own: "Mapping[str, Tensor] | None"
+    ) -> None:
         """Write what is this rank's into the folder of rank 0, which deletes it where it cannot write its own."""
         try:
-            self._write_mine(folder, stages, step)
+            self._write_mine(folder, stages, step, own)
         except RunError as error:
             if not folder.exists():
                 raise PeerError("rank 0 has given the checkpoint up") from error
             raise
 
-    def _write_mine(self, folder: Path, stages: Sequence[int], step: int) -> None:
+    def _write_mine(self, folder: Path, stages: Sequence[int], step: int, own: "Mapping[str, Tensor] | None") -> None:
+        if own is not None:
+            files = write_own_state(folder, self.rank, own)
+            self.store.set(_written_key(step, _own_part(self.rank)), json.dumps(files))
         for stage in stages:
             parameters = self.parameters[stage]
             state = None if self.optimizer is None else take_state(self.optimizer, list(parameters.items()))
@@ -260,6 +289,7 @@ class Checkpoints:
             averaged=None if self.average is None else Averaged(self.average.decay, self.average.updates),
             keep_best=self.options.keep_best,
             validation_data=self.validation_data,
+            sync=rules_to_keep(self.prepared),
         )
 
     def _all_stages(self) -> range:
@@ -269,6 +299,10 @@ class Checkpoints:
         """Return the stages whose first replica this rank is."""
         layout = self.prepared.layout
         return [stage for stage in layout.stages_of(self.rank) if layout.ranks_of(stage)[0] == self.rank]
+
+
+def _own_part(rank: int) -> str:
+    return f"own-{rank}"
 
 
 def _described(tensor: "Tensor") -> tuple[str, tuple[int, ...]]:

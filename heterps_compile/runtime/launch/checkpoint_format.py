@@ -9,6 +9,7 @@
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
         ema-0.safetensors        the average of its weights, where one is kept
+        own-0.safetensors        what rank 0 has of its own, where replicas agree by a rule that has them differ
         optimizer-servers.json   the same of tables on parameter servers, whose tensors lie in servers/
         weights-1.safetensors    ...
       step-000130/
@@ -51,7 +52,7 @@ from .checkpoint_hashes import (
     read_whole,
     sealed,
 )
-from .checkpoint_state import Averaged, RunState, precision_of, validations_of
+from .checkpoint_state import Averaged, RunState, precision_of, rules_of, validations_of
 from .optimizer_state import OptimizerState, ScheduleState
 
 if TYPE_CHECKING:
@@ -109,16 +110,24 @@ def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     return found
 
 
-def write_average(folder: Path, stage: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
-    """Write the average of one stage's weights as :func:`write_stage` writes these; return the same."""
+def write_tensors(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Write tensors into a file of a step's folder that is being built; return its SHA-256 by its name.
+
+    Raises:
+        RunError: where the disk is full or the folder cannot be written.
+    """
     from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
 
-    name = f"{_AVERAGE}-{stage}.safetensors"
     try:
         save_file(_with_own_bytes(tensors), folder / name)
         return hash_files(folder, [name])
     except Exception as error:
         raise _unwritable(folder, error) from error
+
+
+def write_average(folder: Path, stage: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Write the average of one stage's weights as :func:`write_stage` writes these; return the same."""
+    return write_tensors(folder, f"{_AVERAGE}-{stage}.safetensors", tensors)
 
 
 def make_servers_folder(folder: Path) -> None:
@@ -200,6 +209,7 @@ def read_state(checkpoint: Path) -> RunState:
             precision=precision_of(content.get("precision", FULL)),
             scaling=scaling,
             averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
+            sync=rules_of(content.get("sync", [])),
             **validations_of(content),
         )
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
@@ -272,7 +282,7 @@ def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor
             refuse_grown(table, checkpoint)
     with tempfile.TemporaryDirectory(prefix="heterps-tables-") as name:
         export_tables(checkpoint / SERVERS_NAME, Path(name) / "tables.safetensors")
-        return _open_tensors(Path(name) / "tables.safetensors", lambda key: key in wanted)
+        return open_tensors(Path(name) / "tables.safetensors", lambda key: key in wanted)
 
 
 def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
@@ -411,7 +421,7 @@ def _read_tensors(
     found: dict[str, Tensor] = {}
     for name in names:
         try:
-            mine = _open_tensors(checkpoint / name, is_wanted)
+            mine = open_tensors(checkpoint / name, is_wanted)
         except RunError:
             check_some(checkpoint, state, [name])
             raise
@@ -421,7 +431,12 @@ def _read_tensors(
     return found
 
 
-def _open_tensors(path: Path, is_wanted: Callable[[str], bool]) -> "dict[str, Tensor]":
+def open_tensors(path: Path, is_wanted: Callable[[str], bool]) -> "dict[str, Tensor]":
+    """Read the tensors of a file that are wanted, by name.
+
+    Raises:
+        RunError: where it is damaged or missing.
+    """
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
 
     try:

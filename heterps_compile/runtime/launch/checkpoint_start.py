@@ -7,12 +7,10 @@ rank looks again at what it loads.
 Left out: the bytes (``checkpoint_hashes.py``), the state of optimisers (``optimizer_state.py``).
 """
 
-import ast
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.precision import SCALED
@@ -24,8 +22,10 @@ from heterps_compile.units import counted
 from .checkpoint_folder import STATE_NAME, find_checkpoints, tidy, way_out
 from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tables, unchecked_note
 from .checkpoint_state import RunState
+from .own_state import own_state_notes
 from .prepare import Prepared
 from .run_options import RunOptions
+from .stage_files import tensors_in, tied_pairs_in
 from .table_states import refuse_other_growth
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of tensors, by name."""
 
-_TIES = ("TIED", "TIED_AS")
 _SHOWN = 3
 
 
@@ -189,7 +188,7 @@ def _of_plan(prepared: Prepared) -> Iterator[tuple[str, tuple[str, tuple[int, ..
     for files in prepared.plan.artifacts:
         for artifact in files:
             if artifact.file.endswith(".safetensors"):
-                yield from _header(prepared.folder / artifact.file).items()
+                yield from tensors_in(prepared.folder / artifact.file).items()
 
 
 def _tied_pairs(prepared: Prepared) -> Iterator[tuple[str, str]]:
@@ -197,15 +196,7 @@ def _tied_pairs(prepared: Prepared) -> Iterator[tuple[str, str]]:
     for files in prepared.plan.artifacts:
         for artifact in files:
             if artifact.file.endswith(".py"):
-                yield from _pairs_in((prepared.folder / artifact.file).read_bytes())
-
-
-def _pairs_in(source: bytes) -> Iterator[tuple[str, str]]:
-    for statement in ast.parse(source).body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id in _TIES:
-            with suppress(ValueError):
-                yield from ast.literal_eval(statement.value).items()
+                yield from tied_pairs_in((prepared.folder / artifact.file).read_bytes())
 
 
 def describe_tensors(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -218,24 +209,12 @@ def describe_tensors(checkpoint: Path, state: RunState) -> dict[str, tuple[str, 
     for stage in state.stages:
         path = checkpoint / f"weights-{stage}.safetensors"
         try:
-            found |= _header(path)
+            found |= tensors_in(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{str(path)!r} is damaged or missing ({error}); {way_out(checkpoint)}") from error
     if state.servers:
         found |= {name: ("F32", shape) for name, shape in read_tables(checkpoint / SERVERS_NAME).items()}
     return found
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """Return what a file of safetensors says of its tensors."""
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
-
-    try:
-        with safe_open(path, framework="np") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - safe_open is no mapping
-            return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
 
 
 def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = True) -> None:
@@ -328,6 +307,7 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
             f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}{left}"
         )
     notes += average_notes(found, state, options, resumes=start is not None)
+    notes += own_state_notes(found, state, prepared, resumes=start is not None)
     return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
 
 

@@ -14,6 +14,8 @@ from heterps_compile.runtime.pipeline.scaling import Scaling
 from heterps_compile.runtime.validation.best import parse_best
 from heterps_compile.runtime.validation.result import metrics_of
 
+_RULE = ("rule", "replicas")
+
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
@@ -55,6 +57,8 @@ class RunState:
         validations: How many the run has had by then.
         keep_best: The metric that says which is the best, as ``--keep-best`` has it; None for nothing.
         validation_data: What they went over; None where there were none.
+        sync: By which rule the replicas of every stage agreed, as text, and how many there were; empty where an
+            earlier version wrote it.
     """
 
     step: int
@@ -75,6 +79,17 @@ class RunState:
     validations: int = 0
     keep_best: str | None = None
     validation_data: Identity | None = None
+    sync: tuple[tuple[str, int], ...] = ()
+
+
+def rules_of(content: Any) -> tuple[tuple[str, int], ...]:
+    """Return the rules that a checkpoint names; ValueError where it names none."""
+    if not isinstance(content, list) or not all(isinstance(one, list) and len(one) == len(_RULE) for one in content):
+        raise ValueError("its synchronisation rules are none")
+    found = tuple((text, replicas) for text, replicas in content)
+    if not all(type(text) is str and type(replicas) is int and replicas > 0 for text, replicas in found):
+        raise ValueError("its synchronisation rules are none")
+    return found
 
 
 def precision_of(name: Any) -> str:

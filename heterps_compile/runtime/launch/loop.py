@@ -155,9 +155,7 @@ class StepLoop:
                 result = then.shared_loss.of_all(result)
             if then.optimizer is not None:
                 with self._between("optimizer"), self.progress.during(UPDATING):
-                    if not result.is_skipped:
-                        then.optimizer.step()
-                    then.optimizer.zero_grad(set_to_none=True)
+                    self._update(then.optimizer, step, is_skipped=result.is_skipped)
             if not result.is_skipped:
                 with self._between("optimizer"), self.progress.during(UPDATING):
                     for rates in then.rates:
@@ -181,12 +179,28 @@ class StepLoop:
             self._save(then, done, last, taken)
         return done
 
+    def _update(self, optimizer: "Optimizer", step: int, *, is_skipped: bool) -> None:
+        """Step the optimiser, and have replicas that step alone agree where they do."""
+        shared = self.engine.shared
+        if shared is not None:
+            shared.before_update(step)
+        if not is_skipped:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if shared is not None:
+            shared.after_update(step, is_skipped=is_skipped)
+
+    def _agreed(self) -> AbstractContextManager[None]:
+        """Return a block in which replicas that step alone hold what they agree on."""
+        return nullcontext() if self.engine.shared is None else self.engine.shared.agreed()
+
     def _validate(self, then: FollowUps, done: int, taken: StepTaken) -> Validation | None:
         """Validate where it is due, and do what follows from that alone."""
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
             return None
-        with self._between("validation"), nullcontext() if then.average is None else then.average.in_place():
+        averaged = nullcontext() if then.average is None else then.average.in_place()
+        with self._between("validation"), self._agreed(), averaged:
             validation = validator.run(done)
         for rates in then.rates:
             rates.after_validation(validation.metrics)

@@ -27,10 +27,12 @@ from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
+from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .faults import Place
 from .run_options import GIVEN, RunOptions
+from .sync_of_run import rule_notes, rules_of_run
 from .training_file import check_training_file
 from .validation_options import check_validation_options
 
@@ -59,6 +61,7 @@ class Prepared:
         layout: Of the ranks that hold stages.
         places: Of every rank, parameter servers after those with stages.
         precision: In which forwards compute.
+        sync: By which rule the replicas of every stage agree.
     """
 
     folder: Path
@@ -67,6 +70,7 @@ class Prepared:
     layout: Layout
     places: tuple[Place, ...]
     precision: str = FULL
+    sync: tuple[SyncRule, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -120,7 +124,8 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         step=StepShape(schedule=options.schedule, micro_batches=options.micro_batches, batch=options.batch),
     )
     precision = precision_of(options, plan)
-    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision)
+    rules = rules_of_run(options, plan, layout, folder)
+    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision, rules)
 
 
 def refuse_recomputation(plan: Plan) -> None:
@@ -308,6 +313,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
             parts = [f"{stage.of_replica(i)[0]} takes {taken[i]}" for i in range(stage.replicas)]
             planned = f" ({printable(', '.join(parts))})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
+    lines += [f"  {note}" for note in rule_notes(prepared.sync, plan, layout)]
     if options.ema is not None:
         lines += _average_lines(plan, options.ema)
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]

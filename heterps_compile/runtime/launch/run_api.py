@@ -44,6 +44,7 @@ class RunKeywords(TypedDict, total=False):
     precision: str | None
     wire: str
     exact_sums: bool
+    sync: str | None
     clip_norm: float | None
     ema: float | None
     seed: int

@@ -45,6 +45,23 @@ GIVEN = "<object>"
 """What stands for a training file or data that are given as objects."""
 
 
+def check_rules(text: str) -> None:
+    """Check that a text says by which rules the replicas of a run agree.
+
+    Raises:
+        InputError: where it is none, or leaves them to the planner.
+        UnknownNameError: for an unknown rule or option.
+    """
+    from heterps_compile.sync_rules.assignment import AUTO, parse_assignment  # noqa: PLC0415 - beside its one use
+
+    if text.strip() == AUTO:
+        raise InputError(
+            "--sync auto leaves the rules to the planner, which chooses them for a plan and not for a run; compile "
+            "with --sync auto and run that plan, or name the rules (--sync 'topk(density=0.01)')"
+        )
+    parse_assignment(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """One run: the compiled folder, and its options, of which the help of each says what it is."""
@@ -120,6 +137,14 @@ class RunOptions:
         Flag(),
         "Sum gradients in one process's order, to its very bits; slower.",
         default=False,
+        subjects=(TRAINING,),
+    )
+    sync: str | None = option(
+        "--sync",
+        Text(),
+        "How replicas agree: all-reduce, topk(density=0.01), adasum, local(steps=4), or stage by stage.",
+        metavar="RULES",
+        default_words="the plan's",
         subjects=(TRAINING,),
     )
     clip_norm: float | None = option(
@@ -275,6 +300,8 @@ class RunOptions:
             raise InputError("inference needs data to read (--data FILE, or --data random)")
         if self.keep_best is not None:
             parse_best(self.keep_best)
+        if self.sync is not None:
+            check_rules(self.sync)
 
     @property
     def by_name(self) -> dict[str, Any]:

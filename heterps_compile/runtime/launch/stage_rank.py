@@ -48,6 +48,7 @@ from .learning_rates import Rates, SharedLoss, make_rates
 from .loop import FollowUps, StepLoop, checked_loss, watched_weight
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
+from .own_state import keeps_own_state
 from .prepare import count_steps
 from .rank_context import RESULT_KEY, STEPS_KEY, RankContext, Result
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
@@ -219,11 +220,12 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             clip_norm=options.clip_norm,
             precision=precision,
             sample_weight=None if training is None else watched_weight(training, context.progress),
+            sync=context.prepared.sync,
         ),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
-        telemetry.optimizer = optimizer
+        telemetry.follow(optimizer, engine.shared)
     standing = standing_at(checkpoint, options.best)
     scheduler = _scheduler(context, training, optimizer)
     shared_loss, rates, of_tables = None, list[Rates](), None
@@ -260,6 +262,8 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         loss_scale=engine.loss_scale,
         validation_data=None if size is None else size.identity,
         average=average,
+        shared=engine.shared,
+        keeps_own=keeps_own_state(context.prepared, None if checkpoint is None else read_state(checkpoint)),
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)

@@ -51,11 +51,13 @@ class Engine:
         needs: Graph inputs that this rank reads.
         wants_targets: Whether it computes the loss, for which it reads everything.
         loss_scale: Of its losses; None where they are not scaled.
+        shared: What this rank shares with others; None in inference.
     """
 
     needs: tuple[str, ...]
     wants_targets: bool
     loss_scale: LossScale | None
+    shared: SharedState | None
 
     def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
         """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
@@ -87,7 +89,11 @@ class Engine:
             self._loss = BatchLoss(options.loss, options.sample_weight, layout, rank)
         readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
         self._data = data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
-        self._state = share_state(parts, exact_sums=options.exact_sums) if layout.training else None
+        self.shared = self._state = (
+            share_state(parts, exact_sums=options.exact_sums, sync=options.sync, is_scaled=options.precision in SCALED)
+            if layout.training
+            else None
+        )
         routes = make_routes(plan.stages, plan.graph_outputs)
         self._clip: GradientClip | None = None
         if self._state is not None and options.clip_norm is not None:
@@ -161,6 +167,7 @@ class Engine:
         if state is None:
             raise RunError("the ranks are laid out to infer, and cannot train; lay them out with training=True")
         began_s = perf_counter()
+        state.scale = 1.0 if self.loss_scale is None else self.loss_scale.state.scale
         for hook in self._hooks:
             hook.before_step(step)
         self._exchange.begin()
@@ -239,6 +246,8 @@ class Engine:
 
     def finish(self) -> None:
         """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        if self.shared is not None:
+            self.shared.close()
         self._exchange.close()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:

@@ -55,7 +55,7 @@ class OrderedGradients:
             for parameter in self.parameters.values():
                 parameter.grad = None
 
-    def start(self) -> None:
+    def start(self, scale: float = 1.0) -> None:
         """Do nothing: the sum takes all micro-batches."""
 
     def finish(self) -> None:

@@ -65,6 +65,16 @@ class Group:
         work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.MAX)
         return work
 
+    def gather(self, tensor: Tensor) -> tuple[dist.Work, list[Tensor]]:
+        """Begin to collect everybody's tensor of one size, on the CPU, in the order of members.
+
+        Returns:
+            What goes on, and the tensors, which are there once it is done.
+        """
+        received = [torch.empty_like(tensor) for _ in self.ranks]
+        work: dist.Work = self._gloo.allgather([received], [tensor])
+        return work, received
+
     def start_send(self, tensor: Tensor, target: int, tag: int = 0) -> dist.Work:
         """Begin to send a tensor of the CPU to a member."""
         work: dist.Work = self._gloo.send([tensor], self._places[target], tag)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heterps_compile.cost.precision import FULL
 from heterps_compile.plan.plan import Plan
+from heterps_compile.sync_rules.rule import SyncRule
 
 from .clip_gradients import ServedGradients
 from .layout import Layout
@@ -92,6 +93,7 @@ class StepOptions:
         scaling: Of losses in float16, at the beginning.
         gathers: In inference, give the graph outputs of all micro-batches on the first replica of the last stage.
         sample_weight: Of the samples, whose weighted mean is trained; None for the mean.
+        sync: By which rule the replicas of every stage agree; empty for all-reduce in all of them.
     """
 
     loss: Loss | None = None
@@ -103,3 +105,4 @@ class StepOptions:
     scaling: Scaling = field(default_factory=Scaling)
     gathers: bool = False
     sample_weight: SampleWeight | None = None
+    sync: tuple[SyncRule, ...] = ()

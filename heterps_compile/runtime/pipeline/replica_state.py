@@ -9,24 +9,38 @@
 Every rank makes the groups it is in, and no others, in one order: ranks that are no part of the pipeline need not
 know of them.
 
+How the replicas of a stage agree is its rule's affair (``runtime/sync/``). A tensor that several stages hold has the
+rule that all of them have.
+
 Left out: sums that nobody shares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.sync.capabilities import rule_of_tied
+from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
+from heterps_compile.runtime.sync.counted_group import CountedGroup
+from heterps_compile.runtime.sync.find import make_rule
+from heterps_compile.sync_rules.rule import SyncRule
+from heterps_compile.sync_rules.rules import USUAL
 
 from .gradient_sums import OwnGradients, SharedGradients
+from .layout import Layout
 from .ordered_gradient_sums import OrderedGradients
 from .rank_group import Group
 from .rank_parts import RankParts
 from .read_stage import Tied
 from .running_statistics import RunningStatistics
+
+TIED = -1
+"""Stands for a stage where bytes are of tensors that several stages hold."""
 
 
 @dataclass(slots=True)
@@ -39,6 +53,7 @@ class SharedState:
         statistics: Of every stage of the rank that has several replicas.
         last_group: The replicas of the last stage, where this rank is one of several; else None.
         counted: The parameters that are counted here where each of the model counts once: on its first rank.
+        scale: By which losses are multiplied.
     """
 
     gradients: dict[int, SharedGradients | OrderedGradients | OwnGradients] = field(default_factory=dict)
@@ -46,6 +61,9 @@ class SharedState:
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
     last_group: Group | None = None
     counted: list[nn.Parameter] = field(default_factory=list)
+    scale: float = 1.0
+    _groups: dict[int, list[CountedGroup]] = field(default_factory=dict)
+    _told: dict[int, int] = field(default_factory=dict)
     _started: set[int] = field(default_factory=set)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -73,21 +91,108 @@ class SharedState:
         """Begin to sum the gradients of a stage, which has run its last backward; a second time does nothing."""
         if stage not in self._started:
             self._started.add(stage)
-            self.gradients[stage].start()
+            self.gradients[stage].start(self.scale)
 
     def finish(self) -> None:
         """Sum what is not summed yet, and wait for all of it."""
         for stage in sorted(self.gradients, reverse=True):
             self.start_gradients(stage)
         for tied in self.tied:
-            tied.start()
+            tied.start(self.scale)
         for gradients in (*self.gradients.values(), *self.tied):
             gradients.finish()
         for statistics in self.statistics.values():
             statistics.finish()
 
+    @property
+    def rules(self) -> list[Rule]:
+        """Return the rules by which this rank agrees with others."""
+        shared = (*self.gradients.values(), *self.tied)
+        return [gradients.rule for gradients in shared if isinstance(gradients, SharedGradients)]
 
-def share_state(parts: RankParts, *, exact_sums: bool = False) -> SharedState:
+    @property
+    def parameters_alone(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by name that this rank steps by itself, though others hold them."""
+        alone = [rule.shared.parameters for rule in self.rules if rule.can.steps_alone]
+        return {name: parameter for parameters in alone for name, parameter in parameters.items()}
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Return of every parameter by name which replica this rank is, and of how many."""
+        found = {name: (0, 1) for own in self._own() for name in own.parameters}
+        for rule in self.rules:
+            found |= dict.fromkeys(rule.shared.parameters, (rule.shared.place, rule.shared.count))
+        return found
+
+    def before_update(self, step: int) -> None:
+        """Be called before the optimiser's step."""
+        for rule in self.rules:
+            rule.before_step(step)
+
+    def after_update(self, step: int, *, is_skipped: bool) -> None:
+        """Be called after the optimiser's step, or after it was skipped."""
+        for rule in self.rules:
+            rule.after_step(step, is_skipped=is_skipped)
+        for own in self._own():
+            own.after_step(is_skipped=is_skipped)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Let replicas that differ hold what they agree on while a block runs; every rank calls it."""
+        with ExitStack() as all_of_them:
+            for rule in self.rules:
+                all_of_them.enter_context(rule.agreed())
+            yield
+
+    def rule_state(self) -> dict[str, Tensor]:
+        """Return what this rank has of its own by its rules, by ``KIND:PARAMETER``."""
+        found: dict[str, Tensor] = {}
+        for rule in self.rules:
+            found |= rule.state()
+        for own in self._own():
+            found |= own.state()
+        return found
+
+    def load_rule_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take it back before the first step.
+
+        Raises:
+            RunError: where something would be lost.
+        """
+        for rule in self.rules:
+            rule.load_state(_of(state, rule.shared.parameters))
+        for own in self._own():
+            own.load_state(_of(state, own.parameters))
+
+    def count_sent(self) -> dict[int, int]:
+        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1."""
+        found = {}
+        for stage, groups in self._groups.items():
+            sent_bytes = sum(group.sent_bytes for group in groups)
+            found[stage] = sent_bytes - self._told.get(stage, 0)
+            self._told[stage] = sent_bytes
+        return found
+
+    def gaps(self) -> dict[int, float]:
+        """Return by stage how far its replicas were apart when that was last looked at, over their mean's length."""
+        rules = {index: one.rule for index, one in self.gradients.items() if isinstance(one, SharedGradients)}
+        return {index: gap for index, rule in rules.items() if (gap := rule.gap()) is not None}
+
+    def close(self) -> None:
+        """End what runs beside the training; every rank calls it, after its last step."""
+        for rule in self.rules:
+            rule.close()
+
+    def _own(self) -> list[OwnGradients]:
+        return [gradients for gradients in self.gradients.values() if isinstance(gradients, OwnGradients)]
+
+
+def share_state(
+    parts: RankParts,
+    *,
+    exact_sums: bool = False,
+    sync: Sequence[SyncRule] = (),
+    is_scaled: bool = False,
+) -> SharedState:
     """Return what a rank shares with others; every rank of the pipeline calls it.
 
     Stages of one rank that hold one tied tensor hold the same ``nn.Parameter`` afterwards.
@@ -95,9 +200,11 @@ def share_state(parts: RankParts, *, exact_sums: bool = False) -> SharedState:
     Args:
         parts: Of the rank.
         exact_sums: Add up gradients in the order of one process.
+        sync: The rule of every stage; empty for all-reduce in all of them.
+        is_scaled: Whether losses are scaled, so that a step may be skipped.
 
     Raises:
-        RunError: where the plan has a tied tensor that ``parts.tied`` does not have.
+        RunError: where the plan has a tied tensor that ``parts.tied`` does not have, or a rule that nothing runs.
     """
     layout, rank, tied = parts.layout, parts.rank, parts.tied
     state = SharedState()
@@ -110,12 +217,30 @@ def share_state(parts: RankParts, *, exact_sums: bool = False) -> SharedState:
         parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
     ) -> SharedGradients | OrderedGradients:
         if not exact_sums:
-            return SharedGradients(parameters, group)
-        parts = [
+            counted = CountedGroup(group, rank)
+            place = holders[0] if len(holders) == 1 else TIED
+            state._groups.setdefault(place, []).append(counted)
+            stages = " and ".join(map(str, holders))
+            where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
+
+            def more_groups() -> tuple[Collective, Collective]:
+                another = Group(group.ranks, rank)
+                of_thread = CountedGroup(another, rank)
+                state._groups[place].append(of_thread)
+                return of_thread, another
+
+            share = _share_of(parts.layout, holders, rank)
+            shared = Shared(counted, rank, parameters, share, is_scaled, where, more_groups)
+            asked = sync[holders[0]] if sync else USUAL
+            if sync and len(holders) > 1:
+                replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
+                asked = rule_of_tied(next(iter(parameters)), replicas)
+            return SharedGradients(make_rule(asked, shared))
+        order = [
             [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
             for i in range(layout.micro_batches)
         ]
-        return OrderedGradients(parameters, group, rank, parts)
+        return OrderedGradients(parameters, group, rank, order)
 
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):
@@ -148,6 +273,16 @@ def share_state(parts: RankParts, *, exact_sums: bool = False) -> SharedState:
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
+
+
+def _share_of(layout: Layout, holders: Sequence[int], rank: int) -> float:
+    """Return how much of a step's micro-batches a rank has; of stages that hold one tensor, in the mean over them."""
+    places = [(stage, i) for stage in holders for i in range(layout.micro_batches)]
+    return sum(layout.owner(*place) == rank for place in places) / len(places)
+
+
+def _of(state: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {key: tensor for key, tensor in state.items() if key.partition(":")[2] in parameters}
 
 
 def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:

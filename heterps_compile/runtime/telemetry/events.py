@@ -73,6 +73,10 @@ class RankStep:
         is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
         losses: Means by name, where the loss is a sum of several and the rank knows it.
         between_s: What the rank did after the step before, by what it was (:data:`BETWEEN`).
+        sync_bytes: By stage, what it sent to other replicas for agreeing, in the step and after the one before; -1
+            stands for tensors that several stages hold.
+        replica_gap: By stage, how far replicas that step alone were apart when that was last looked at: the root mean
+            square distance from their mean, over its length.
     """
 
     rank: int
@@ -97,6 +101,8 @@ class RankStep:
     is_skipped: bool = False
     losses: Mapping[str, float] = field(default_factory=dict)
     between_s: Mapping[str, float] = field(default_factory=dict)
+    sync_bytes: Mapping[int, int] = field(default_factory=dict)
+    replica_gap: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -220,6 +226,7 @@ def to_line(event: Event) -> str:
     if isinstance(event, RankStep):
         content["loss"] = None if event.loss is None else finite_or_text(event.loss)
         content["losses"] = {name: finite_or_text(loss) for name, loss in event.losses.items()}
+        content["replica_gap"] = {stage: finite_or_text(gap) for stage, gap in event.replica_gap.items()}
         content["learning_rates"] = [finite_or_text(rate) for rate in event.learning_rates]
     return _ENCODER.encode(content) + "\n"
 
@@ -253,6 +260,8 @@ def _start(content: dict[str, Any]) -> RankStart:
 def _step(content: dict[str, Any]) -> RankStep:
     for name, kind in (("forward_s", float), ("backward_s", float), ("received_bytes", int)):
         content[name] = {int(key): kind(number) for key, number in content[name].items()}
+    content["sync_bytes"] = {int(key): int(number) for key, number in content.get("sync_bytes", {}).items()}
+    content["replica_gap"] = {int(key): float(number) for key, number in content.get("replica_gap", {}).items()}
     if content["loss"] is not None:
         content["loss"] = float(content["loss"])
     content["losses"] = {str(name): float(loss) for name, loss in content["losses"].items()}

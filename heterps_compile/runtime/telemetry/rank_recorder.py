@@ -25,6 +25,8 @@ from .process_memory import MemoryUse, machine_name, memory_use
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from heterps_compile.runtime.pipeline.replica_state import SharedState
+
 FILE_NAME = "rank-{rank:04d}.jsonl"
 """Of a rank's lines in the telemetry folder of a run."""
 
@@ -49,6 +51,7 @@ class TelemetryRecorder:
 
     Attributes:
         optimizer: Whose learning rates are told with every step; None for none.
+        shared: What the rank shares with others, of which bytes and gaps are told; None for nothing.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class TelemetryRecorder:
             RunError: where the file cannot be written.
         """
         self.optimizer: Optimizer | None = None
+        self.shared: SharedState | None = None
         self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
@@ -80,6 +84,10 @@ class TelemetryRecorder:
         except OSError as error:
             raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
         self._write(start)
+
+    def follow(self, optimizer: "Optimizer | None", shared: "SharedState | None") -> None:
+        """Tell with every step of an optimiser, and of how replicas agree."""
+        self.optimizer, self.shared = optimizer, shared
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         """Note that an action begins."""
@@ -146,6 +154,8 @@ class TelemetryRecorder:
                 is_skipped=result.is_skipped,
                 losses=result.losses,
                 between_s=dict(self._between_s),
+                sync_bytes={} if self.shared is None else self.shared.count_sent(),
+                replica_gap={} if self.shared is None else self.shared.gaps(),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )

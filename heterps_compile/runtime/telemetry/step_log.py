@@ -142,6 +142,8 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "stage_s": {str(stage): time_s for stage, time_s in report.stage_s.items()},
         "wait_s": report.wait_s,
         "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
+        "sync_bytes": {str(stage): size for stage, size in report.sync_bytes.items()},
+        "replica_gap": {str(stage): finite_or_text(gap) for stage, gap in report.replica_gap.items()},
         "ranks": [
             {
                 "rank": rank.rank,

@@ -66,6 +66,24 @@ class StepReport:
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
     @property
+    def sync_bytes(self) -> dict[int, int]:
+        """Return what replicas sent each other for agreeing, by stage, over all of them."""
+        total: dict[int, int] = {}
+        for rank in self.ranks:
+            for stage, size in rank.sync_bytes.items():
+                total[stage] = total.get(stage, 0) + size
+        return dict(sorted(total.items()))
+
+    @property
+    def replica_gap(self) -> dict[int, float]:
+        """Return how far replicas that step alone were apart, by stage: the most that a rank says."""
+        most: dict[int, float] = {}
+        for rank in self.ranks:
+            for stage, gap in rank.replica_gap.items():
+                most[stage] = max(gap, most.get(stage, 0.0))
+        return dict(sorted(most.items()))
+
+    @property
     def wait_s(self) -> dict[str, float]:
         """Return the time that ranks waited, by what for, the mean over the ranks."""
         told = {what for rank in self.ranks for what in rank.wait_s}

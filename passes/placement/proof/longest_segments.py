@@ -48,10 +48,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_compile.cluster.local import usable_cores
-from heterps_compile.cost.all_reduce import ring_share
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.sync_rules.network import ring_share
 
 from .effort import EFFORT, MarchEffort
 

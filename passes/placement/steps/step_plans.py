@@ -81,7 +81,8 @@ def value_of(problem: Problem, price_per_hour: float, step_s: float) -> float:
 
 def values_of(problem: Problem, price_per_hour: Floats, step_s: Floats) -> Floats:
     """Return the objective of plans with those steps, or with bounds on them; inf where a limit is broken."""
-    paid = OBJECTIVES[problem.objective].paid(price_per_hour, problem.batch / np.maximum(step_s, 1e-30))
+    with np.errstate(divide="ignore"):  # a step that no unit has the memory for takes for ever
+        paid = OBJECTIVES[problem.objective].paid(price_per_hour, problem.batch / np.maximum(step_s, 1e-30))
     is_over = (step_s > slowest_batch_s(problem)) | (price_per_hour > problem.budget_per_hour * (1 + BUDGET_TOLERANCE))
     return np.asarray(np.where(is_over, np.inf, step_s if paid is None else paid), np.float64)
 

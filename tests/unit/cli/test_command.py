@@ -81,6 +81,7 @@ DEFAULTS = {
     "max_stages": None,
     "provisioner": "exact",
     "synchronisation": "all-reduce",
+    "allow": "exact",
     "tables": "auto",
     "pins": {},
     "forbidden": (),
@@ -106,7 +107,8 @@ def test_every_option_reaches_the_library(library):
         "--shape seq=128 --shape h=2 --mode training --reading steady-state --precision bf16 --optimizer sgd "
         "--recompute always --method exact --backend torch "
         "--mixed-stages --min-stages 2 "
-        "--max-stages 5 --provisioner newton --sync parameter-server --tables held --pin emb*=cpu --pin fc=v100 "
+        "--max-stages 5 --provisioner newton --sync parameter-server --allow bounded --tables held "
+        "--pin emb*=cpu --pin fc=v100 "
         "--forbid a=b --forbid a=c --warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
         "--no-verify --passes group-layers"
     )
@@ -130,6 +132,7 @@ def test_every_option_reaches_the_library(library):
         "max_stages": 5,
         "provisioner": "newton",
         "synchronisation": "parameter-server",
+        "allow": "bounded",
         "tables": "held",
         "pins": {"emb*": "cpu", "fc": "v100"},
         "forbidden": [("a", "b"), ("a", "c")],
@@ -325,7 +328,8 @@ def test_the_version_is_the_package_s(capsys):
 
 def test_passes_are_shown_and_handed_on(library, capsys):
     steps = (
-        "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-schedule,emit-stages"
+        "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-rules,choose-schedule,"
+        "emit-stages"
     )
     assert run(["compile", "no.onnx", "--passes", "?"]) == 0
     assert capsys.readouterr().out == f"{steps}\n"

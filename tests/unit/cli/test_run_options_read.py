@@ -36,7 +36,7 @@ GIVEN = {
     "wire": ("float16", "float16"), "exact_sums": (None, True), "clip_norm": ("0.123456789", 0.123456789),
     "seed": ("12345678901", 12345678901), "threads": ("2", 2), "weights": ("ck/step-000001", "/there/ck/step-000001"),
     "checkpoint": ("ck", "/there/ck"), "every": ("5", 5), "keep": ("4", 4), "resume": (None, True),
-    "restarts": ("3", 3),
+    "restarts": ("3", 3), "sync": ("stage 0=topk(density=0.1), *=adasum", "stage 0=topk(density=0.1), *=adasum"),
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
     "server_replicas": ("2", 2), "server_weight_decay": ("0.25", 0.25),

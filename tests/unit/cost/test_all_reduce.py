@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from heterps_compile.cost.all_reduce import Machines, Network, endless_s, ring_share
+from heterps_compile.cost.all_reduce import Machines
+from heterps_compile.sync_rules.network import Network, endless_s, ring_share
 
 GIGABYTE_A_SECOND = Network(1e-9)
 

@@ -71,7 +71,7 @@ class Silent:
 def test_the_default_passes_go_from_a_graph_to_stages() -> None:
     check_wiring(Draft, DEFAULT, Emitted)
     assert [steps_of(step)[1].__name__ for step in DEFAULT] == [
-        "Layered", "Annotated", "Posed", "Placed", "Fused", "Provisioned", "Scheduled", "Emitted",
+        "Layered", "Annotated", "Posed", "Placed", "Fused", "Provisioned", "Agreed", "Scheduled", "Emitted",
     ]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_a_pass_that_cannot_have_what_it_needs_is_refused_before_anything_runs()
 
 
 def test_a_schedule_is_not_chosen_without_replicas() -> None:
-    with pytest.raises(HeterpsError, match="'choose-schedule' needs a draft that is Provisioned"):
+    with pytest.raises(HeterpsError, match="'choose-rules' needs a draft that is Provisioned"):
         check_wiring(Draft, [step for step in DEFAULT if step.name != "provision"], Emitted)
 
 
@@ -128,7 +128,8 @@ def test_a_draft_at_a_later_step_keeps_what_it_has_and_no_more() -> None:
 def test_a_pass_fills_in_what_its_steps_differ_in() -> None:
     assert [filled_in(*steps_of(step)) for step in DEFAULT] == [
         ("layers",), ("costs",), ("costs", "times", "problem", "open_tables"), ("search", "tried", "other"),
-        ("stages",), ("stages", "parameter_servers", "tables"), ("schedule", "stages"), ("partition", "runnable"),
+        ("stages",), ("stages", "parameter_servers", "tables"), ("stages",), ("stages", "schedule"),
+        ("partition", "runnable"),
     ]  # fmt: skip
     assert filled_in(Draft, Posed) == ("layers", "costs", "times", "problem", "open_tables")
     assert filled_in(*steps_of(Reverse())) == ("layers",)
@@ -171,7 +172,10 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_passes_print_and_parse() -> None:
-    text = "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-schedule,emit-stages"
+    text = (
+        "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-rules,choose-schedule,"
+        "emit-stages"
+    )
     assert pipeline_text(DEFAULT) == text
     assert parse_pipeline(text) == DEFAULT
     assert f"\n{text}\n" in (Path(__file__).parents[3] / "docs" / "search.md").read_text()

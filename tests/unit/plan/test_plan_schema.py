@@ -7,9 +7,10 @@ from plans import PLAN
 from heterps_compile.cost.memory import OPTIMIZERS
 from heterps_compile.plan import schema
 from heterps_compile.plan.file import render, to_json
-from heterps_compile.plan.request import MODES, OBJECTIVES, PROVISIONERS, SYNCHRONISATIONS
+from heterps_compile.plan.request import MODES, OBJECTIVES, PROVISIONERS
 from heterps_compile.plan.schema import json_schema, published_schema
 from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.sync_rules.rule import EXACTNESSES
 
 
 def test_the_published_schema_is_that_of_the_classes():
@@ -23,7 +24,7 @@ def test_the_published_schema_is_that_of_the_classes():
         (schema.Mode, MODES),
         (schema.Optimizer, OPTIMIZERS),
         (schema.Provisioner, PROVISIONERS),
-        (schema.Synchronisation, SYNCHRONISATIONS),
+        (schema.Exactness, EXACTNESSES),
         (schema.ScheduleName, SCHEDULES),
     ],
 )

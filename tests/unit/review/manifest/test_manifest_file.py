@@ -49,7 +49,8 @@ def test_a_plan_has_its_own_values_then_the_defaults_then_the_commands():
 
 def test_every_option_of_a_request_can_be_asked_for_and_is_one():
     written = {Amount: "2.5", Whole: "3", Pins: '{ "a" = "b" }', Pairs: '["a=b"]', Sizes: "{ a = 3 }"}
-    texts = {"budget": '"5 USD/h"', "method": '"exact"', "mode": '"training"', "objective": '"cost"', "max_stages": "4"}
+    texts = {"budget": '"5 USD/h"', "method": '"exact"', "mode": '"training"', "objective": '"cost"', "max_stages": "4",
+             "synchronisation": '"all-reduce"'}  # fmt: skip
     for name, option in OPTIONS.items():
         choice = f'"{option.type.names[0]}"' if isinstance(option.type, Choice) else '"x"'
         write(f"{PLAN}request = {{ {name} = {texts.get(name, written.get(type(option.type), choice))} }}\n")

@@ -45,7 +45,7 @@ def test_an_option_goes_by_the_name_that_it_is_declared_under(option):
     samples = {
         str: "x", int: 3, float: 0.5, bool: True, "replicas": (2, 1), "speeds": ((1.0, 2.0),), "wire": "float16",
         "precision": "bf16", "server_optimizer": "adam", "output_format": "npz", "train": "/t.py", "data": "/d.tsv",
-        "keep_best": "loss", "ema": 0.5, "grow_tables": ("x",), "deal": (("a", 2),),
+        "keep_best": "loss", "ema": 0.5, "sync": "topk(density=0.1)", "grow_tables": ("x",), "deal": (("a", 2),),
     }  # fmt: skip
     kinds = {Whole: int, Amount: float, Size: int, Flag: bool, Text: str}
     one = {each.name: samples.get(each.name, samples.get(kinds.get(type(each.type)))) for each in RUN.options}

@@ -49,6 +49,10 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
             {"clip_norm": 1.0, "servers": ServerOptions(count=1, staleness=None)},
             "--clip-norm and --staleness do not go",
         ),
+        ({"sync": "gossip"}, "unknown synchronisation rule 'gossip'"),
+        ({"sync": "topk(density=2)"}, "the density of topk is 2; it must be above 0 and at most 1"),
+        ({"sync": "auto"}, "--sync auto leaves the rules to the planner"),
+        ({"train": None, "sync": "adasum"}, "--sync is for training"),
         ({"resume": True}, "--resume means nothing without --checkpoint; give --checkpoint DIR too"),
         ({"every": 5}, "--every means nothing without --checkpoint"),
         (

@@ -1,0 +1,66 @@
+"""The rule by which a stage's replicas agree, where it is another than ``all-reduce``, and what both come to.
+
+Left out: rules themselves (``sync_rules/``); what a rule takes after the last backward, which is the stage's
+``all_reduce_s``, and what it holds, which is in its memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from heterps_compile.sync_rules.rules import USUAL
+from heterps_compile.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from .planned_stage import PlannedStage
+
+
+@dataclass(frozen=True, slots=True)
+class StageSync:
+    """A rule of a stage.
+
+    Attributes:
+        rule: As text, with its options.
+        exactness: Its class: ``exact``, ``bounded`` or ``any``.
+        step_bytes: What a replica sends in a step, in the mean over replicas and steps; it receives as much.
+        all_reduce_bytes: What it would send with an all-reduce.
+        all_reduce_s: What an all-reduce would take after the last backward of the stage.
+    """
+
+    rule: str
+    exactness: str
+    step_bytes: float
+    all_reduce_bytes: float
+    all_reduce_s: float
+
+
+def rule_name(stage: "PlannedStage") -> str:
+    """Return the rule of a stage as text."""
+    return USUAL.name if stage.sync is None else stage.sync.rule
+
+
+def sync_words(stage: "PlannedStage") -> str:
+    """Say what a stage's rule moves and takes, and what an all-reduce would; "" where it is one."""
+    if stage.sync is None:
+        return ""
+    sync = stage.sync
+    memory = 0 if stage.memory is None else stage.memory.sync_bytes
+    return (
+        f"{sync.rule} ({sync.exactness}): {format_bytes(sync.step_bytes)} a replica and step, "
+        f"{format_seconds(stage.all_reduce_s)} after the last backward"
+        + (f", {format_bytes(memory)} held besides" if memory else "")
+        + f"; all-reduce {format_bytes(sync.all_reduce_bytes)}, {format_seconds(sync.all_reduce_s)}"
+    )
+
+
+def sync_document(stage: "PlannedStage") -> dict[str, Any] | None:
+    """Return what JSON documents have of a stage's rule; None where it is an all-reduce."""
+    if stage.sync is None:
+        return None
+    held = 0 if stage.memory is None else stage.memory.sync_bytes
+    return {**asdict(stage.sync), "exposed_s": stage.all_reduce_s, "held_bytes": held}
+
+
+def rules_words(stages: "Sequence[PlannedStage]") -> str:
+    """Say which stages have which rule, and what it comes to; "" where all have all-reduce."""
+    return "; ".join(f"stage {stage.index}: {sync_words(stage)}" for stage in stages if stage.sync is not None)

@@ -1,0 +1,142 @@
+"""What every rank has of its own in a checkpoint: gradients not sent yet; weights and optimiser where it steps alone.
+
+::
+
+    own-0.safetensors     residual:fc.weight          of topk: what rank 0 has not sent
+    own-1.safetensors     weight:fc.weight            of local: the weights of rank 1, between two means
+                          optimizer:exp_avg:fc.weight and what its optimiser knows
+
+Where a parameter has as many replicas as before, each goes on with its own. Else the residuals of all are added up and
+divided evenly, so that nothing is lost, and replicas that stepped alone begin at the mean of their weights, which is
+what the checkpoint has as weights, with the first one's optimiser.
+
+Left out: what rules make of it (``runtime/sync/``); the files of stages (``checkpoint_format.py``).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.escape import printable
+from heterps_compile.runtime.sync.capabilities import capabilities_of
+from heterps_compile.sync_rules.rule_text import rule_text
+
+from .checkpoint_format import check_some, open_tensors, write_tensors
+from .checkpoint_state import RunState
+from .optimizer_state import OptimizerState, take_state
+from .prepare import Prepared
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from heterps_compile.runtime.pipeline.replica_state import SharedState
+
+_NAME = "own-{rank}.safetensors"
+_FILES = re.compile(r"own-(\d{1,9})\.safetensors", re.ASCII)
+_RESIDUAL, _OPTIMIZER = "residual", "optimizer"
+
+
+def keeps_own_state(prepared: Prepared, start: RunState | None) -> bool:
+    """Tell whether ranks of a run write files of their own into checkpoints: all of them, or none.
+
+    Args:
+        prepared: The run.
+        start: What it goes on from; what that has is kept until it is used.
+    """
+    layout, rules = prepared.layout, prepared.sync
+    now = any(len(layout.ranks_of(i)) > 1 and capabilities_of(rule).keeps_state for i, rule in enumerate(rules))
+    return now or (start is not None and bool(_files_of(start)))
+
+
+def _files_of(state: RunState) -> list[str]:
+    """Return the files of ranks in a checkpoint, rank by rank."""
+    found = [(int(match[1]), name) for name in state.files or () if (match := _FILES.fullmatch(name))]
+    return [name for _, name in sorted(found)]
+
+
+def take_own_state(shared: "SharedState", optimizer: "Optimizer | None") -> "dict[str, Tensor]":
+    """Return what this rank has of its own, by kind and name."""
+    found = shared.rule_state()
+    alone = shared.parameters_alone
+    if optimizer is not None and alone:
+        known = take_state(optimizer, list(alone.items()))
+        found |= {f"{_OPTIMIZER}:{key}": tensor for key, tensor in known.tensors.items()}
+    return found
+
+
+def write_own_state(folder: Path, rank: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Write it into a step's folder that is being built; return the SHA-256 of its file.
+
+    Raises:
+        RunError: where the disk is full or the folder cannot be written.
+    """
+    return write_tensors(folder, _NAME.format(rank=rank), tensors)
+
+
+def restore_own_state(checkpoint: Path, state: RunState, shared: "SharedState") -> "dict[str, Tensor]":
+    """Give the rules of this rank what is theirs, and return what its optimiser had of its own, by kind and name.
+
+    Raises:
+        RunError: where a file is damaged, or something would be lost.
+    """
+    held = shared.places()
+    by_rank = []
+    for name in _files_of(state):
+        check_some(checkpoint, state, [name])
+        by_rank.append(open_tensors(checkpoint / name, lambda key: _parameter_of(key) in held))
+    of_rules: dict[str, Tensor] = {}
+    for key in dict.fromkeys(key for tensors in by_rank for key in tensors):
+        place, count = held[_parameter_of(key)]
+        found = [tensors[key] for tensors in by_rank if key in tensors]
+        if len(found) == count:
+            of_rules[key] = found[place]
+        elif key.startswith(f"{_RESIDUAL}:"):
+            total = found[0].clone()
+            for other in found[1:]:
+                total += other
+            of_rules[key] = total / count
+    shared.load_rule_state(of_rules)
+    alone = shared.parameters_alone
+    own = {key.partition(":")[2]: tensor for key, tensor in of_rules.items() if key.startswith(f"{_OPTIMIZER}:")}
+    return {key: tensor for key, tensor in own.items() if key.partition(":")[2] in alone}
+
+
+def _parameter_of(key: str) -> str:
+    kind, _, name = key.partition(":")
+    return name.partition(":")[2] if kind == _OPTIMIZER else name
+
+
+def with_own(known: OptimizerState, own: "Mapping[str, Tensor]") -> OptimizerState:
+    """Return the state of an optimiser with what a rank had of its own in place of the first replica's."""
+    return replace(known, tensors={**known.tensors, **own})
+
+
+def rules_to_keep(prepared: Prepared) -> tuple[tuple[str, int], ...]:
+    """Return rule and replicas of every stage, as a checkpoint keeps them."""
+    layout = prepared.layout
+    return tuple((rule_text(rule), len(layout.ranks_of(index))) for index, rule in enumerate(prepared.sync))
+
+
+def own_state_notes(found: Path, state: RunState, prepared: Prepared, *, resumes: bool) -> list[str]:
+    """Say what becomes of what ranks had of their own, where it does not just go on."""
+    name, now = printable(found.name), rules_to_keep(prepared)
+    then = state.sync
+    notes = []
+    texts = [list(dict.fromkeys(text for text, replicas in rules if replicas > 1)) for rules in (then, now)]
+    if resumes and then and texts[0] and texts[0] != texts[1]:
+        goes_on = ", ".join(texts[1]) or "one replica in every stage"
+        notes.append(f"replicas agreed by {', '.join(texts[0])} in {name}, and the run goes on with {goes_on}")
+    if not _files_of(state):
+        return notes
+    if not resumes:
+        return [f"{name} has a state of each rank (gradients not sent yet, or weights of its own), which is left"]
+    if [replicas for _, replicas in then] != [replicas for _, replicas in now]:
+        notes.append(
+            f"{name} is of {', '.join(str(replicas) for _, replicas in then)} replicas, the run has "
+            f"{', '.join(str(replicas) for _, replicas in now)}: gradients that were not sent yet are added up and "
+            f"divided evenly; replicas that stepped alone begin at their mean, with the first one's optimiser"
+        )
+    return notes

@@ -1,0 +1,40 @@
+"""The rule ``adasum``: gradients that point the same way are averaged, those at right angles summed.
+
+Two gradients a and b become (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, and replicas are combined in pairs of pairs.
+Every replica gathers all gradients and combines them in the same order, so that all have the same bits: with k replicas
+and S bytes each sends (k - 1) S, which is k / 2 times what an all-reduce sends.
+
+Left out: recursive halving, which sends 2 (k - 1) / k S for powers of two and leaves replicas that are none aside.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+
+
+@dataclass(frozen=True, slots=True)
+class Adasum(SyncRule):
+    """Combine gradients by the angles between them."""
+
+    name: ClassVar[str] = "adasum"
+    example: ClassVar[str] = "adasum"
+    source: ClassVar[str] = "Maleki et al., arXiv 2006.02924"
+
+    @property
+    def exactness(self) -> Exactness:
+        """Return that the step is another one: what gradients have in common counts once."""
+        return ANY
+
+    def exchange(self, group: SyncGroup) -> Exchange:
+        """Return an all-gather of the gradients in one ring."""
+        if not group.agrees:
+            return NOTHING
+        network, others = group.network, group.replicas - 1
+        sent_bytes = group.replicas * others * group.gradient_bytes
+        between = group.machines > 1
+        slowest_s = network.seconds_per_byte if between else network.inner_seconds_per_byte
+        slowest_s = slowest_s if group.inside > 1 or between else 0.0
+        card_bytes = float(others * group.gradient_bytes) if between else 0.0
+        hops_s = others * (network.latency_s if between else network.inner_latency_s)
+        return Exchange(sent_bytes, card_bytes, others * group.gradient_bytes * slowest_s, hops_s)

@@ -1,0 +1,69 @@
+"""The rules by name.
+
+A third party adds one as an entry point of the group ``heterps_compile.sync_rules``: its name, and a subclass of
+:class:`~.rule.SyncRule` of that name, a frozen dataclass. The names here cannot be taken. What runs it is found in the
+same way (``runtime/sync/``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
+
+from heterps_compile.errors import PlugInError, UnknownNameError
+from heterps_compile.plug_ins import load_plug_in, shown
+
+from .adasum import Adasum
+from .all_reduce_rule import AllReduce
+from .local_steps import LocalSteps
+from .rule import SyncRule
+from .shadow import Shadow
+from .through_servers import Servers
+from .topk import TopK
+
+ENTRY_POINT_GROUP = "heterps_compile.sync_rules"
+
+RULES: Mapping[str, type[SyncRule]] = MappingProxyType(
+    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps)}
+)
+"""Ours, the default first."""
+
+ALIASES: Mapping[str, str] = MappingProxyType({"parameter-server": Servers.name})
+"""Names that earlier versions had."""
+
+USUAL = AllReduce()
+"""The rule of a stage for which none is asked."""
+
+
+COMPARED: tuple[SyncRule, ...] = (USUAL, TopK(0.01), LocalSteps(4), Adasum(), Shadow(5), Servers())
+"""Every rule with options that are usual: what ``sync`` compares, and what the planner chooses from with ``auto``,
+but for those that need servers."""
+
+
+def find_rule(name: str) -> type[SyncRule]:
+    """Return the type of the rule of a name.
+
+    Raises:
+        UnknownNameError: with the known names, those of third parties included, and the nearest.
+        PlugInError: where a third party's does not load, or is no rule of that name.
+    """
+    name = ALIASES.get(name, name)
+    if name in RULES:
+        return RULES[name]
+    others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in others:
+        raise UnknownNameError("synchronisation rule", name, [*RULES, *sorted(others)])
+    return _checked(others[name])
+
+
+def _checked(entry: EntryPoint) -> type[SyncRule]:
+    found: Any = load_plug_in(entry)
+    if not (isinstance(found, type) and issubclass(found, SyncRule) and is_dataclass(found)):
+        raise PlugInError(f"{shown(entry)} is no frozen dataclass that inherits SyncRule; mend or uninstall it")
+    if getattr(found, "name", None) != entry.name:
+        raise PlugInError(
+            f"{shown(entry)} gives the rule {getattr(found, 'name', None)!r}; both must have one name; mend or "
+            f"uninstall it"
+        )
+    return found

@@ -1,0 +1,91 @@
+"""The rule ``topk``: of each replica's gradient the values of largest magnitude, and their places, go to all others.
+
+Legend: n elements of one dtype, density d, K = max(1, round(d n)) values with an index each, 8 bytes a pair (int32 and
+float32). In a ring all-gather every pair goes to k - 1 others, so that a replica sends (k - 1) 8 K. A dense all-reduce
+sends 2 (k - 1) / k 4 n: topk sends less where d < 1 / k, which follows from the two and stands nowhere else.
+
+Where u' replicas share a machine, they divide the gradient among themselves first (HiTopKComm of the paper): a
+reduce-scatter inside, the largest K / u' of each shard, an all-gather of pairs among the m machines for every shard,
+and an all-gather of the dense shards inside::
+
+    inside    2 (u' - 1) / u' 4 n      of every replica
+    between   (m - 1) 8 K              of every machine's card, over its u' replicas
+
+What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step.
+
+Left out: what selecting takes the processor.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from heterps_compile.errors import InputError
+
+from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+
+PAIR_BYTES = 8
+"""Of one value in float32 and its index in int32."""
+_MOST_ELEMENTS = 2**31 - 1  # that an int32 can count
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(SyncRule):
+    """Exchange the values of largest magnitude.
+
+    Attributes:
+        density: Part of the values that is sent, above 0 and at most 1.
+        selection: ``exact`` sorts; ``threshold`` bisects for the magnitude above which there are so many.
+        feedback: Whether what is not sent is added to the next step's gradient.
+    """
+
+    density: float
+    selection: Literal["threshold", "exact"] = "threshold"
+    feedback: bool = True
+
+    name: ClassVar[str] = "topk"
+    example: ClassVar[str] = "topk(density=0.01)"
+    source: ClassVar[str] = "Shi et al., MLSys 2021, arXiv 2010.10458"
+
+    def __post_init__(self) -> None:
+        """Refuse a density that is no part.
+
+        Raises:
+            InputError: where it is not above 0 and at most 1.
+        """
+        if not 0 < self.density <= 1:
+            raise InputError(
+                f"the density of topk is {self.density:g}; it must be above 0 and at most 1, such as {self.example}"
+            )
+
+    @property
+    def exactness(self) -> Exactness:
+        """Return whether what is left out comes later."""
+        return BOUNDED if self.feedback else ANY
+
+    def kept(self, elements: int) -> int:
+        """Return K, the values that are sent of so many; at least one."""
+        return min(elements, max(1, round(self.density * elements)))
+
+    def exchange(self, group: SyncGroup) -> Exchange:
+        """Return the all-gather of values and indices, inside machines after a reduce-scatter."""
+        if not group.agrees:
+            return NOTHING
+        network, inside, machines = group.network, group.inside, group.machines
+        pairs_bytes = sum(PAIR_BYTES * self.kept(buffer.elements) for buffer in group.gradients)
+        card_bytes = (machines - 1) * pairs_bytes
+        dense_bytes = group.gradient_bytes * 2 * (inside - 1) / inside  # of one replica, inside
+        sent_bytes = 2 * (group.replicas - machines) * group.gradient_bytes + machines * card_bytes
+        hops_s = 2 * (inside - 1) * network.inner_latency_s + (machines - 1) * network.latency_s
+        bytes_s = dense_bytes * network.inner_seconds_per_byte + card_bytes * network.seconds_per_byte
+        return Exchange(sent_bytes, card_bytes, bytes_s, hops_s)
+
+    def extra_bytes(self, group: SyncGroup) -> int:
+        """Return the bytes of what is kept for the next step, in float32."""
+        return 4 * sum(buffer.elements for buffer in group.gradients) if self.feedback and group.agrees else 0
+
+    def refusal(self, group: SyncGroup) -> str:
+        """Refuse more elements than an index can count."""
+        most = max((buffer.elements for buffer in group.gradients), default=0)
+        if most <= _MOST_ELEMENTS:
+            return ""
+        return f"topk counts elements in 32 bits, up to {_MOST_ELEMENTS:,}, and {most:,} lie in one buffer"

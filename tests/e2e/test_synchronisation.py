@@ -1,0 +1,205 @@
+"""``run --sync``: replicas agree by rules, runs go on with them to the bit, also after a process was killed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from commands import heterps
+from safetensors.torch import load_file
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    LEARNING_RATE,
+    MICRO_BATCH,
+    MICRO_BATCHES,
+    MOMENTUM,
+    largest_difference,
+    model,
+    samples,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
+
+pytestmark = pytest.mark.slow
+
+STEPS = 7
+RULES = ("topk(density=0.1)", "adasum", "local(steps=3)")
+KILLED = """
+import os, pathlib, signal
+
+def on_step(report):
+    mark = pathlib.Path("{mark}")
+    if report.step == 5 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder, stages=1)
+    write_ctrdnn(folder, stages=2)
+    return folder
+
+
+def train(folder, *words, stages=1, steps=STEPS, replicas="2"):
+    size = ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", replicas)
+    data = ("--data", DATA, "--steps", str(steps))
+    run = heterps(
+        *("run", f"model{stages}.heterps", "--train", "train.py", *data, *size, *words), cwd=folder, OMP_NUM_THREADS="1"
+    )
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+def files_of(checkpoint: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {file.name: load_file(file) for file in sorted(checkpoint.glob("*.safetensors"))}
+
+
+def assert_same_bits(ours: Path, theirs: Path) -> None:
+    one, other = files_of(ours), files_of(theirs)
+    assert one.keys() == other.keys()
+    for name, tensors in one.items():
+        assert tensors.keys() == other[name].keys()
+        assert all(torch.equal(tensor, other[name][key]) for key, tensor in tensors.items()), name
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_that_is_stopped_or_killed_goes_on_to_the_bit(written, tmp_path, rule):
+    sync, last = ("--sync", rule, "-q"), f"step-{STEPS:06d}"
+    train(written, *sync, "--checkpoint", str(tmp_path / "whole"))
+    for steps in (4, STEPS):
+        train(written, *sync, "--checkpoint", str(tmp_path / "parts"), "--resume", steps=steps)
+    assert_same_bits(tmp_path / "parts" / last, tmp_path / "whole" / last)
+    killed = (written / "train.py").read_text() + KILLED.format(mark=tmp_path / "killed")
+    (tmp_path / "killed.py").write_text(killed)
+    often = ("--checkpoint", str(tmp_path / "killed_ck"), "--every", "2", "--restarts", "1")
+    run = train(written, *sync, *often, "--train", str(tmp_path / "killed.py"))
+    assert (tmp_path / "killed").exists()
+    assert "restart 1 of 1, from step-000004" in run.stderr
+    assert_same_bits(tmp_path / "killed_ck" / last, tmp_path / "whole" / last)
+
+
+def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):
+    words = ("--sync", "topk(density=1)", "--speeds", "3,1;1", "--checkpoint", str(tmp_path / "ck"))
+    run = train(written, *words, stages=2, replicas="2,1")
+    assert "the 2 replicas of stage 0 agree by topk(density=1.0) (planned: all-reduce)" in run.stderr
+    assert "stage 1 has one replica, which agrees with nobody: topk(density=1.0) changes nothing there" in run.stderr
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+
+
+def local_in_one_process(steps: int, every: int) -> dict[str, torch.Tensor]:
+    """Train two models on the micro-batches of two replicas, and take their mean; return the mean at the end."""
+    torch.set_num_threads(1)
+    replicas = [model()[0].train() for _ in range(2)]
+    optimizers = [torch.optim.SGD(one.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM) for one in replicas]
+
+    def mean() -> dict[str, torch.Tensor]:
+        first, second = (one.state_dict() for one in replicas)
+        return {name: (first[name] + second[name]) / 2 for name in first}
+
+    for step in range(steps):
+        for place, (one, optimizer) in enumerate(zip(replicas, optimizers, strict=True)):
+            optimizer.zero_grad()
+            for micro_batch in range(place, MICRO_BATCHES, 2):
+                batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
+                outputs = one(batch["sparse"], batch["dense"])
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, batch["label"])
+                (loss / (MICRO_BATCHES / 2)).backward()
+            optimizer.step()
+        if (step + 1) % every == 0:
+            for one, state in [(one, mean()) for one in replicas]:
+                one.load_state_dict(state)
+    return mean()
+
+
+def test_a_checkpoint_between_two_averages_has_their_mean_and_goes_on_with_one_replica(written, tmp_path):
+    words = ("--sync", "local(steps=3)", "--checkpoint", str(tmp_path / "ck"))
+    train(written, *words)
+    checkpoint = tmp_path / "ck" / f"step-{STEPS:06d}"
+    assert largest_difference(weights_in(checkpoint), local_in_one_process(STEPS, 3)) < 1e-6
+    own = [load_file(checkpoint / f"own-{rank}.safetensors") for rank in range(2)]
+    name = next(key for key in own[0] if key.startswith("weight:") and "tables" not in key)
+    mean = weights_in(checkpoint)[name.removeprefix("weight:")]
+    assert not torch.equal(own[0][name], own[1][name])
+    assert torch.allclose((own[0][name] + own[1][name]) / 2, mean, atol=1e-7)
+    run = train(written, *words, "--resume", steps=STEPS + 1, replicas="1")
+    assert "replicas that stepped alone begin at their mean, with the first one's optimiser" in run.stderr
+
+
+@pytest.mark.parametrize("rule", ["all-reduce", "topk(density=0.1)", "adasum", "local(steps=3)"])
+def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
+    train(written, "--sync", rule, "--log", str(tmp_path / "log.jsonl"), "-q")
+    elements = sum(parameter.numel() for parameter in model()[0].parameters())
+    buffers, asked = (FlatBuffer(elements),), parse_rule(rule)
+    expected = asked.exchange(SyncGroup(2, buffers, buffers)).sent_bytes
+    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    if rule.startswith("local"):  # an average is counted with the step after it
+        assert told == [0, 0, 0, expected, 0, 0, expected]
+    else:
+        assert told == [expected] * STEPS
+
+
+@pytest.mark.parametrize("rule", ["average", "easgd", "bmuf"])
+def test_replicas_that_are_brought_together_beside_the_training_go_on_and_tell_how_far_they_are_apart(
+    written, tmp_path, rule
+):
+    words = ("--sync", f"shadow(every=1, rule={rule})", "--checkpoint", str(tmp_path / "ck"), "--resume", "-q")
+    train(written, *words, steps=20)
+    train(written, *words, "--log", str(tmp_path / "log.jsonl"), steps=60)
+    checkpoint = tmp_path / "ck" / "step-000060"
+    own = [load_file(checkpoint / f"own-{rank}.safetensors") for rank in range(2)]
+    kinds = {key.partition(":")[0] for key in own[0]}
+    assert (
+        kinds == {"weight", "optimizer"} | {"average": set(), "easgd": {"centre"}, "bmuf": {"centre", "velocity"}}[rule]
+    )
+    for name, mean in weights_in(checkpoint).items():
+        both = [tensors[f"weight:{name}"] for tensors in own]
+        assert torch.allclose((both[0] + both[1]) / 2, mean, atol=1e-6)
+    gaps = [json.loads(line)["replica_gap"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert any(gap.get("0", 0) > 0 for gap in gaps)
+    assert all(gap.get("0", 0) < 0.5 for gap in gaps)
+
+
+VALIDATED = """
+import torch
+
+def validation_data():
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        ids = torch.randint(0, 50, (4, 3), generator=generator)
+        label = torch.randint(0, 2, (4,), generator=generator).float()
+        yield {"sparse": ids, "dense": torch.randn(4, 13, generator=generator), "label": label}
+"""
+
+
+@pytest.mark.parametrize("rule", ["local(steps=4)", "shadow(every=2)"])
+def test_a_validation_is_of_the_mean_of_replicas_that_differ(written, tmp_path, rule):
+    (tmp_path / "train.py").write_text((written / "train.py").read_text() + VALIDATED)
+    words = ("--sync", rule, "--checkpoint", str(tmp_path / "ck"), "--log", str(tmp_path / "log.jsonl"), "-q")
+    train(written, *words, "--train", str(tmp_path / "train.py"), "--validate-every", "5", steps=5)
+    (told,) = [
+        line["validation"]["loss"]
+        for line in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+        if "validation" in line
+    ]
+    known: dict[str, Callable[[], Iterator[dict[str, torch.Tensor]]]] = {}
+    exec(VALIDATED, known)  # noqa: S102 - the text above
+    whole = model()[0].eval()
+    whole.load_state_dict(weights_in(tmp_path / "ck" / "step-000005"))
+    with torch.no_grad():
+        losses = [
+            torch.nn.functional.binary_cross_entropy_with_logits(whole(batch["sparse"], batch["dense"]), batch["label"])
+            for batch in known["validation_data"]()
+        ]
+    assert told == pytest.approx(float(sum(losses) / len(losses)), rel=1e-6)
+    own = [load_file(tmp_path / "ck" / "step-000005" / f"own-{rank}.safetensors") for rank in range(2)]
+    assert any(not torch.equal(own[0][key], own[1][key]) for key in own[0] if key.startswith("weight:"))

@@ -1,0 +1,182 @@
+"""Which stage has which rule: asked for, or the one with which the step is the shortest."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from agreeing import BATCH, GRADIENT_BYTES, agreeing, pool
+
+import heterps_compile
+from heterps_compile.errors import InfeasibleError, InputError, PlanError, UnknownNameError
+from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan.request import Request, make_request
+from heterps_compile.plan_diff.fail_on import met, parse_criteria
+from heterps_compile.plan_diff.sentences import sentences
+from heterps_compile.sync_rules import rules
+from heterps_compile.sync_rules.topk import TopK
+
+
+@cache
+def plan(sync: str = "all-reduce", allow: str = "exact") -> Plan:
+    return agreeing(synchronisation=sync, allow=allow)
+
+
+def rule(made: Plan) -> str:
+    [stage] = made.stages
+    return "all-reduce" if stage.sync is None else stage.sync.rule
+
+
+def test_a_rule_that_is_asked_for_takes_the_place_of_the_all_reduce():
+    """4 replicas: 3 x 8 bytes a pair, of 20,972 pairs; an all-reduce sends 2 x 3/4 of 8 MiB."""
+    plain, made = plan(), plan("topk(density=0.01)")
+    [stage], [before] = made.stages, plain.stages
+    assert (stage.replicas, before.replicas, before.sync) == (4, 4, None)
+    kept = round(0.01 * 2 * 1024 * 1024)
+    assert stage.sync is not None
+    assert (stage.sync.rule, stage.sync.exactness) == ("topk(density=0.01)", "bounded")
+    assert stage.sync.step_bytes == 3 * 8 * kept
+    assert stage.sync.all_reduce_bytes == 2 * 3 / 4 * GRADIENT_BYTES
+    assert stage.sync.all_reduce_s == before.all_reduce_s
+    assert stage.sync_s == pytest.approx(3 * 8 * kept / 4e9)
+    assert stage.sync_hops_s == pytest.approx(3 * 2e-5)
+    assert stage.data_s == pytest.approx(before.data_s - before.sync_s + stage.sync_s)
+    assert stage.memory is not None
+    assert stage.memory.sync_bytes == GRADIENT_BYTES  # what was not sent, in float32
+    saved_s = before.all_reduce_s - stage.all_reduce_s
+    assert made.schedule.step_s == pytest.approx(plain.schedule.step_s - saved_s)
+
+
+def test_an_all_reduce_everywhere_changes_nothing_by_a_bit():
+    for same in ("all-reduce", "*=all-reduce", "auto"):
+        made = replace(plan(same), request=plan().request, notes=plan().notes, hashes=plan().hashes, other=plan().other)
+        assert replace(made, search_s=0.0, evaluations=0) == replace(plan(), search_s=0.0, evaluations=0)
+
+
+def test_the_hash_of_the_options_is_that_of_plans_before_rules():
+    usual = Request(mode="training")
+    assert "allow" in usual.asked()
+    assert '"allow"' not in to_json(plan())
+    bounded = make_request("USD", mode="training", synchronisation="auto", allow="bounded")
+    import agreeing as made  # noqa: PLC0415 - the graph alone
+
+    hashes = [make_hashes(made.graph(), pool(), each)["options"] for each in (usual, bounded)]
+    assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("allow", "chosen"), [("exact", "all-reduce"), ("bounded", "topk(density=0.01)"), ("any", "shadow(every=5)")]
+)
+def test_the_planner_takes_the_allowed_rule_with_the_shortest_step(allow, chosen):
+    made = plan("auto", allow)
+    assert rule(made) == chosen
+    assert made.schedule.step_s <= plan().schedule.step_s
+
+
+@pytest.mark.parametrize(("density", "chosen"), [(0.24, "topk(density=0.24)"), (0.26, "all-reduce")])
+def test_the_planner_switches_where_the_density_is_one_over_the_machines(monkeypatch, density, chosen):
+    """4 replicas, each a machine; without latency, so that bytes alone decide."""
+    monkeypatch.setattr("heterps_compile.passes.rules_of_stages.COMPARED", (rules.USUAL, TopK(density)))
+    made = agreeing(pool(network_latency_s=0.0), synchronisation="auto", allow="bounded")
+    assert made.stages[0].replicas == 4
+    assert rule(made) == chosen
+
+
+def test_a_rule_that_does_not_shorten_the_step_leaves_the_all_reduce(monkeypatch):
+    monkeypatch.setattr("heterps_compile.passes.rules_of_stages.COMPARED", (TopK(1.0), rules.USUAL))
+    assert rule(agreeing(synchronisation="auto", allow="any")) == "all-reduce"
+
+
+def test_no_bound_is_claimed_for_rules_that_came_after_the_placement():
+    made = plan("topk(density=0.01)")
+    assert (made.bound, made.bound_of_all_orders, made.steady_bound) == (0.0, 0.0, 0.0)
+    assert made.value < plan().bound  # so that the bound with all-reduce would have been wrong
+    [note] = [note for note in made.notes if "no bound is proven with these rules" in note]
+    assert "with an all-reduce in every stage none is better than" in note
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"synchronisation": "topk(density=2)"}, InputError, "the density of topk is 2"),
+        ({"synchronisation": "fc3=adasum"}, UnknownNameError, "did you mean 'fc[12]'"),
+        ({"synchronisation": "stage 4=adasum"}, UnknownNameError, "did you mean 'stage 0'"),
+        ({"synchronisation": "adasum", "mode": "inference"}, InputError, "--sync adasum is for training"),
+        ({"synchronisation": "adasum", "allow": "any"}, InputError, "--allow any is for --sync auto"),
+        ({"synchronisation": "auto", "allow": "all"}, UnknownNameError, "unknown class of synchronisation rules 'all'"),
+        ({"synchronisation": "adasum", "mixed_stages": True}, InputError, "are not planned together"),
+        ({"synchronisation": 7}, InputError, "the synchronisation is 7; give rules as text"),
+        ({"synchronisation": "adasum"}, InfeasibleError, "with --sync adasum the plan reaches"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(asked: dict[str, Any], error, message):
+    with pytest.raises(error, match=message):
+        agreeing(pool(1e9) if "reaches" in message else None, **{"min_throughput": 2.8e5, **asked})
+
+
+def test_a_rule_whose_memory_has_no_room_is_refused_and_not_chosen():
+    """Weights, gradients and Adam take 32 MiB and activations some more; a residual takes 8 MiB."""
+    [stage] = plan().stages
+    assert stage.memory is not None
+    small = pool(memory_bytes=float(stage.memory.total_bytes + 2**20))
+    assert rule(agreeing(small)) == "all-reduce"
+    with pytest.raises(
+        InfeasibleError, match=r"stage 0 needs .* with topk\(density=0.01\), of which 8 MiB are the rule's"
+    ):
+        agreeing(small, synchronisation="topk(density=0.01)")
+    assert rule(agreeing(small, synchronisation="auto", allow="bounded")) == "local(steps=4)"
+
+
+def test_servers_are_paid_and_their_old_name_goes_on_to_work():
+    steady = {"reading": "steady-state"}
+    new, old = agreeing(synchronisation="servers", **steady), agreeing(synchronisation="parameter-server", **steady)
+    assert old.request.synchronisation == "parameter-server"
+    assert (new.value, new.bound, new.parameter_servers) == (old.value, old.bound, old.parameter_servers)
+    assert new.parameter_servers.count > 0
+    assert (rule(new), rule(old)) == ("servers", "all-reduce")  # as plans of before have it
+    assert agreeing(synchronisation="fc1=servers, *=adasum", **steady).parameter_servers.count > 0
+
+
+def test_a_plan_with_rules_is_written_and_read_back():
+    made = plan("topk(density=0.01)")
+    text = to_json(made)
+    assert to_json(from_json(text, "plan.json")) == text
+    document = json.loads(text)
+    assert document["decisions"]["stages"][0]["sync"] == "topk(density=0.01)"
+    assert document["request"]["synchronisation"] == "topk(density=0.01)"
+    assert '"sync"' not in to_json(plan())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["decisions"]["stages"][0].update(sync="tokp(density=0.1)"), "did you mean 'topk'"),
+        (lambda d: d["decisions"]["stages"][0].update(sync="__import__('os')"), "is no synchronisation rule"),
+        (lambda d: d["decisions"]["stages"][0].pop("sync"), "left out, and estimates"),
+        (lambda d: d["estimates"]["stages"][0].pop("sync"), "left out, and decisions"),
+        (lambda d: d["estimates"]["stages"][0]["sync"].update(exactness="exact"), "'exact', and topk"),
+        (lambda d: d["request"].update(synchronisation="*=topk(density=7)"), "the density of topk is 7"),
+        (lambda d: d["request"].update(allow="some"), "allow"),
+    ],
+)
+def test_a_plan_whose_rules_make_no_sense_is_refused(change, message):
+    document = json.loads(to_json(plan("topk(density=0.01)")))
+    change(document)
+    with pytest.raises(PlanError, match=message):
+        from_json(json.dumps(document), "plan.json")
+
+
+def test_another_rule_is_a_decision_that_a_diff_tells_and_can_fail_on():
+    changes = heterps_compile.diff(plan(), plan("topk(density=0.01)"))
+    told = [sentence.text for sentence in sentences(changes, str) if sentence.kind == "rules"]
+    assert told == ["stage 0 agrees by topk(density=0.01), agreed by all-reduce"]
+    assert met(parse_criteria("rules,replicas"), changes) == ["rules"]
+    same = heterps_compile.diff(plan("topk(density=0.01)"), plan("topk(density=0.01)"))
+    assert same.is_empty
+
+
+def test_the_batch_of_the_model_is_the_one_that_was_meant():
+    assert plan().batch == BATCH

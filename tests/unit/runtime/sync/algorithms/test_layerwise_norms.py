@@ -1,0 +1,60 @@
+"""Norms of layers that are split over replicas."""
+
+import pytest
+import torch
+
+from heterps_compile.errors import InputError
+from heterps_compile.runtime.sync.algorithms.layerwise_norms import (
+    lamb_ratios,
+    lars_ratios,
+    shard_bounds,
+    squares_of_shard,
+)
+
+SIZES = [3, 0, 1000, 1, 77, 4096]
+
+
+def summed(flat: torch.Tensor, replicas: int) -> torch.Tensor:
+    return sum(squares_of_shard(flat, SIZES, replica, replicas) for replica in range(replicas))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 7, 64])
+def test_norms_of_shards_are_the_serial_ones(replicas):
+    """Wanted 1e-6; float64 sums of 4,096 squares differ by order alone."""
+    torch.manual_seed(0)
+    flat = torch.randn(sum(SIZES)) * 1e3
+    serial = torch.stack([part.double().norm() for part in flat.split(SIZES)])
+    torch.testing.assert_close(summed(flat, replicas).sqrt(), serial, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 8])
+def test_a_step_of_lars_and_lamb_is_the_serial_one(replicas):
+    torch.manual_seed(1)
+    weights, gradient = torch.randn(2, sum(SIZES))
+    lars = lars_ratios(summed(weights, replicas), summed(gradient, replicas), trust=0.02, decay=0.1)
+    lamb = lamb_ratios(summed(weights, replicas), summed(gradient, replicas))
+    for layer, (w, g) in enumerate(zip(weights.split(SIZES), gradient.split(SIZES), strict=True)):
+        if w.numel():
+            assert lars[layer].item() == pytest.approx(0.02 * (w.norm() / (g.norm() + 0.1 * w.norm())).item(), rel=1e-6)
+            assert lamb[layer].item() == pytest.approx((w.norm() / g.norm()).item(), rel=1e-6)
+
+
+def test_a_layer_of_zeros_steps_with_the_plain_rate():
+    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    for ratios in (lars_ratios, lamb_ratios):
+        assert [ratios(*pair).item() for pair in ((zero, one), (one, zero), (zero, zero))] == [1.0, 1.0, 1.0]
+
+
+def test_stretches_are_equal_and_leave_nothing_out():
+    bounds = [shard_bounds(10, replica, 3) for replica in range(3)]
+    assert bounds == [(0, 3), (3, 6), (6, 10)]
+    squares = [squares_of_shard(torch.arange(6.0), [1, 2, 3], replica, 2).tolist() for replica in range(2)]
+    assert squares == [[0.0, 5.0, 0.0], [0.0, 0.0, 50.0]]
+
+
+def test_what_does_not_split_is_refused():
+    with pytest.raises(InputError, match="layers of 3 entries in all do not split"):
+        squares_of_shard(torch.zeros(2), [3], 0, 1)
+    with pytest.raises(InputError, match="no replica 2 of 2"):
+        squares_of_shard(torch.zeros(2), [2], 2, 2)
+    assert squares_of_shard(torch.zeros(0), [], 0, 1).tolist() == []

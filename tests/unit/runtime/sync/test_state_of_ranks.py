@@ -1,0 +1,157 @@
+"""What ranks have of their own goes through checkpoints, to as many replicas or others, and nothing of it is lost."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hand_made import BATCH, MICRO_BATCHES, HandMade, plan_of, reader
+from plans import PLAN
+from ranks import run_ranks
+from torch import Tensor
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
+from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.launch.own_state import (
+    keeps_own_state,
+    own_state_notes,
+    restore_own_state,
+    take_own_state,
+    write_own_state,
+)
+from heterps_compile.runtime.launch.prepare import Prepared, places_of
+from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
+from heterps_compile.sync_rules.assignment import parse_rule
+
+RATE = 0.5
+STEPS = 2
+TOPK = "topk(density=0.1)"
+WAYS: dict[str, Sequence[tuple[int, str]]] = {
+    "as many": ((2, TOPK), (2, TOPK), (2, "all-reduce")),
+    "more, then one": ((2, TOPK), (3, TOPK), (1, "all-reduce")),
+    "fewer": ((3, TOPK), (2, TOPK), (3, "all-reduce")),
+    "none": ((1, TOPK), (3, "all-reduce"), (2, "all-reduce")),
+}
+"""Replicas and rule of parts of a training, each of which goes on from the one before."""
+
+
+def linear_stage() -> HandMade:
+    """Return a stage whose gradients do not depend on its weights, with a loss that is linear in them too."""
+    return HandMade("x", "y", lambda stage, x: (x @ stage.weight,))
+
+
+def linear_loss(outputs: Sequence[Any], columns: dict[str, Tensor]) -> Tensor:
+    return (outputs[0].sum(1) * columns["label"]).mean()
+
+
+def layout_of(replicas: int) -> Layout:
+    shape = StepShape(schedule="1f1b", micro_batches=MICRO_BATCHES, batch=BATCH)
+    return make_layout(plan_of([linear_stage()], "y"), training=True, replicas=[replicas], step=shape)
+
+
+def train(rank: int, way: Sequence[tuple[int, str]], folder: Path) -> list[float]:
+    """Train part after part, each in new objects with what the one before left in files; return the weights."""
+    import torch.distributed as dist  # noqa: PLC0415 - in the ranks alone
+
+    weights: Tensor | None = None
+    for part, (replicas, rule) in enumerate(way):
+        checkpoint = folder / f"step-{part:06d}"
+        if rank < replicas:
+            stage = linear_stage()
+            parts = RankParts(plan_of([stage], "y"), layout_of(replicas), rank, {0: stage}, tied={})
+            engine = Engine(parts, StepOptions(linear_loss, sync=(parse_rule(rule),)))
+            assert engine.shared is not None
+            if part:
+                restore_own_state(checkpoint, read_state(checkpoint), engine.shared)
+                with torch.no_grad():
+                    stage.weight.copy_(torch.load(folder / f"weights-{part}.pt"))
+            optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
+            for step in range(STEPS * part, STEPS * (part + 1)):
+                engine.train_step(step, reader(step, []))
+                optimizer.step()
+                engine.shared.after_update(step, is_skipped=False)
+            engine.finish()
+            following = folder / f"step-{part + 1:06d}"
+            following.mkdir(exist_ok=True)
+            write_own_state(following, rank, take_own_state(engine.shared, optimizer))
+            weights = stage.weight.detach().clone()
+            if rank == 0:
+                torch.save(weights, folder / f"weights-{part + 1}.pt")
+        dist.barrier()
+        if rank == 0:
+            write_state(folder / f"step-{part + 1:06d}", RunState(part + 1, 0, BATCH, 0, "m", "p", (0,)))
+        dist.barrier()
+    return [] if weights is None else weights.flatten().tolist()
+
+
+def in_group(rank: int, folder: Path) -> dict[str, list[float]]:
+    found = {}
+    for name, way in WAYS.items():
+        if rank == 0:
+            (folder / name).mkdir()
+        found[name] = train(rank, way, folder / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> dict[str, list[float]]:
+    return run_ranks(in_group, 3, tmp_path_factory.mktemp("parts"), timeout_s=60)[0]
+
+
+@pytest.mark.slow  # twelve engines in three processes
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_the_replicas_all_gradients_are_stepped_on_in_the_end(weights, way):
+    stage = linear_stage()
+    expected = stage.weight.detach().clone()
+    for step in range(STEPS * len(WAYS[way])):
+        for i in range(MICRO_BATCHES):
+            columns = dict(reader(step, [])(i, ("*",)))
+            stage.weight.grad = None
+            linear_loss(stage(columns["x"]), columns).backward()
+            assert stage.weight.grad is not None
+            expected -= RATE * stage.weight.grad / MICRO_BATCHES
+    assert torch.allclose(torch.tensor(weights[way]).view(4, 4), expected, atol=1e-5)
+
+
+def prepared(replicas: int, rule: str) -> Prepared:
+    layout = layout_of(replicas)
+    return Prepared(Path("m"), PLAN, "p", layout, places_of(layout), sync=(parse_rule(rule),))
+
+
+def test_ranks_write_files_of_their_own_where_a_rule_has_a_state_or_one_is_left():
+    assert keeps_own_state(prepared(2, TOPK), None)
+    assert keeps_own_state(prepared(2, "local(steps=2)"), None)
+    assert not keeps_own_state(prepared(1, TOPK), None)
+    assert not keeps_own_state(prepared(2, "all-reduce"), None)
+    left = RunState(2, 8, 4, 0, "m", "p", (0,), files={"own-0.safetensors": "0" * 64})
+    assert keeps_own_state(prepared(2, "all-reduce"), left)
+
+
+def test_what_does_not_just_go_on_is_told():
+    files = {"own-0.safetensors": "0" * 64, "own-1.safetensors": "0" * 64}
+    state = RunState(2, 8, 4, 0, "m", "p", (0,), files=files, sync=((TOPK, 2),))
+    found = Path("ck/step-000002")
+    assert own_state_notes(found, state, prepared(2, TOPK), resumes=True) == []
+    (other,) = own_state_notes(found, state, prepared(2, "all-reduce"), resumes=True)
+    assert other == f"replicas agreed by {TOPK} in step-000002, and the run goes on with all-reduce"
+    (wider,) = own_state_notes(found, state, prepared(3, TOPK), resumes=True)
+    assert wider.startswith("step-000002 is of 2 replicas, the run has 3: gradients that were not sent yet are added")
+    (left,) = own_state_notes(found, state, prepared(2, TOPK), resumes=False)
+    assert left == "step-000002 has a state of each rank (gradients not sent yet, or weights of its own), which is left"
+    earlier = RunState(2, 8, 4, 0, "m", "p", (0,))
+    assert own_state_notes(found, earlier, prepared(2, TOPK), resumes=True) == []
+
+
+@pytest.mark.parametrize("content", ['"topk"', '[["topk", 0]]', '[["topk"]]', "[[1, 2]]", '[["topk", true]]'])
+def test_rules_that_are_none_are_damage(tmp_path, content):
+    state = RunState(2, 8, 4, 0, "m", "p", (0,), sync=((TOPK, 2),))
+    write_state(tmp_path, state)
+    assert read_state(tmp_path).sync == ((TOPK, 2),)
+    write_state(tmp_path, RunState(2, 8, 4, 0, "m", "p", (0,), sync=json.loads(content)))
+    with pytest.raises(RunError, match=r"damaged \(its synchronisation rules are none\)"):
+        read_state(tmp_path)

@@ -1,0 +1,266 @@
+"""Rules are read and printed by the types of their fields; what they move is what their messages carry, counted."""
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from heterps_compile.errors import HeterpsError, InputError, PlugInError, UnknownNameError
+from heterps_compile.sync_rules import rules
+from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.all_reduce_rule import AllReduce
+from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
+from heterps_compile.sync_rules.local_steps import LocalSteps
+from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule, allowed_classes
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import RULES, find_rule
+from heterps_compile.sync_rules.shadow import Shadow
+from heterps_compile.sync_rules.through_servers import Servers
+from heterps_compile.sync_rules.topk import TopK
+
+SLOW = Network(1e-9, 1e-5)
+FOUR_A_MACHINE = Network(1e-9, 1e-5, 4, 1e-11, 1e-6)
+
+
+def group(replicas: int, elements: int = 1000, network: Network = SLOW) -> SyncGroup:
+    return SyncGroup(replicas, (FlatBuffer(elements),), (FlatBuffer(elements),), 3, network)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "exactness"),
+    [
+        ("all-reduce", AllReduce(), "exact"),
+        ("topk(density=0.01)", TopK(0.01), "bounded"),
+        ("topk(density=0.01, selection=exact, feedback=false)", TopK(0.01, "exact", feedback=False), "any"),
+        ("adasum", Adasum(), "any"),
+        ("shadow(every=5)", Shadow(5), "any"),
+        ("shadow(every=1, rule=bmuf)", Shadow(1, "bmuf"), "any"),
+        ("servers", Servers(), "exact"),
+        ("servers(staleness=4)", Servers(4), "bounded"),
+        ("servers(staleness=none)", Servers(None), "any"),
+        ("local(steps=8)", LocalSteps(8), "bounded"),
+        ("local(steps=8, rule=mm)", LocalSteps(8, "mm"), "any"),
+    ],
+)
+def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):
+    assert parse_rule(text) == rule
+    assert rule_text(rule) == text
+    assert rule.exactness == exactness
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("topk", r"topk needs density; write topk\(density=0.01\)"),
+        ("topk()", "topk needs density"),
+        ("topk(density=0)", "the density of topk is 0; it must be above 0 and at most 1"),
+        ("topk(density=1.5)", "the density of topk is 1.5"),
+        ("topk(density=nan)", "density of topk is 'nan'; it must be a number"),
+        ("topk(density=1e999)", "density of topk is '1e999'; it must be a number"),
+        ("topk(density=much)", "density of topk is 'much'; it must be a number"),
+        ("topk(densty=0.1)", "unknown option of topk 'densty'; did you mean 'density'"),
+        ("topk(density=0.1, density=0.2)", "the option 'density' of topk is given twice"),
+        ("topk(density=0.1, selection=treshold)", "did you mean 'threshold'"),
+        ("topk(density=0.1, feedback=yes)", "feedback of topk is 'yes'; it must be true or false"),
+        ("topk(0.1)", "topk has '0.1' where NAME=VALUE is expected"),
+        ("topk(density=0.1", "is no synchronisation rule"),
+        ("tokp(density=0.1)", "unknown synchronisation rule 'tokp'; did you mean 'topk'"),
+        ("all-reduce(fast=true)", "all-reduce has no options, and 'fast' is given"),
+        ("servers(staleness=-1)", "the staleness of servers is -1; it must be 0 steps or more, or none"),
+        ("servers(staleness=1.5)", "staleness of servers is '1.5'; it must be a whole number or none"),
+        ("servers(staleness=" + "9" * 40 + ")", "must be a whole number"),
+        ("shadow(every=0)", "every of shadow is 0; it must be 1 step or more"),
+        ("local(steps=0)", "steps of local is 0; it must be 1 or more"),
+        ("", "is no synchronisation rule"),
+        ("\x1b[31m", r"'\\x1b\[31m' is no synchronisation rule"),
+        ("topk(density=٣)", "where NAME=VALUE is expected"),
+    ],
+)
+def test_text_that_is_no_rule_is_refused_with_the_way_out(text, message):
+    with pytest.raises(HeterpsError, match=message):
+        parse_rule(text)
+
+
+def test_a_limit_allows_its_class_and_what_keeps_more():
+    assert [allowed_classes(most) for most in ("exact", "bounded", "any")] == [
+        ("exact",),
+        ("exact", "bounded"),
+        ("exact", "bounded", "any"),
+    ]
+
+
+def ring(replicas: int, parts: list[int]) -> int:
+    """Send every part from its owner around a ring once, and count the bytes on all edges."""
+    return sum(part for part in parts for _ in range(replicas - 1))
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5, 8])
+def test_an_all_reduce_sends_what_its_parts_carry(replicas):
+    parts = [4 * len(range(at, 1000, replicas)) for at in range(replicas)]  # uneven where k does not divide n
+    assert AllReduce().exchange(group(replicas)).sent_bytes == 2 * ring(replicas, parts)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 5, 8])
+def test_topk_sends_what_its_pairs_carry(replicas):
+    pairs = [8 * 10] * replicas
+    found = TopK(0.01).exchange(group(replicas))
+    assert found.sent_bytes == ring(replicas, pairs) == replicas * (replicas - 1) * 80
+    assert found.time_s == pytest.approx((replicas - 1) * (80e-9 + 1e-5))
+
+
+def test_topk_sends_one_value_of_few():
+    assert [TopK(0.01).kept(n) for n in (1, 49, 50, 150, 1000)] == [1, 1, 1, 2, 10]
+
+
+@pytest.mark.parametrize("machines", [2, 16, 100, 101])
+def test_topk_breaks_even_with_dense_at_one_over_the_machines(machines):
+    """Issue: bytes between machines are 1 / (density x machines) of dense, 6.25 times fewer at 1 % and 16 machines."""
+    of = group(machines, 1_000_000)
+    ratio = AllReduce().exchange(of).card_bytes / TopK(0.01).exchange(of).card_bytes
+    assert ratio == pytest.approx(1 / (0.01 * machines))
+    assert (ratio > 1) == (1 / machines > 0.01)
+
+
+def test_in_machines_of_four_only_the_card_is_spared():
+    of = group(64, 1_000_000, FOUR_A_MACHINE)
+    dense, sparse = AllReduce().exchange(of), TopK(0.01).exchange(of)
+    assert dense.card_bytes / sparse.card_bytes == pytest.approx(6.25)
+    inside = 2 * 48 * 4_000_000  # 16 machines of 4: each reduces and gathers 3 x 4 MB twice
+    assert (dense.sent_bytes, sparse.sent_bytes) == (inside + 2 * 15 * 4_000_000, inside + 16 * 15 * 80_000)
+    assert dense.time_s == FOUR_A_MACHINE.all_reduce_s(4_000_000, 64)
+
+
+def test_local_steps_and_shadow_share_an_exchange_out_over_their_steps():
+    of, dense = group(4), AllReduce().exchange(group(4))
+    assert LocalSteps(4).sent_bytes_a_step(of) == dense.sent_bytes / 4 / 4
+    assert LocalSteps(4).exposed(of).time_s == pytest.approx(dense.time_s / 4)
+    assert Shadow(5).exposed(of).time_s == 0
+    assert Shadow(5).sent_bytes_a_step(of) == dense.sent_bytes / 4 / 5
+
+
+def test_memory_that_rules_take_besides():
+    of = group(4)
+    taken = {text: parse_rule(text).extra_bytes(of) for text in (
+        "all-reduce", "topk(density=0.1)", "topk(density=0.1, feedback=false)", "shadow(every=1, rule=average)",
+        "local(steps=2)",
+    )}  # fmt: skip
+    assert list(taken.values()) == [0, 4000, 0, 4000, 0]
+
+
+@pytest.mark.parametrize("rule", [AllReduce(), TopK(0.01), Adasum(), Shadow(2), Servers(), LocalSteps(2)])
+def test_one_replica_and_a_stage_without_gradients_exchange_nothing(rule):
+    for alone in (group(1), group(3, 0)):
+        assert rule.exchange(alone).sent_bytes == 0
+        assert rule.exposed(alone).time_s == 0
+        assert rule.extra_bytes(alone) == 0
+
+
+def test_topk_refuses_more_elements_than_32_bits_count():
+    assert TopK(0.01).refusal(group(2)) == ""
+    assert "2,147,483,648 lie in one buffer" in TopK(0.01).refusal(group(2, 2**31))
+
+
+STAGES = (
+    (LayerWords("/emb/Gather", "embedding", "data"),),
+    (LayerWords("/fc1/MatMul", "linear", "compute"), LayerWords("/fc2/MatMul", "linear", "data")),
+    (LayerWords("a, b=(c)", "linear", "compute"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("all-reduce", "all-reduce all-reduce all-reduce"),
+        ("adasum", "adasum adasum adasum"),
+        ("embedding=servers(staleness=4), *=topk(density=0.01)", "servers topk topk"),
+        ("*=adasum, embedding=servers", "adasum adasum adasum"),
+        ("stage 1=adasum", "all-reduce adasum all-reduce"),
+        ("data-intensive=adasum", "adasum adasum all-reduce"),
+        ("/fc*=adasum", "all-reduce adasum all-reduce"),
+        ("/fc2/MatMul=adasum", "all-reduce adasum all-reduce"),
+        ('"a, b=(c)"=adasum,linear=local(steps=2)', "all-reduce local adasum"),
+        ("parameter-server", "servers servers servers"),
+    ],
+)
+def test_the_first_entry_that_matches_is_a_stages_rule(text, names):
+    found = parse_assignment(text)
+    assert " ".join(rule.name for rule in found.of_stages(STAGES)) == names
+    assert parse_assignment(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the synchronisation rules have an end where a rule is expected"),
+        ("adasum,", "have an end where a rule is expected"),
+        ("adasum topk", "have 'topk' where a comma is expected"),
+        ("=adasum", "where a rule is expected"),
+        ("linear=", "have an end where a rule is expected"),
+        ("linear=embedding=adasum", "unknown synchronisation rule 'embedding'|where a comma is expected"),
+        ('"\\q"=adasum', "is no text in quotes"),
+        ('""=adasum', "has no pattern before its '='"),
+        ("adasum, " * 2000 + "adasum", "more than 1000 synchronisation rules"),
+        ("x" * 200_000, "have 200,000 characters"),
+        ("topk(density=(0.1))", "where a comma is expected"),
+    ],
+)
+def test_text_that_is_no_list_of_rules_is_refused(text, message):
+    with pytest.raises(HeterpsError, match=message):
+        parse_assignment(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("embeding", "embedding"), ("stage 7", "stage 2"), ("/fc3/MatMul", "/fc1/MatMul")]
+)
+def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_name(pattern, near):
+    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'|did you mean '/fc2/MatMul'|'stage [01]'"):
+        parse_assignment(f"{pattern}=adasum").of_stages(STAGES)
+
+
+@dataclass(frozen=True)
+class Half(SyncRule):
+    """A third party's."""
+
+    part: float = 0.5
+    name = "half"
+    example = "half(part=0.5)"
+
+    @property
+    def exactness(self):
+        return "any"
+
+    def exchange(self, group):
+        return AllReduce().exchange(group)
+
+
+class NoRule:
+    name = "half"
+
+
+def plug_in(monkeypatch, what: str) -> None:
+    entry = EntryPoint("half", f"{__name__}:{what}", rules.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(rules, "entry_points", lambda *, group: [entry] if group == rules.ENTRY_POINT_GROUP else [])
+
+
+def test_a_third_partys_rule_is_found_by_its_entry_point(monkeypatch):
+    plug_in(monkeypatch, "Half")
+    rule = parse_rule("half(part=0.25)")
+    assert (type(rule).__name__, rule_text(rule)) == ("Half", "half(part=0.25)")
+
+
+def test_a_third_partys_rule_that_is_none_is_told_as_theirs(monkeypatch):
+    plug_in(monkeypatch, "NoRule")
+    with pytest.raises(PlugInError, match="is no frozen dataclass that inherits SyncRule"):
+        find_rule("half")
+
+
+def test_every_rule_is_in_the_table_by_its_name_and_its_example_is_read():
+    for name, rule in RULES.items():
+        assert rule.name == name
+        assert parse_rule(rule.example).name == name
+
+
+def test_rules_check_what_python_gives_them():
+    with pytest.raises(InputError, match="density"):
+        TopK(2.0)
