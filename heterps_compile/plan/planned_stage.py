@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.units import format_bytes
 
 
@@ -73,6 +74,7 @@ class PlannedStage:
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
         mixed: Its replicas by device type where it has several, ``device`` first; else empty.
+        rows: Of its tables on servers; None where it has none, and where that is not known.
     """
 
     index: int
@@ -97,6 +99,7 @@ class PlannedStage:
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0
     mixed: tuple[TypeReplicas, ...] = ()
+    rows: ServedRows | None = None
 
     @property
     def units(self) -> tuple[tuple[str, int], ...]:
@@ -165,6 +168,25 @@ class PlannedStage:
     def all_reduce_s(self) -> float:
         """Return what its replicas take to sum their gradients, once a step, after the last backward."""
         return self.sync_s + self.sync_hops_s
+
+    @property
+    def own_data_s(self) -> float:
+        """Return DT without the all-reduce and the rows of servers: what overlaps with computation in a step."""
+        overlapped_s = 0.0 if self.rows is None else self.rows.overlapped_s
+        return max(0.0, self.data_s - self.sync_s - overlapped_s)
+
+    def pull_s(self, micro_batches: int) -> float:
+        """Return what it waits for rows of servers before the first forward of a step of so many micro-batches."""
+        return 0.0 if self.rows is None else self.rows.pull_s(self.replicas, micro_batches)
+
+    @property
+    def push_s(self) -> float:
+        """Return what the gradients of its rows take to servers behind the last backward of training."""
+        return 0.0 if self.rows is None else self.rows.push_s
+
+    def around_actions_s(self, micro_batches: int) -> float:
+        """Return what a step has of it before its first action and behind its last: pull, push and all-reduce."""
+        return self.pull_s(micro_batches) + self.push_s + self.all_reduce_s
 
 
 def mixed_document(stage: PlannedStage) -> dict[str, Any]:

@@ -4,11 +4,12 @@ Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 
 from . import schema
@@ -162,6 +163,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "micro_batch_delay_s": stage.micro_batch_delay_s,
         "price_per_hour": stage.price_per_hour,
         **_of_types(stage, schema.TypeEstimate),
+        **({} if stage.rows is None else {"rows": asdict(stage.rows)}),
         "memory": None
         if memory is None
         else {
@@ -219,12 +221,13 @@ def to_plan(file: schema.PlanFile) -> Plan:
                 backend=decided.backend,
                 replicas=decided.replicas,
                 recompute=decided.recompute,
-                **_fields(estimated, "memory", "mixed"),
+                **_fields(estimated, "memory", "mixed", "rows"),
                 mixed=tuple(
                     TypeReplicas(**_fields(of_type), **_fields(taken))
                     for of_type, taken in zip(decided.mixed, estimated.mixed, strict=True)
                 ),
                 memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),
+                rows=None if estimated.rows is None else ServedRows(**_fields(estimated.rows)),
             )
             for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
         ),

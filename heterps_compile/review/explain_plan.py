@@ -112,7 +112,7 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
             "of that",
             f"computation {format_seconds(stage.compute_s)}, data {format_seconds(stage.data_s)}, side by side",
         ),
-        *([("a step more", f"all-reduce {format_seconds(stage.all_reduce_s)}")] if stage.all_reduce_s else []),
+        *([("a step more", more)] if (more := _a_step_more(plan, stage)) else []),
         ("borders", f"{format_bytes(stage.received_bytes)} come in, {format_bytes(stage.sent_bytes)} go out"),
         ("price", f"{format_money(stage.price_per_hour)} {plan.currency}/h, {share} of the plan's"),
     ]
@@ -127,6 +127,16 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
     for sentence in found.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
     console.print(Text(f"note: {WITHOUT_MODEL}"))
+
+
+def _a_step_more(plan: Plan, stage: PlannedStage) -> str:
+    """Say what a step has of a stage before its first forward and behind its last backward; "" where nothing."""
+    parts = (
+        ("pull of rows", stage.pull_s(plan.schedule.micro_batches)),
+        ("push of their gradients", stage.push_s),
+        ("all-reduce", stage.all_reduce_s),
+    )
+    return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s)
 
 
 def _hardware(stage: PlannedStage) -> str:
@@ -163,6 +173,8 @@ def layer_document(found: LayerOfPlan) -> str:
         "stage_compute_s": stage.compute_s,
         "stage_data_s": stage.data_s,
         "stage_all_reduce_s": stage.all_reduce_s,
+        "stage_pull_s": stage.pull_s(plan.schedule.micro_batches),
+        "stage_push_s": stage.push_s,
         "slowest_stage": found.slowest.index,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
