@@ -224,6 +224,7 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
             tuple(mean[index] for mean in means),
             sync_s=stage.all_reduce_s,
             types=types,
+            rows=stage.rows,
         )
         room = min(draft.cluster.device_type(device).memory_bytes for device, _ in stage.units)
         loads.append(load.holding(stage.memory or MemoryParts(0, 0, 0, 0), room))
@@ -252,9 +253,10 @@ def _whole(draft: Provisioned, stage: PlannedStage) -> StageWhole:
     return StageWhole(
         stage.replicas,
         _kept_compute_s(draft, stage),
-        stage.data_s - stage.sync_s,
+        stage.own_data_s,
         times.stage_phases(stage.layers, stage.device),
         transfers * times.pool.device_type(stage.device).network_latency_s,
+        stage.rows,
     )
 
 

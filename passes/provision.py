@@ -124,6 +124,7 @@ def priced_stages(
             data_s=found.data_s,
             sync_s=found.sync_s,
             sync_hops_s=network_of(draft.cluster, device.name).hops_s(found.replicas) if found.sync_s > 0 else 0.0,
+            rows=found.rows,
             received_bytes=round(found.received_bytes),
             sent_bytes=round(found.sent_bytes),
             memory=stage_memory(

@@ -13,6 +13,7 @@ import pytest
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
 from heterps_compile.units import (
     format_bytes,
@@ -48,6 +49,21 @@ def steady_bubble(plan: Plan) -> float:
     return 1 - busy_s / slowest_s(plan) / sum(stage.replicas for stage in plan.stages)
 
 
+def rows_s(plan: Plan, stage: PlannedStage) -> float:
+    """Return R of docs/cost-model.md, rows one way: the longer of networks and servers."""
+    return 0.0 if stage.rows is None else max(stage.rows.network_s, stage.rows.servers_s)
+
+
+def pull_s(plan: Plan, stage: PlannedStage) -> float:
+    requests_s = 0.0 if stage.rows is None else stage.rows.requests_s
+    return stage.replicas * rows_s(plan, stage) / plan.schedule.micro_batches + requests_s
+
+
+def push_s(plan: Plan, stage: PlannedStage) -> float:
+    requests_s = 0.0 if stage.rows is None else stage.rows.requests_s
+    return (rows_s(plan, stage) + requests_s) * (plan.request.mode == "training")
+
+
 def alone_s(plan: Plan) -> float:
     return own_timeline(plan).makespan_s
 
@@ -74,6 +90,8 @@ QUANTITIES: Mapping[str, tuple[Callable[[Plan], Callable[[float], str]], Callabl
     "alone rate": (of(format_rate), lambda plan: plan.batch / alone_s(plan)),
     "alone bubble": (of(format_share), lambda plan: own_timeline(plan).bubble),
     "alone cost": (of(usd()), lambda plan: price(plan) / 3600 * alone_s(plan) / plan.batch * 1e6),
+    "longest pull": (of(format_seconds), lambda plan: max(pull_s(plan, s) for s in plan.stages)),
+    "longest push": (of(format_seconds), lambda plan: max(push_s(plan, s) for s in plan.stages)),
     "longest sum": (of(format_seconds), lambda plan: max(s.sync_s + s.sync_hops_s for s in plan.stages)),
     "price": (of(usd("/h")), price),
     "price of servers": (of(usd("/h")), servers),
@@ -93,6 +111,8 @@ OF_A_STAGE: Mapping[str, tuple[Callable[[float], str], Callable[[Plan, int], flo
     "computation": (format_seconds, lambda plan, i: plan.stages[i].compute_s),
     "data": (format_seconds, lambda plan, i: plan.stages[i].data_s),
     "all-reduce": (format_seconds, lambda plan, i: plan.stages[i].sync_s + plan.stages[i].sync_hops_s),
+    "pull": (format_seconds, lambda plan, i: pull_s(plan, plan.stages[i])),
+    "push": (format_seconds, lambda plan, i: push_s(plan, plan.stages[i])),
     "samples/s": (rate_number, lambda plan, i: plan.batch / plan.stages[i].time_s),
     "memory": (format_bytes, lambda plan, i: plan.stages[i].memory.total_bytes),
     "USD/h": (format_money, lambda plan, i: plan.stages[i].price_per_hour),
@@ -107,6 +127,8 @@ FRAGMENTS = (
     r"one batch alone\b[^|]*? {alone rate}, step {alone time}, bubble {alone bubble}",
     r"one batch alone\b[^|]*?: {alone rate}, step {alone time}, bubble {alone bubble}, {alone cost}" + PER,
     r"all-reduce after the last backward of \d+ stages?, the longest {longest sum} in stage \d+",
+    r"pull of rows on servers before the first forward of \d+ stages?, the longest {longest pull} in stage \d+",
+    r"push of rows on servers after the last backward of \d+ stages?, the longest {longest push} in stage \d+",
     r"\(floor {floor}, held here\)",
     r"\(budget {budget}\)",
     r"per million samples *{steady cost} \(steady state\), {alone cost} \(one batch alone\)",
@@ -130,6 +152,7 @@ ELSEWHERE = (
     r"fullest memory .*",
     r"^stage \d+: \d+ x .*",
     r"SHA-256.*",
+    r"(tables|On servers:) *\d+ tables? \(.*",  # tests/unit/plan/test_plan_words.py
     r"(hourly bill that|price of a million samples at or above).* --objective \w+",  # of another plan
 )
 """Text whose numbers are of one output alone, or tested elsewhere."""
@@ -170,16 +193,18 @@ STAGE_KEYS = {
     "stages.*.compute_s": "computation",
     "stages.*.data_s": "data",
     "stages.*.all_reduce_s": "all-reduce",
+    "stages.*.pull_s": "pull",
+    "stages.*.push_s": "push",
     "stages.*.throughput_samples_per_s": "samples/s",
     "stages.*.memory_bytes": "memory",
     "stages.*.price_per_hour": "USD/h",
     "stages.*.replicas": "replicas",
 }
 OF_ONE_DOCUMENT = re.compile(
-    r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|other_objective|work|choices|moves|decisive|decides|decisions|pool)\b.*"
+    r"(estimates\.)?(layers|tables|parameter_servers|cluster|model|provenance|schedules|other_objective|work|choices|moves|decisive|decides|decisions|pool)\b.*"
     r"|.*(version|seed|batch|evaluations|micro_batches|replicas|parameter_servers|budget_per_hour|gap|max_stages|"
     r"min_stages|time_limit_s|parameter_servers_price_per_hour|gain_percent|tolerance_percent|stage)"
-    r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|sync_\w+|memory\..*)|changes\..*"
+    r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|sync_\w+|rows\..*|memory\..*)|changes\..*"
 )
 """Numbers of one document alone, options, and what is tested below or where it is computed."""
 

@@ -177,6 +177,28 @@ def with_servers(problem: Problem, seed: int) -> Problem:
     )
 
 
+def with_rows(problem: Problem, seed: int) -> Problem:
+    """Put tables of some layers on servers, with the parts of data movement that steps know apart."""
+    chance = np.random.default_rng([seed, 11])
+    directions = 2 if problem.keeps_activations else 1
+    layers, types = problem.compute_s.shape
+    has = chance.random(layers) < 0.6
+    scale_s = float(problem.compute_s[np.isfinite(problem.compute_s)].mean())
+    rows_s = scale_s * np.outer(has * chance.uniform(0, 2, layers), chance.uniform(0.5, 2, types))
+    requests_s = scale_s * has * chance.uniform(0, 0.3, layers)
+    shared_s = np.zeros((layers, types)) if problem.shared_s is None else problem.shared_s
+    return replace(
+        problem,
+        data_s=problem.data_s + directions * (rows_s + requests_s[:, None]),
+        shared_s=shared_s + directions * requests_s[:, None],
+        served_s=directions * scale_s * has * chance.uniform(0, 4, layers),
+        rows_s=rows_s,
+        requests_s=requests_s,
+        server_price_per_hour=float(problem.price_per_hour.mean() * chance.uniform(0.05, 2.0)),
+        least_servers=int(chance.integers(1, 5)),
+    )
+
+
 def plain_served_value(problem: Problem, placement: Placement) -> float:
     """Price a placement with every number of servers that may be best, one at a time."""
     assert problem.served_s is not None

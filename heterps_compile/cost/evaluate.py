@@ -16,6 +16,7 @@ from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Bools, Floats, Ints, Placement, Problem
 from .segments import FlatStages, flatten_stages
+from .served_rows import RowSums, ServedRows
 from .table_servers import ServedRange, extended, extended_types, fixed_range, served_ranges, servers_at, work_s
 from .whole_machines import idle_price_per_hour, paid_per_hour, units_by_type
 
@@ -72,6 +73,7 @@ class StageDetail:
         received_bytes, sent_bytes: Of a batch.
         memory_bytes: Of one replica.
         price_per_hour: Of all replicas; units of its machines that no stage uses are in the placement's price alone.
+        rows: Of its tables on servers; None where it has none.
     """
 
     first_layer: int
@@ -85,6 +87,7 @@ class StageDetail:
     sent_bytes: float
     memory_bytes: float
     price_per_hour: float
+    rows: ServedRows | None = None
 
     @property
     def time_s(self) -> float:
@@ -196,7 +199,41 @@ def _detail_served(
         else stage
         for stage in found.stages[:-1]
     )
-    return replace(found, stages=stages_, servers=count, servers_s=servers_s)
+    return replace(found, stages=_with_rows(problem, placement, stages_, count), servers=count, servers_s=servers_s)
+
+
+def _with_rows(
+    problem: Problem, placement: Placement, stages: tuple[StageDetail, ...], servers: int
+) -> tuple[StageDetail, ...]:
+    """Return stages with the rows of their tables on so many servers, as steps have them."""
+    flat = flatten_stages(replace(problem, served_s=None), *to_arrays([placement]))
+    layers = np.arange(problem.layer_count)
+
+    def sums(of_layers: Floats) -> Floats:
+        return np.asarray(np.add.reduceat(of_layers[layers, list(placement.types)], flat.first), np.float64)
+
+    rows, units = RowSums.of(problem, sums), np.array([stage.replicas for stage in stages], np.float64)
+    if rows is None or not np.all(units > 0):
+        return stages
+    data_s, shared_s = rows.without(flat.work.data_time_s(units), units), flat.work.shared_s
+    if shared_s is not None:
+        data_s = np.maximum(data_s, rows.shared_without(shared_s))
+    network_s = rows.network_s(units)
+    return tuple(
+        replace(
+            stage,
+            rows=ServedRows(
+                float(network_s[s]),
+                float(rows.one_server_s[s]) / servers,
+                float(rows.requests_s[s]),
+                max(0.0, stage.data_s - max(float(data_s[s]), stage.sync_s)),
+                is_pushed=rows.directions > 1,
+            ),
+        )
+        if network_s[s] + rows.requests_s[s] + rows.one_server_s[s] > 0
+        else stage
+        for s, stage in enumerate(stages)
+    )
 
 
 def detail(

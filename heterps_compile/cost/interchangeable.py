@@ -83,7 +83,10 @@ class _Values:
 def _sign(problem: Problem, values: _Values, layer: int) -> Hashable:
     """Return what interchangeable layers share: all that is the layer's own, and the sizes of what it touches."""
     touched = (values.values[n] for n in values.touching[layer])
-    further = (problem.shared_s, problem.layer_compute_parallel, problem.layer_data_parallel, problem.served_s)
+    further = (
+        problem.shared_s, problem.layer_compute_parallel, problem.layer_data_parallel, problem.served_s,
+        problem.rows_s, problem.requests_s,
+    )  # fmt: skip
     return (
         problem.layer_kinds[layer],
         problem.compute_s[layer].tobytes(),

@@ -36,6 +36,8 @@ BY_LAYER = (
     "allowed",
     "shared_s",
     "served_s",
+    "rows_s",
+    "requests_s",
     "layer_compute_parallel",
     "layer_data_parallel",
 )

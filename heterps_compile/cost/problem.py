@@ -99,6 +99,9 @@ class Problem:
         served_s: [L], what the rows that a batch pulls from and pushes to servers take through one server; None where
             no table is served (:mod:`.table_servers`).
         server_price_per_hour: Of one server, above zero where a table is served.
+        rows_s: [L, T], what of ``data_s`` the rows that a batch looks up on servers take over a unit's network, in one
+            direction (:mod:`.served_rows`); None where no table is served.
+        requests_s: [L], what of ``data_s`` a request costs for the layer's tables, in one direction; likewise.
         least_servers: How many servers hold the tables; 0 where none is served.
         layer_compute_parallel, layer_data_parallel: [L, T], alpha and beta of every layer; None where all layers have
             those of their type.
@@ -146,6 +149,8 @@ class Problem:
     served_s: Floats | None = None
     server_price_per_hour: float = 0.0
     least_servers: int = 0
+    rows_s: Floats | None = None
+    requests_s: Floats | None = None
     layer_compute_parallel: Floats | None = None
     layer_data_parallel: Floats | None = None
     rented_together: Ints | None = None

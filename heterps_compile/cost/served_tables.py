@@ -142,17 +142,18 @@ def with_served_tables(
     if not names or server is None:
         return problem
     directions = 1 if optimizer is None else 2
-    moved = directions * np.array([float(cost.pulled_bytes) for cost in costs])
-    per_table_s = directions * server.per_table_s * np.array([float(len(cost.served)) for cost in costs])
+    pulled = np.array([float(cost.pulled_bytes) for cost in costs])
+    requests_s = server.per_table_s * np.array([float(len(cost.served)) for cost in costs])
     networks = [pool.link(device.name, device.name) for device in pool.device_types]
+    rows_s = np.outer(pulled, [1 / network.bytes_per_s for network in networks])
     shared_s: Floats = np.zeros(problem.compute_s.shape) if problem.shared_s is None else problem.shared_s
     return replace(
         problem,
-        data_s=problem.data_s
-        + np.outer(moved, [1 / network.bytes_per_s for network in networks])
-        + per_table_s[:, None],
-        shared_s=shared_s + per_table_s[:, None],
-        served_s=moved / server.bytes_per_s,
+        data_s=problem.data_s + directions * (rows_s + requests_s[:, None]),
+        shared_s=shared_s + directions * requests_s[:, None],
+        served_s=directions * pulled / server.bytes_per_s,
+        rows_s=rows_s,
+        requests_s=requests_s,
         server_price_per_hour=server.price_per_hour or FREE_PRICE_PER_HOUR,
         least_servers=fewest_servers(held_by_servers_bytes(layer_graph, names, optimizer=optimizer), server),
     )

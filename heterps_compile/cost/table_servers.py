@@ -159,6 +159,8 @@ def _with_layer(problem: Problem, server: _Server, floor: float) -> Problem:
         min_stages=problem.min_stages + 1,
         max_stages=problem.max_stages + 1,
         served_s=None,
+        rows_s=None,
+        requests_s=None,
         server_price_per_hour=0.0,
         least_servers=0,
         **added,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from math import isclose
 
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.plan.request import ALONE
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -16,7 +17,7 @@ from heterps_compile.units import counted
 
 from .idle_units import idle_of, units_of
 from .pool_record import devices_of
-from .schema import PlanFile
+from .schema import PlanFile, StageEstimate
 
 _ROUNDING = 1e-9  # relative; a proven bound may lie this far above the value it was computed beside
 _RECOMPUTED = 1e-6  # relative; how close a number stands to what it follows from, whatever the order of a sum
@@ -239,7 +240,7 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
             schedule.micro_batches,
             stage.micro_batch_forward_s + stage.micro_batch_backward_s,
             count * time_s,
-            count * (stage.sync_s + stage.sync_hops_s),
+            count * (stage.sync_s + stage.sync_hops_s + sum(_rows_s(stage, count, schedule.micro_batches))),
         )
         for stage, count, time_s in zip(plan.estimates.stages, replicas, times_s, strict=True)
     )
@@ -260,6 +261,34 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
                 is_same = isclose(told, number, rel_tol=_RECOMPUTED, abs_tol=1e-9)
             if not is_same:
                 yield f"estimates.{name}.{key}", f"{told!r}, but the other estimates give {number!r}"
+
+
+def _rows_are_of_tables_and_in_the_step(plan: PlanFile) -> Iterator[Fault]:
+    count, step_s = plan.decisions.schedule.micro_batches, plan.estimates.schedule.step_s
+    is_trained = plan.request.mode == "training"
+    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+        if estimate.rows is None:
+            continue
+        where = f"estimates.stages[{index}].rows"
+        looking = set() if plan.decisions.tables is None else set(plan.decisions.tables.layers)
+        if not looking & {layer.name for layer in stage.layers}:
+            yield where, "no layer of the stage looks rows up on servers"
+        if estimate.rows.is_pushed != is_trained:
+            yield f"{where}.is_pushed", f"{estimate.rows.is_pushed}, and the request's mode is {plan.request.mode!r}"
+        if estimate.rows.overlapped_s > estimate.data_s * (1 + _RECOMPUTED):
+            of_all = f"{estimate.rows.overlapped_s!r}, a part of the {estimate.data_s!r} s of the stage's data_s"
+            yield f"{where}.overlapped_s", of_all
+        pull_s, push_s = _rows_s(estimate, stage.replicas, count)
+        if not pull_s + push_s <= step_s * (1 + _RECOMPUTED):
+            yield where, f"a pull of {pull_s!r} s and a push of {push_s!r} s, in a step of {step_s!r} s"
+
+
+def _rows_s(stage: StageEstimate, replicas: int, micro_batches: int) -> tuple[float, float]:
+    """Return what a step has of a stage's rows on servers: pull and push."""
+    if stage.rows is None:
+        return 0.0, 0.0
+    rows = ServedRows(**stage.rows.model_dump())
+    return rows.pull_s(replicas, micro_batches), rows.push_s
 
 
 def _value_is_that_of_the_objective(plan: PlanFile) -> Iterator[Fault]:
@@ -313,6 +342,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _idle_units_are_the_rest_of_machines,
     _the_other_plan_costs_what_its_units_do,
     _throughput_is_that_of_the_slowest_stage,
+    _rows_are_of_tables_and_in_the_step,
     _readings_are_those_of_the_stages,
     _value_is_that_of_the_objective,
     _bound_is_no_higher_than_the_value,

@@ -381,7 +381,7 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
             schedule.micro_batches,
             stage.micro_batch_forward_s + stage.micro_batch_backward_s,
             stage.replicas * stage.time_s,
-            stage.replicas * stage.all_reduce_s,
+            stage.replicas * stage.around_actions_s(schedule.micro_batches),
         )
         for stage in stages
     )

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.units import format_bytes
 
 from .stage_sync import StageSync
@@ -77,6 +78,7 @@ class PlannedStage:
         mixed: Its replicas by device type where it has several, ``device`` first; else empty.
         sync: The rule by which its replicas agree, where that is another than all-reduce; ``sync_s`` and
             ``sync_hops_s`` are then what a step waits for by it.
+        rows: Of its tables on servers; None where it has none, and where that is not known.
     """
 
     index: int
@@ -102,6 +104,7 @@ class PlannedStage:
     price_per_hour: float = 0.0
     mixed: tuple[TypeReplicas, ...] = ()
     sync: StageSync | None = None
+    rows: ServedRows | None = None
 
     @property
     def units(self) -> tuple[tuple[str, int], ...]:
@@ -170,6 +173,25 @@ class PlannedStage:
     def all_reduce_s(self) -> float:
         """Return what its replicas take to agree, once a step, after the last backward."""
         return self.sync_s + self.sync_hops_s
+
+    @property
+    def own_data_s(self) -> float:
+        """Return DT without the all-reduce and the rows of servers: what overlaps with computation in a step."""
+        overlapped_s = 0.0 if self.rows is None else self.rows.overlapped_s
+        return max(0.0, self.data_s - self.sync_s - overlapped_s)
+
+    def pull_s(self, micro_batches: int) -> float:
+        """Return what it waits for rows of servers before the first forward of a step of so many micro-batches."""
+        return 0.0 if self.rows is None else self.rows.pull_s(self.replicas, micro_batches)
+
+    @property
+    def push_s(self) -> float:
+        """Return what the gradients of its rows take to servers behind the last backward of training."""
+        return 0.0 if self.rows is None else self.rows.push_s
+
+    def around_actions_s(self, micro_batches: int) -> float:
+        """Return what a step has of it before its first action and behind its last: pull, push and all-reduce."""
+        return self.pull_s(micro_batches) + self.push_s + self.all_reduce_s
 
 
 def mixed_document(stage: PlannedStage) -> dict[str, Any]:

@@ -4,11 +4,12 @@ Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.sync_rules.rule import EXACTNESSES
 
@@ -175,6 +176,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "price_per_hour": stage.price_per_hour,
         **_of_types(stage, schema.TypeEstimate),
         **_of_rule(stage),
+        **({} if stage.rows is None else {"rows": asdict(stage.rows)}),
         "memory": None
         if memory is None
         else {
@@ -233,13 +235,14 @@ def to_plan(file: schema.PlanFile) -> Plan:
                 backend=decided.backend,
                 replicas=decided.replicas,
                 recompute=decided.recompute,
-                **_fields(estimated, "memory", "mixed", "sync"),
+                **_fields(estimated, "memory", "mixed", "sync", "rows"),
                 sync=_to_rule(decided.sync, estimated.sync),
                 mixed=tuple(
                     TypeReplicas(**_fields(of_type), **_fields(taken))
                     for of_type, taken in zip(decided.mixed, estimated.mixed, strict=True)
                 ),
                 memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),
+                rows=None if estimated.rows is None else ServedRows(**_fields(estimated.rows)),
             )
             for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
         ),

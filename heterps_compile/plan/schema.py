@@ -13,14 +13,25 @@ Left out: how the file is laid out and read (``file.py``), what its parts may no
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
-from heterps_compile.errors import HeterpsError
-from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.rule_text import rule_text
 
-from .request import synchronisation_text
+from .schema_values import (
+    Amount,
+    Count,
+    Exactness,
+    Fingerprint,
+    Fraction,
+    Name,
+    Positive,
+    Rate,
+    Rule,
+    Seconds,
+    Sha256,
+    Sha256OrNone,
+    Synchronisation,
+)
 
 VERSION = 3
 SCHEMA_NAME = "plan.schema.json"
@@ -28,11 +39,6 @@ _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 # The file names of artefacts: flat, so that no artefact lies outside its folder, whatever the plan says.
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-_SHA256 = r"^[0-9a-f]{64}$"
-_SHA256_OR_NONE = r"^([0-9a-f]{64})?$"
-_FINGERPRINT = r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$"
-
-_MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with it
 
 # Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
 Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
@@ -44,38 +50,6 @@ Optimizer = Literal["adam", "sgd", "momentum", "adafactor", "adam-8bit"]
 Provisioner = Literal["exact", "closed-form", "newton"]
 Tables = Literal["auto", "held", "served", "cheapest"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
-
-Name = str
-Exactness = Literal["exact", "bounded", "any"]
-
-
-def _as_rules(text: str) -> str:
-    """Return rules in the one form that requests have them in.
-
-    Raises:
-        ValueError: where they are none.
-    """
-    try:
-        return synchronisation_text(text)
-    except HeterpsError as error:
-        raise ValueError(str(error)) from error
-
-
-def _as_rule(text: str) -> str:
-    try:
-        return rule_text(parse_rule(text))
-    except HeterpsError as error:
-        raise ValueError(str(error)) from error
-
-
-Synchronisation = Annotated[str, AfterValidator(_as_rules)]
-Rule = Annotated[str, AfterValidator(_as_rule)]
-Count = Annotated[int, Field(ge=0, le=_MOST)]
-Positive = Annotated[int, Field(ge=1, le=_MOST)]
-Amount = Annotated[float, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Sha256 = Annotated[str, Field(pattern=_SHA256)]
 
 
 class Part(BaseModel):
@@ -229,7 +203,7 @@ class LayerDecision(Part):
     """
 
     name: Name
-    fingerprint: Annotated[str, Field(pattern=_FINGERPRINT)]
+    fingerprint: Fingerprint
     title: str = ""
 
     @model_serializer(mode="wrap")
@@ -241,11 +215,11 @@ _RECOMPUTE = "Training: keep what enters the stage, and compute its activations 
 
 
 class StagePart(Part):
-    """A part of a stage, written without ``mixed`` where it has one device type, and ``sync`` where it all-reduces."""
+    """A part of a stage; ``mixed``, ``sync`` and ``rows`` are left out where it has one type, all-reduces, has none."""
 
     @model_serializer(mode="wrap")
     def _without_no_types(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key not in ("mixed", "sync")}
+        return {key: value for key, value in write(self).items() if value or key not in ("mixed", "sync", "rows")}
 
 
 class TypeDecision(Part):
@@ -357,7 +331,7 @@ class MemoryEstimate(Part):
     gradients_bytes: Count
     optimizer_bytes: Count
     activations_bytes: Count
-    safety_factor: Annotated[float, Field(ge=1)]
+    safety_factor: Annotated[float, Field(ge=1, le=1000)]
     copies_bytes: Count = 0
     inputs_bytes: Annotated[Count, Field(description=_INPUTS)] = 0
     sync_bytes: Annotated[Count, Field(description="Of the rule by which replicas agree; left out for none.")] = 0
@@ -371,11 +345,21 @@ class TypeEstimate(Part):
     """What replicas of one device type take and cost, in a stage that has several."""
 
     share: Annotated[float, Field(gt=0, le=1)]
-    compute_s: Amount
-    data_s: Amount
+    compute_s: Seconds
+    data_s: Seconds
     price_per_hour: Amount
-    micro_batch_forward_s: Amount = 0.0
-    micro_batch_backward_s: Amount = 0.0
+    micro_batch_forward_s: Seconds = 0.0
+    micro_batch_backward_s: Seconds = 0.0
+
+
+class RowsEstimate(Part):
+    """Rows of tables on servers, one way (docs/cost-model.md); all of a batch's are ``overlapped_s`` of ``data_s``."""
+
+    network_s: Seconds
+    servers_s: Seconds
+    requests_s: Seconds
+    overlapped_s: Seconds
+    is_pushed: bool
 
 
 class SyncEstimate(Part):
@@ -390,20 +374,21 @@ class SyncEstimate(Part):
 class StageEstimate(StagePart):
     """What one stage is thought to take for a batch, and one replica for a micro-batch; 0 where that is not known."""
 
-    compute_s: Amount
-    data_s: Amount
-    sync_s: Amount = 0.0
-    sync_hops_s: Amount = 0.0
+    compute_s: Seconds
+    data_s: Seconds
+    sync_s: Seconds = 0.0
+    sync_hops_s: Seconds = 0.0
     received_bytes: Count
     sent_bytes: Count
-    micro_batch_forward_s: Amount = 0.0
-    micro_batch_backward_s: Amount = 0.0
-    delay_s: Amount = 0.0
-    micro_batch_delay_s: Amount = 0.0
+    micro_batch_forward_s: Seconds = 0.0
+    micro_batch_backward_s: Seconds = 0.0
+    delay_s: Seconds = 0.0
+    micro_batch_delay_s: Seconds = 0.0
     price_per_hour: Amount
     memory: MemoryEstimate | None
     mixed: list[TypeEstimate] = []
     sync: SyncEstimate | None = None
+    rows: RowsEstimate | None = None
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -414,7 +399,7 @@ _BUBBLE = "That of the steady state in inference, of one batch alone in training
 class ScheduleEstimate(Part):
     """What the schedule is thought to give to one batch alone, and why it was chosen."""
 
-    step_s: Amount
+    step_s: Seconds
     bubble: Annotated[Share, Field(description=_BUBBLE)]
     reason: str
 
@@ -422,7 +407,7 @@ class ScheduleEstimate(Part):
 class ReadingEstimate(Part):
     """Time of a batch, throughput (null where that time is 0) and share of time in which units wait."""
 
-    batch_s: Amount
+    batch_s: Seconds
     throughput_samples_per_s: Amount | None
     bubble: Share
 
@@ -486,7 +471,7 @@ class TablesEstimate(Part):
 
     size_bytes: Count
     moved_bytes: Count
-    batch_s: Amount
+    batch_s: Seconds
     price_per_hour: Amount
 
 
@@ -520,7 +505,7 @@ class Provenance(Part):
     method: str
     found_by: str = ""
     evaluations: Count
-    hashes: dict[str, Annotated[str, Field(pattern=_SHA256_OR_NONE)]]
+    hashes: dict[str, Sha256OrNone]
     versions: dict[str, str]
 
 

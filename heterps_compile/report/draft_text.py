@@ -145,7 +145,7 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
         cells += [
             f"x{stage.replicas_words}",
             f"compute {format_seconds(stage.compute_s)}",
-            f"data {format_seconds(stage.data_s)}" + _all_reduce(stage),
+            f"data {format_seconds(stage.data_s)}" + _all_reduce(stage) + _rows(stage),
             f"in {format_bytes(stage.received_bytes)}",
             f"out {format_bytes(stage.sent_bytes)}",
             f"memory {stage.memory_words}" if stage.memory else "",
@@ -157,6 +157,11 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
 def _all_reduce(stage: PlannedStage) -> str:
     shown = stage.sync is not None or stage.all_reduce_s > 0
     return f", {rule_name(stage)} {format_seconds(stage.all_reduce_s)}" if shown else ""
+
+
+def _rows(stage: PlannedStage) -> str:
+    rows = stage.rows
+    return f", rows of servers {format_seconds(rows.rows_s + rows.requests_s)} one way" if rows is not None else ""
 
 
 def _parameter_servers(draft: Provisioned) -> Iterator[str]:

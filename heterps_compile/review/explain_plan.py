@@ -114,6 +114,7 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
             f"computation {format_seconds(stage.compute_s)}, data {format_seconds(stage.data_s)}, side by side",
         ),
         *_agreement(stage),
+        *([("a step more", more)] if (more := _a_step_more(plan, stage)) else []),
         ("borders", f"{format_bytes(stage.received_bytes)} come in, {format_bytes(stage.sent_bytes)} go out"),
         ("price", f"{format_money(stage.price_per_hour)} {plan.currency}/h, {share} of the plan's"),
     ]
@@ -131,10 +132,18 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
 
 
 def _agreement(stage: PlannedStage) -> list[tuple[str, str]]:
-    """Return what a step takes more for the replicas to agree, and what an all-reduce in its place would."""
-    if stage.sync is not None:
-        return [("agreement", sync_words(stage))]
-    return [("a step more", f"all-reduce {format_seconds(stage.all_reduce_s)}")] if stage.all_reduce_s else []
+    """Return by which rule the replicas agree, and what an all-reduce in its place would take."""
+    return [] if stage.sync is None else [("agreement", sync_words(stage))]
+
+
+def _a_step_more(plan: Plan, stage: PlannedStage) -> str:
+    """Say what a step has of a stage before its first forward and behind its last backward; "" where nothing."""
+    parts = (
+        ("pull of rows", stage.pull_s(plan.schedule.micro_batches)),
+        ("push of their gradients", stage.push_s),
+        ("all-reduce", stage.all_reduce_s if stage.sync is None else 0.0),  # another rule is told of by itself
+    )
+    return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s)
 
 
 def _hardware(stage: PlannedStage) -> str:
@@ -172,6 +181,8 @@ def layer_document(found: LayerOfPlan) -> str:
         "stage_data_s": stage.data_s,
         "stage_all_reduce_s": stage.all_reduce_s,
         **({} if stage.sync is None else {"agreement": sync_document(stage)}),
+        "stage_pull_s": stage.pull_s(plan.schedule.micro_batches),
+        "stage_push_s": stage.push_s,
         "slowest_stage": found.slowest.index,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,

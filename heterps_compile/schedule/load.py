@@ -9,6 +9,9 @@ The next stage begins when the values are there. Where stages move data for long
 falls into the time they are occupied; the rest is the delay between the two, which holds up whoever has nothing else to
 do. Gradients come back with the same delay.
 
+Of tables on servers a stage waits for the rows of its first micro-batch before its first forward, and pushes their
+gradients behind its last backward (``cost/served_rows.py``).
+
 Replicas sum their gradients once a step, after the last backward of their stage (``simulate.py``): that takes as long
 however many micro-batches there were. A stage whose last backward comes early sums beside the others' backwards; its
 own it does not, for one message has the gradients of all its layers (``runtime/pipeline/gradient_sums.py``).
@@ -27,10 +30,11 @@ from heterps_compile.cost.memory import ALWAYS, AUTO, MEMORY_TOLERANCE, NEVER, S
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.profile import interpolate
 from heterps_compile.cost.roofline import TRAINING_FACTOR, Phases
+from heterps_compile.cost.served_rows import ServedRows
 
 from .mixed_stage import BY_SPEED, EQUAL, MixedStage, mixed_stage
 from .names import orders
-from .simulate import Timeline, simulate_mixed
+from .simulate import ServersTraffic, Timeline, simulate_mixed
 
 USUAL_MICRO_BATCHES = 32
 ROUNDS_OF_REPLICAS = 8
@@ -86,6 +90,7 @@ class StageLoad:
         recomputes: Whether it computes its activations again; its times are then those of that.
         types: Its replicas by device type, where it has several: their counts and times. ``known`` is then the mean of
             the types by their parts of a batch.
+        rows: Of its tables on servers; None where it has none.
     """
 
     replicas: int
@@ -100,6 +105,16 @@ class StageLoad:
     recompute: str = NEVER
     recomputes: bool = False
     types: tuple["StageLoad", ...] = ()
+    rows: ServedRows | None = None
+
+    def pull_s(self, micro_batches: int) -> float:
+        """Return what it waits for rows of servers before its first forward in a step of so many micro-batches."""
+        return 0.0 if self.rows is None else self.rows.pull_s(self.replicas, micro_batches)
+
+    @property
+    def push_s(self) -> float:
+        """Return what the gradients of rows take to servers behind its last backward of training."""
+        return 0.0 if self.rows is None else self.rows.push_s
 
     def dealt(self, micro_batches: int, *, training: bool, steps: int = 1) -> MixedStage:
         """Return its replicas, with the micro-batches that each takes in some steps of so many."""
@@ -215,9 +230,10 @@ class StageWhole:
 
     Attributes:
         replicas: Units.
-        compute_s, data_s: CT and DT of a batch with so many, without the all-reduce.
+        compute_s, data_s: CT and DT of a batch with so many, without the all-reduce and rows of servers.
         phases: Of a batch on one unit.
         latency_s: Of all messages between stages that it receives and sends with a batch.
+        rows: Of its tables on servers; None where it has none.
     """
 
     replicas: int
@@ -225,6 +241,7 @@ class StageWhole:
     data_s: float
     phases: Phases
     latency_s: float
+    rows: ServedRows | None = None
 
     def part(self, count: int, phases: Phases, *, training: bool) -> MicroBatch:
         """Return the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
@@ -242,7 +259,8 @@ class StageWhole:
         return occupied(
             count,
             self.replicas * self.compute_s / count + own_s - self.phases.whole_s / count,
-            (self.replicas * self.data_s + (count - 1) * self.latency_s) / count,
+            (self.replicas * self.data_s + (count - 1) * self.latency_s) / count
+            + (0.0 if self.rows is None else self.rows.ahead_s(self.replicas, count)),
             phases.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
         )
 
@@ -308,7 +326,8 @@ def simulate_step(
     delays_s = [load.micro_batch(micro_batches).delay_s for load in loads[:-1]]
     dealt = [load.dealt(micro_batches, training=training, steps=1 if training else steps) for load in loads]
     sync_s = [load.sync_s if training else 0.0 for load in loads]
-    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s)
+    servers = [ServersTraffic(load.pull_s(micro_batches), load.push_s if training else 0.0) for load in loads]
+    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s, servers=servers)
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:

@@ -82,21 +82,21 @@ def one_batch_alone(batch: int, busy_s: float, replicas: Sequence[int], step_s: 
         batch: Samples of a batch.
         busy_s: Time that the units of all stages work on it, added up.
         replicas: [S], of every stage.
-        step_s: From the start of the first action to the end of the last, or of the last all-reduce.
+        step_s: From the start of the first action, or pull, to the end of the last action, push or all-reduce.
     """
     return Estimate(step_s, rate(batch, step_s), idle_share(busy_s, sum(replicas), step_s))
 
 
-def busy_time(micro_batches: int, micro_batch_s: float, whole_s: float, sync_s: float = 0.0) -> float:
+def busy_time(micro_batches: int, micro_batch_s: float, whole_s: float, around_s: float = 0.0) -> float:
     """Return how long the units of one stage work on a batch.
 
     Args:
         micro_batches: In the batch.
         micro_batch_s: Of one of them; 0 where it is not known, and the batch is taken undivided.
         whole_s: Of the batch undivided, the all-reduce included.
-        sync_s: Of the all-reduce, of all units together.
+        around_s: Of pull, push and all-reduce, of all units together.
     """
-    return micro_batches * micro_batch_s + sync_s if micro_batch_s > 0 else whole_s
+    return micro_batches * micro_batch_s + around_s if micro_batch_s > 0 else whole_s
 
 
 def rate(samples: int, time_s: float) -> float:

@@ -9,9 +9,9 @@ so it is never shorter by itself, but may let a schedule fit that is shorter tha
 No schedule can be shorter than this. The busiest replica of stage s takes n = ceil(M / k) of the M micro-batches; f, b
 and d are a micro-batch's forward, its backward and the delay behind it::
 
-    begin(s) = sum over r < s of f(r) + d(r)                                  before its first forward
+    begin(s) = max(pull(s), begin(s - 1) + f(s - 1) + d(s - 1))               before its first forward
     round(s) = sum over r > s of f(r) + b(r), and every delay twice          from a forward until its gradients are back
-    end(s)   = max(sync(s), d(s - 1) + b(s - 1) + end(s - 1))                 after its last backward
+    end(s)   = max(push(s) + sync(s), d(s - 1) + b(s - 1) + end(s - 1))       after its last backward
     step    >= begin(s) + max( n (f + b),  f + round(s) + n b,  n f + round(s) + b ) + end(s)
 
 as no replica's first backward begins, and no replica's last forward ends, less than a round apart from the other side.
@@ -137,9 +137,10 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
     for stage, (load, own) in enumerate(zip(loads, each, strict=True)):
         turns = -(-micro_batches // load.replicas) if not load.types else 1
         dealt_s = load.dealt(micro_batches, training=training).busiest_s if load.types else 0.0
+        begin_s = max(begin_s, load.pull_s(micro_batches))
         if training:
             before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage else 0.0
-            end_s = max(load.sync_s, before_s)
+            end_s = max(load.push_s + load.sync_s, before_s)
             busy_s = max(
                 turns * own.whole_s,
                 dealt_s,

@@ -10,13 +10,16 @@ there:
 3. a backward of the last chunk of the last stage needs the same micro-batch's forward there;
 4. gradients of weights need the backward of the same micro-batch and chunk in the same stage.
 
-Once all replicas of a stage have ended their last action, they may sum their gradients together: an all-reduce, which
-holds up no other stage. The step ends when the last stage has summed::
+A stage whose tables lie on servers waits for the rows of its first micro-batch before its first action, and pushes
+their gradients once all its replicas have ended their last. Then, or else at once, replicas may sum their gradients
+together: an all-reduce. Both hold up no other stage, and the step ends when the last stage has summed::
 
     stage 0, replica 0 | F0 .  .  B0 R
              replica 1 | F1 .  .  B1 R
     stage 1, replica 0 | .  F0 B0 R  .       stage 1 sums while stage 0 still has a backward
              replica 1 | .  F1 B1 R  .
+
+    stage with tables | p  F0 F1 B0 B1 P  R          p: pull, P: push
 
 Between neighbours a transfer may take time of its own; it occupies neither side. From the last stage round to the first
 it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its time; where gradients of
@@ -60,18 +63,48 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ServersTraffic:
+    """What a stage takes for rows of tables on servers beside its actions."""
+
+    pull_s: float = 0.0
+    push_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMoved:
+    """When the rows of a stage's tables move between its replicas and servers, and nothing else happens there.
+
+    Attributes:
+        stage: Of the pipeline.
+        is_push: Whether gradients of a step are pushed; else rows of its first micro-batch are pulled.
+        start_s, end_s: As every action has them.
+    """
+
+    stage: int
+    is_push: bool
+    start_s: float
+    end_s: float
+
+    @property
+    def name(self) -> str:
+        """Return ``"push"`` or ``"pull"``."""
+        return "push" if self.is_push else "pull"
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A simulated step.
 
     Attributes:
         spans: Every action; those of one replica in the order it ran them.
         replicas: Of every stage.
-        makespan_s: From the start of the first action to the end of the last, or of the last all-reduce.
+        makespan_s: From the start of the first action to the end of the last, or of the last all-reduce or push.
         bubble: Share of all replicas' time in which they wait, in [0, 1].
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
             yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
         chunks: Into which every stage is cut.
         all_reduces: Of the stages that sum gradients, in their order.
+        rows: Of the stages whose tables lie on servers, in their order: pull, then push.
     """
 
     spans: tuple[Span, ...]
@@ -81,6 +114,7 @@ class Timeline:
     peak_in_flight: tuple[int, ...]
     chunks: int = 1
     all_reduces: tuple[AllReduce, ...] = ()
+    rows: tuple[RowsMoved, ...] = ()
 
 
 def simulate(
@@ -121,6 +155,7 @@ def simulate_mixed(
     *,
     transfer_s: Sequence[float] | None = None,
     sync_s: Sequence[float] | None = None,
+    servers: Sequence[ServersTraffic] = (),
 ) -> Timeline:
     """Run the orders of all stages against each other, where replicas of a stage may differ; O(actions * replicas).
 
@@ -129,6 +164,7 @@ def simulate_mixed(
         mixed: [S], what a micro-batch takes on every replica, and which replica takes it.
         transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
         sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
+        servers: [S], rows of tables on servers of every stage; none by default.
 
     Raises:
         HeterpsError: as :func:`simulate`.
@@ -152,6 +188,7 @@ def simulate_mixed(
     end_s: dict[Action, float] = {}
     waiting: dict[Action, list[int]] = {}
     runnable = deque(range(len(workers)))
+    traffic = tuple(servers) or (ServersTraffic(),) * stages
     while runnable:
         worker = runnable.popleft()
         queue, done = queues[worker], spans[worker]
@@ -165,7 +202,7 @@ def simulate_mixed(
             else:
                 waiting.setdefault(needed, []).append(worker)
                 break
-            start_s = max(ready_s, done[-1].end_s if done else 0.0)
+            start_s = max(ready_s, done[-1].end_s if done else traffic[workers[worker][0]].pull_s)
             length_s = lengths_s[action.phase][worker]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
@@ -176,7 +213,8 @@ def simulate_mixed(
             f"the schedule stops: stage {workers[stuck[0]][0]} waits for {needed} of stage {needed.stage}, "
             f"which never runs ({sum(map(len, spans))} of {sum(map(len, queues))} actions ran)"
         )
-    return _timeline(workers, spans, counts, chunks, list(sync_s) if sync_s is not None else [0.0] * stages)
+    summed_s = list(sync_s) if sync_s is not None else [0.0] * stages
+    return _timeline(workers, spans, counts, chunks, sync_s=summed_s, servers=traffic)
 
 
 def _lengths(
@@ -219,12 +257,21 @@ def _timeline(
     spans: Sequence[Sequence[Span]],
     replicas: tuple[int, ...],
     chunks: int,
+    *,
     sync_s: Sequence[float],
+    servers: Sequence[ServersTraffic],
 ) -> Timeline:
     ends_s, peaks = [0.0] * len(replicas), [0] * len(replicas)
     for (stage, _), done in zip(workers, spans, strict=True):
         peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
         ends_s[stage] = max(ends_s[stage], done[-1].end_s if done else 0.0)
+    rows: list[RowsMoved] = []
+    for stage, moved in enumerate(servers):
+        if moved.pull_s > 0:
+            rows.append(RowsMoved(stage, False, 0.0, moved.pull_s))
+        if moved.push_s > 0:
+            rows.append(RowsMoved(stage, True, ends_s[stage], ends_s[stage] + moved.push_s))
+            ends_s[stage] += moved.push_s
     all_reduces = tuple(
         AllReduce(stage, end_s, end_s + lasts_s)
         for stage, (end_s, lasts_s) in enumerate(zip(ends_s, sync_s, strict=True))
@@ -233,9 +280,10 @@ def _timeline(
     makespan_s = max([*ends_s, *(each.end_s for each in all_reduces)], default=0.0)
     busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
     busy_s += sum(count * lasts_s for count, lasts_s in zip(replicas, sync_s, strict=True))
+    busy_s += sum(count * (each.pull_s + each.push_s) for count, each in zip(replicas, servers, strict=True))
     bubble = idle_share(busy_s, len(workers), makespan_s)
     actions = tuple(span for done in spans for span in done)
-    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces)
+    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces, tuple(rows))
 
 
 def peak_held(actions: Iterable[Action]) -> int:

@@ -29,7 +29,7 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
     """
     each = [load.micro_batch(micro_batches) for load in loads]
     widths = [load.replicas for load in loads]
-    free_s = [[0.0] * width for width in widths]
+    free_s = [[load.pull_s(micro_batches)] * load.replicas for load in loads]
     forwards = [
         (free, width, one.forward_s, one.delay_s) for free, width, one in zip(free_s, widths, each, strict=True)
     ]
@@ -51,7 +51,7 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
                 ready_s = ends_s[s + 1][j] + each[s].delay_s if s < last else 0.0
                 free, place = free_s[s], j % widths[s]
                 free[place] = ends_s[s][j] = max(ready_s, free[place]) + each[s].backward_s
-    return max(max(free) + load.sync_s for free, load in zip(free_s, loads, strict=True))
+    return max(max(free) + load.push_s + load.sync_s for free, load in zip(free_s, loads, strict=True))
 
 
 def _forward(stages: Sequence[tuple[list[float], int, float, float]], i: int) -> None:

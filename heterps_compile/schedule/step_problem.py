@@ -27,6 +27,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import StageWork
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.segments import FlatStages, flatten_stages
+from heterps_compile.cost.served_rows import RowSums, pull_s
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
@@ -199,6 +200,8 @@ class MicroBatches:
         moving_s: Part of the forward in which data moves and nothing is computed.
         sync_s: The all-reduce.
         batch_s: ET, of a batch in the steady state.
+        rows_s, requests_s, one_server_s: Of tables on servers, one way, for a batch: rows over the replicas' networks,
+            requests, rows through one server (:mod:`~heterps_compile.cost.served_rows`).
     """
 
     count: int
@@ -208,6 +211,20 @@ class MicroBatches:
     moving_s: Floats
     sync_s: Floats
     batch_s: Floats
+    rows_s: Floats
+    requests_s: Floats
+    one_server_s: Floats
+
+    def pulls_s(self, servers: Floats | None = None) -> Floats:
+        """Return what is pulled before the first forward, through so many servers; None for any number of them."""
+        return pull_s(self._one_way_s(servers), self.requests_s, self.units, self.count)
+
+    def pushes_s(self, servers: Floats | None = None) -> Floats:
+        """Return what is pushed behind the last backward of training, likewise."""
+        return np.asarray(self._one_way_s(servers) + self.requests_s, np.float64)
+
+    def _one_way_s(self, servers: Floats | None) -> Floats:
+        return self.rows_s if servers is None else np.maximum(self.rows_s, self.one_server_s / servers)
 
     @property
     def own_s(self) -> Floats:
@@ -216,8 +233,13 @@ class MicroBatches:
 
     def changed(self, change: Callable[[Floats], Floats]) -> "MicroBatches":
         """Return the same with all arrays changed alike: some of their cells, or other axes."""
-        names = ("units", "forward_s", "backward_s", "moving_s", "sync_s", "batch_s")
-        return MicroBatches(self.count, *(change(getattr(self, name)) for name in names))
+        return MicroBatches(self.count, *(change(getattr(self, name)) for name in ("units", *_OF_STAGES)))
+
+
+_OF_STAGES = (
+    "forward_s", "backward_s", "moving_s", "sync_s", "batch_s", "rows_s", "requests_s", "one_server_s",
+)  # fmt: skip
+"""Arrays of micro-batches, 0 where there is no stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,12 +251,14 @@ class StageWorks:
         work: [N], of a batch in the steady state.
         messages: [N], of a batch, received and sent: 0, 1 or 2.
         sums: Returns [N], the sums of a table [L, T] over the layers of every stage on its type.
+        rows: [N], of tables on servers; None where no table is.
     """
 
     type: Ints
     work: StageWork
     messages: Floats
     sums: Callable[[Floats], Floats]
+    rows: RowSums | None = None
 
     def micro_batches(self, of: StepProblem, count: int, units: Floats) -> MicroBatches:
         """Return what one of so many micro-batches takes with units [N, K]."""
@@ -242,8 +266,12 @@ class StageWorks:
         index = np.repeat(np.arange(len(self.type)), units.shape[1])
         work, k = self.work.take(index), units.ravel()
         sync_s = np.asarray(work.sync_time_s(k), np.float64)
-        data_s = work.data_time_s(k)
-        data_s = (data_s if work.shared_s is None else np.maximum(data_s, work.shared_s)) - sync_s
+        rows = None if self.rows is None else self.rows.take(index)
+        data_s, shared_s = work.data_time_s(k), work.shared_s
+        if rows is not None:
+            data_s = rows.without(data_s, k)
+            shared_s = None if shared_s is None else rows.shared_without(shared_s)
+        data_s = np.maximum(0.0, (data_s if shared_s is None else np.maximum(data_s, shared_s)) - sync_s)
         forward_s, backward_s, accumulate_s, whole_s = (
             self.sums(table)[index] for table in (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
         )
@@ -253,13 +281,19 @@ class StageWorks:
         latency_s = self.messages * of.own_latency_s[self.type]
         compute_s = k * work.compute_time_s(k) / count + own_s - whole_s / count
         data_s = (k * data_s + (count - 1) * latency_s[index]) / count
+        none = np.zeros(len(k))
+        of_rows = (none, none, none)
+        if rows is not None:
+            data_s = data_s + rows.ahead_s(k, count)
+            of_rows = (rows.network_s(k), rows.requests_s, rows.one_server_s)
         usual = 1 / TRAINING_FACTOR if of.training else 1.0
         share = np.where(own_s > 0, forward_s / np.where(own_s > 0, own_s, 1.0), usual) if of.training else 1.0
         busy_s = np.maximum(compute_s, data_s)
         hops_s = self._hops(of, units).ravel()
         batch_s = work.time_s(k)
         found = (
-            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s * (sync_s > 0), batch_s
+            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s * (sync_s > 0), batch_s,
+            *of_rows,
         )  # fmt: skip
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
@@ -324,7 +358,7 @@ class StepsOfPlacements:
     def _works(self) -> "StageWorks":
         flat = self.flat
         messages = (flat.received_bytes > 0).astype(np.float64) + (flat.sent_bytes > 0)
-        return StageWorks(flat.type, flat.work, messages, self._sums)
+        return StageWorks(flat.type, flat.work, messages, self._sums, RowSums.of(self.of.problem, self._sums))
 
     def _sums(self, of_layers: Floats) -> Floats:
         """Return [N], sums over the layers of every stage on its type."""
@@ -354,11 +388,19 @@ class StepsOfPlacements:
         after[:, :, :-1] = moving_s[:, :, 1:]
         return np.asarray(np.where(way_s[:, None, :] > 0, np.maximum(0.0, way_s[:, None, :] - moving_s - after), 0.0))
 
-    def least_steps_s(self, each: MicroBatches, delays_s: Floats) -> Floats:
-        """Return [B, V], lower bounds on the steps of stages [B, V, S], by the formulas of ``shortest_step.py``."""
+    def least_steps_s(self, each: MicroBatches, delays_s: Floats, servers: Floats | None = None) -> Floats:
+        """Return [B, V], lower bounds on the steps of stages [B, V, S], by the formulas of ``shortest_step.py``.
+
+        Args:
+            each: What micro-batches take.
+            delays_s: Behind stages.
+            servers: [B, V], that tables lie on; None where none does.
+        """
         training, has = self.of.training, self.has[:, None, :]
         forward_s, backward_s = np.where(has, each.forward_s, 0.0), np.where(has, each.backward_s, 0.0)
-        sync_s = np.where(has, each.sync_s, 0.0)
+        of_servers = None if servers is None else servers[..., None]
+        pulls_s = np.where(has, each.pulls_s(of_servers), 0.0)
+        sync_s = np.where(has, each.sync_s + each.pushes_s(of_servers), 0.0)
         turns = np.ceil(each.count / each.units)
         stages = forward_s.shape[2]
         rounds_s = np.zeros(forward_s.shape)
@@ -368,6 +410,7 @@ class StepsOfPlacements:
         begin_s, end_s, least_s = (np.zeros(forward_s.shape[:2]) for _ in range(3))
         for stage in range(stages):
             n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
+            begin_s = np.maximum(begin_s, pulls_s[..., stage])
             if training:
                 before_s = end_s + delays_s[..., stage - 1] + backward_s[..., stage - 1] if stage else 0.0
                 end_s = np.maximum(sync_s[..., stage], before_s)
@@ -386,8 +429,7 @@ class StepsOfPlacements:
             found[self.has] = values
             return found
 
-        names = ("forward_s", "backward_s", "moving_s", "sync_s", "batch_s")
-        found = [padded(getattr(each, name)) for name in names]
+        found = [padded(getattr(each, name)) for name in _OF_STAGES]
         units = padded(each.units)
         units[~self.has] = 1.0
         return MicroBatches(each.count, units, *found)

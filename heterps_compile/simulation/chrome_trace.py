@@ -71,6 +71,20 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                     "args": {},
                 }
             )
+    for moved in step.timeline.rows:
+        what = "gradients of rows to servers" if moved.is_push else "rows of servers"
+        for replica in range(step.timeline.replicas[moved.stage]):
+            events.append(
+                {
+                    "name": f"{moved.name} {what}",
+                    "cat": moved.name,
+                    "ph": "X",
+                    **trace_slice(moved.start_s, moved.end_s),
+                    "pid": moved.stage,
+                    "tid": trace_thread(replica),
+                    "args": {},
+                }
+            )
     events += _flows(step)
     for (stage_index, replica), points in step.bytes_over_time():
         for time_s, size_bytes in points:

@@ -101,6 +101,7 @@ def plan_loads(
             inputs_bytes=inputs_bytes,
             recomputes=stage.recompute,
             types=_types(plan, stage, pool, operations or {}),
+            rows=stage.rows,
         )
         for stage, (activations_bytes, copies_bytes, inputs_bytes) in zip(plan.stages, _held(plan), strict=True)
     )
@@ -130,7 +131,7 @@ def _known(
     forward_share = 1 / TRAINING_FACTOR if training else 1.0
     if planned.whole_s > 0:
         forward_share = planned.forward_s / planned.whole_s
-    compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * (stage.data_s - stage.sync_s)
+    compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.own_data_s
     whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s)
     if count > 1 and planned.whole_s > 0:
         return whole, planned
@@ -142,7 +143,8 @@ def _known(
     half = occupied(
         2,
         (compute_s + launched * device.launch_s) / 2,
-        (data_s + transfers * device.network_latency_s) / 2,
+        (data_s + transfers * device.network_latency_s) / 2
+        + (0.0 if stage.rows is None else stage.rows.ahead_s(stage.replicas, 2)),
         forward_share,
     )
     following = plan.stages[stage.index + 1 : stage.index + 2]

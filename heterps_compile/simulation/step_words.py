@@ -58,7 +58,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     console.print(pairs_table(reading_rows(plan)))
     console.print()
     console.print(table)
-    for line in _all_reduces(plan):
+    for line in _around_actions(plan):
         console.print()
         console.print(Text(line))
     console.print()
@@ -67,14 +67,21 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
         console.print(note_text(note))
 
 
-def _all_reduces(plan: Plan) -> Iterator[str]:
-    """Say what a step adds in some stages once their last backward has ended."""
-    longest = max(plan.stages, key=lambda stage: stage.all_reduce_s)
-    if longest.all_reduce_s:
-        count = counted(sum(stage.all_reduce_s > 0 for stage in plan.stages), "stage")
-        longest_s = format_seconds(longest.all_reduce_s)
-        what = " and ".join(dict.fromkeys(rule_name(stage) for stage in plan.stages if stage.all_reduce_s > 0))
-        yield f"{what} after the last backward of {count}, the longest {longest_s} in stage {longest.index}"
+def _around_actions(plan: Plan) -> Iterator[str]:
+    """Say what a step has in some stages before their first forward, and once their last backward has ended."""
+    count, what = plan.schedule.micro_batches, "of rows on servers"
+    agreeing = " and ".join(dict.fromkeys(rule_name(stage) for stage in plan.stages if stage.all_reduce_s > 0))
+    forward, backward = f"pull {what} before the first forward", f"push {what} after the last backward"
+    for words, times_s in (
+        (forward, [stage.pull_s(count) for stage in plan.stages]),
+        (backward, [stage.push_s for stage in plan.stages]),
+        (f"{agreeing} after the last backward", [stage.all_reduce_s for stage in plan.stages]),
+    ):
+        longest_s = max(times_s)
+        if longest_s:
+            stages = counted(sum(time_s > 0 for time_s in times_s), "stage")
+            where = times_s.index(longest_s)
+            yield f"{words} of {stages}, the longest {format_seconds(longest_s)} in stage {where}"
 
 
 def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
@@ -130,6 +137,8 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
                 "replicas": stage.replicas,
                 **mixed_document(stage),
                 "all_reduce_s": stage.all_reduce_s,
+                "pull_s": stage.pull_s(step.micro_batches),
+                "push_s": stage.push_s,
                 "peak_bytes": round(step.peak_bytes[stage.index]),
                 "memory_over_time": over_time[stage.index],
             }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
-from heterps_compile.schedule.simulate import AllReduce, Span, worker_spans
+from heterps_compile.schedule.simulate import AllReduce, RowsMoved, Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
@@ -26,6 +26,7 @@ _MOST_PIECES = 4000  # in the whole picture
 _DIGIT = 7.0  # pixels of one
 _COLOUR = {Phase.FORWARD: "p0", Phase.BACKWARD: "p1", Phase.WEIGHT: "p2"}
 _ALL_REDUCE = "p3"
+_ROWS = "p4"
 _WORDS = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.WEIGHT: "gradients of weights"}
 
 
@@ -67,7 +68,8 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-        parts += [_all_reduce(each, y, clock) for each in step.timeline.all_reduces if each.stage == stage]
+        parts += [_around(each, y, clock) for each in step.timeline.all_reduces if each.stage == stage]
+        parts += [_around(each, y, clock) for each in step.timeline.rows if each.stage == stage]
     more, height = listed([*_takes(step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
@@ -138,6 +140,9 @@ def _takes(step: Step) -> Iterator[str]:
     sums = {
         each.stage: f", all-reduce {format_seconds(each.end_s - each.start_s)}" for each in step.timeline.all_reduces
     }
+    for each in step.timeline.rows:
+        took = f", {each.name} {format_seconds(each.end_s - each.start_s)}"
+        sums[each.stage] = took + sums.get(each.stage, "") if each.is_push else sums.get(each.stage, "") + took
     for stage, phases in sorted(found.items())[:_MOST_ROWS]:
         words = ", ".join(f"{_WORDS[phase]} {_from_to(times_s)}" for phase, times_s in phases.items())
         yield f"stage {stage}: {words}{sums.get(stage, '')}"
@@ -162,7 +167,8 @@ def _legend(step: Step, width: float) -> tuple[list[str], float]:
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
     told = f"numbers are micro-batches{chunks}; what one takes stands below"
     sums = [(_ALL_REDUCE, "all-reduce of gradients")] if step.timeline.all_reduces else []
-    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, ("", told)]
+    rows = [(_ROWS, "rows from servers, their gradients to servers")] if step.timeline.rows else []
+    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, *rows, ("", told)]
     return legend(items, width)
 
 
@@ -204,10 +210,14 @@ def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
 
 
-def _all_reduce(each: AllReduce, y: float, clock: _Clock) -> str:
+def _around(each: AllReduce | RowsMoved, y: float, clock: _Clock) -> str:
+    """Draw what a stage does before its first action or behind its last."""
+    words, colour = "all-reduce of gradients", _ALL_REDUCE
+    if isinstance(each, RowsMoved):
+        words, colour = "push of gradients to servers" if each.is_push else "pull of rows from servers", _ROWS
     width = max((each.end_s - each.start_s) * clock.scale - 0.8, 0.4)
-    shape = rect(clock.x(each.start_s), y, width, _ROW, _ALL_REDUCE, f' rx="{min(3.0, width / 3):.1f}"')
-    return titled(shape, f"all-reduce of gradients, {format_seconds(each.end_s - each.start_s)}")
+    shape = rect(clock.x(each.start_s), y, width, _ROW, colour, f' rx="{min(3.0, width / 3):.1f}"')
+    return titled(shape, f"{words}, {format_seconds(each.end_s - each.start_s)}")
 
 
 def _blocks(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:

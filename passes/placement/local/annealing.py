@@ -109,6 +109,8 @@ class Anneal:
             problem.min_stages,
             most,
             slowest_batch_s(problem),
+            self._open_s(),
+            self._any_value(),
             budget,
             odds,
             how.shift,
@@ -133,6 +135,8 @@ class Anneal:
         how, generator, known = self._how, self._generator, self._archive.niches(self._how.niches)
         is_fresh, place = generator.random() < how.fresh, int(generator.integers(2 * len(known)))
         start = known[place] if 0 < place < len(known) else self._archive.best
+        if np.isfinite(self._archive.best.value):
+            self.rules = self.rules._replace(good=self._archive.best.value * self._of_loop)
         walk = self.begin(*(draw() if is_fresh else (start.types, start.begins)))
         donors = Donors(*self._stacked([(plan.types, plan.begins) for plan in known]))
         hottest = how.coldest * ((how.hottest if is_fresh else how.warm) / how.coldest) ** generator.random()
@@ -159,13 +163,28 @@ class Anneal:
             between(cheapest, dearest, end),
         )
 
+    def _open_s(self) -> float:
+        """Return the longest time of a batch, or one that is long enough for any stage on one unit."""
+        slowest_s = slowest_batch_s(self._archive.problem)
+        return (
+            slowest_s if np.isfinite(slowest_s) else float((self.tables.data_s[-1] + self.tables.compute_s[-1]).max())
+        )
+
+    @property
+    def _of_loop(self) -> float:
+        """Return what the loop's values are of those of ``evaluate``."""
+        problem = self._archive.problem
+        return 3600 * problem.batch / 1e6 if problem.objective == "cost" else 1.0
+
+    def _any_value(self) -> float:
+        """Return what stands for the value of a good plan before there is one: that of a unit for all layers."""
+        of_hour, open_s = float(self.tables.rate.max()), self._open_s()
+        return {COST: of_hour * open_s, PRICE: of_hour}.get(_OBJECTIVES[self._archive.problem.objective], open_s)
+
     def begin(self, types: Ints, begins: Bools) -> Walk:
         """Return a walk that begins with a plan, given layer by layer."""
         (bounds, none), (kinds, _), (count, _) = self._stacked([(types, begins), (types[:0], begins[:0])])
-        slowest_s = self.rules.slowest_s
-        if not np.isfinite(slowest_s):  # long enough for any stage on one unit
-            slowest_s = float((self.tables.data_s[-1] + self.tables.compute_s[-1]).max())
-        numbers = np.array([[slowest_s, np.inf, 0.0], [0.0, np.inf, 0.0]])
+        numbers = np.array([[self.rules.open_s, np.inf, 0.0], [0.0, np.inf, 0.0]])
         return Walk(np.stack([bounds, none]), np.stack([kinds, kinds]), np.array([count, 0]), numbers, self._random)
 
     def _stacked(self, plans: list[tuple[Ints, Bools]]) -> tuple[Ints, Ints, Ints]:

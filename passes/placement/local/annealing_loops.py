@@ -34,7 +34,14 @@ KINDS = ("retype", "shift", "merge", "divide", "carve", "slide", "drop", "swap",
 """Changes, in the order of their odds; the last one changes the time of a batch alone."""
 
 _STUCK = 1e4
-"""What a stage that no number of replicas makes feasible exceeds constraints by; it seems to cost next to nothing."""
+"""What a stage that no number of replicas makes feasible exceeds constraints by.
+
+It seems to cost next to nothing, and may take no time at all, as a type that runs none of its layers: such excess costs
+in proportion to a good plan's value, not to that of the plan that has it. Else a plan of which every stage is stuck is
+cheaper than what it may be changed into, and a walk stands still there."""
+
+_LITTLE = 0.01
+"""Of a good plan's value; what any excess costs at least in proportion to."""
 
 
 class Tables(NamedTuple):
@@ -92,6 +99,8 @@ class Rules(NamedTuple):
         objective: One of the numbers above.
         fewest, most: Stages.
         slowest_s: The longest time of a batch; inf without a floor.
+        open_s: The time of a batch in which every stage is done on one unit, or the longest that is allowed.
+        good: The value of a good plan.
         budget: Price per hour; inf without one.
         odds: Of the kinds of changes, cumulated, up to 1.
         shift: Mean of how far a bound moves, in positions.
@@ -103,6 +112,8 @@ class Rules(NamedTuple):
     fewest: int
     most: int
     slowest_s: float
+    open_s: float
+    good: float
     budget: float
     odds: Floats
     shift: float
@@ -160,6 +171,7 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
     linked, room = tables.per_byte.shape[0] > 1, walk.bounds.shape[1]
     bounds, kinds, count = walk.bounds[0], walk.types[0], walk.stages[0]
     batch_s, value, excess = walk.numbers[0]
+    stuck_excess = 0.0
     at_floor = rules.objective in (PRICE, LATENCY)
     to_bounds, to_kinds = np.empty(room, np.int64), np.empty(room, np.int64)
     talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
@@ -282,7 +294,7 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
                             in_s[reads] = max(in_s[reads], tables.latency_s[to_kinds[reads], type_])
                     talk_s[stage] += tables.size_bytes[entry] * slowest
         # what the plan costs, and by how much it exceeds what it must keep to
-        paid, passed_s, attained_s, to_excess = 0.0, 0.0, 0.0, 0.0
+        paid, passed_s, attained_s, to_excess, to_stuck = 0.0, 0.0, 0.0, 0.0, 0.0
         used[:] = 0.0
         for stage in range(to_count):
             low, high, type_ = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage]
@@ -328,8 +340,8 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
                 held = tables.memory_bytes[low, high] / tables.capacity_bytes[type_] - 1
                 to_excess += held if held > MEMORY_TOLERANCE else 0.0
             if stuck:
-                to_excess += _STUCK * (1.0 + (high - low) / last)
-                units, time_s = 1.0, to_batch_s
+                to_stuck += _STUCK * (1.0 + (high - low) / last)
+                units, time_s = 1.0, once_s
             attained_s = max(attained_s, time_s)
             used[type_] += units
             passed_s += compute_s + data_s
@@ -352,17 +364,23 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             to_value = passed_s if rules.objective == LATENCY else attained_s
         to_value = max(to_value, 1e-300)
         heat = cooling.hottest * (cooling.coldest / cooling.hottest) ** share
-        ceiling = value * (1 + price * excess) * np.exp(-heat * np.log(1.0 - u[8]))
-        if step < 0 or to_value * (1 + price * to_excess) < ceiling:
-            count, value, excess = to_count, to_value, to_excess
-            batch_s = to_batch_s if at_floor else attained_s
+        ceiling = (
+            value + price * excess * max(value, _LITTLE * rules.good) + price * stuck_excess * max(value, rules.good)
+        )
+        ceiling *= np.exp(-heat * np.log(1.0 - u[8]))
+        charged = price * to_excess * max(to_value, _LITTLE * rules.good)
+        charged += price * to_stuck * max(to_value, rules.good)
+        if step < 0 or to_value + charged < ceiling:
+            count, value, excess, stuck_excess = to_count, to_value, to_excess, to_stuck
+            # a plan without time leaves that of a batch open: none is short enough for what it may become
+            batch_s = to_batch_s if at_floor else attained_s if attained_s > 0 else rules.open_s
             for stage in range(count + 1):
                 bounds[stage], kinds[stage] = to_bounds[stage], to_kinds[stage]
-            if excess == 0 and value < walk.numbers[1, 1] * (1 - 1e-9):
+            if excess + stuck_excess == 0 and value < walk.numbers[1, 1] * (1 - 1e-9):
                 walk.stages[1] = count
                 walk.numbers[1, 0], walk.numbers[1, 1], walk.numbers[1, 2] = batch_s, value, 0.0
                 for stage in range(count + 1):
                     walk.bounds[1, stage], walk.types[1, stage] = bounds[stage], kinds[stage]
     walk.stages[0], walk.random[0] = count, x
-    walk.numbers[0, 0], walk.numbers[0, 1], walk.numbers[0, 2] = batch_s, value, excess
+    walk.numbers[0, 0], walk.numbers[0, 1], walk.numbers[0, 2] = batch_s, value, excess + stuck_excess
     return priced

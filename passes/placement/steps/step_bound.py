@@ -42,7 +42,8 @@ class StepTimes:
     Attributes:
         times: Of their segments.
         low_s, high_s: [I], of intervals, ascending.
-        price_per_hour: [I, n + 1], the least of the stages from a position on, in steps of at most ``high_s``.
+        price_per_hour: [I, n + 1], the least of the stages from a position on, in steps of at most ``high_s``, and of
+            the servers that hold tables.
         values: [I], bounds of plans in the intervals.
     """
 
@@ -82,7 +83,9 @@ def step_times(segments: StepSegments, count: int, most: float, deadline: Deadli
     times, problem = class_times(segments, count), segments.of.problem
     quickest_s = np.minimum.accumulate(times.least_s, axis=1)
     least_s = segments.lowest_peak(quickest_s[:, -1])
-    cheapest = segments.least_to_end(np.where(np.isfinite(quickest_s[:, -1]), times.price_per_hour[:, 0], np.inf))
+    servers = problem.least_servers * problem.server_price_per_hour
+    cheapest = np.where(np.isfinite(quickest_s[:, -1]), times.price_per_hour[:, 0], np.inf)
+    cheapest = segments.least_to_end(cheapest) + servers
     longest_s = _longest_s(problem, float(cheapest[0]), most)
     if not least_s <= longest_s or values_of(problem, cheapest[:1], np.array([least_s]))[0] >= most:
         return None
@@ -92,7 +95,7 @@ def step_times(segments: StepSegments, count: int, most: float, deadline: Deadli
         price = np.array(
             [np.take_along_axis(prices, (quickest_s > high).sum(axis=1)[:, None], axis=1)[:, 0] for high in high_s]
         )
-        least = segments.least_to_end(price)
+        least = segments.least_to_end(price) + servers
         return StepTimes(times, low_s, high_s, least, _reached(problem, least[:, 0], low_s))
 
     edges_s = _edges_s(least_s, longest_s, _FIRST_INTERVALS)

@@ -190,7 +190,7 @@ class _Closing:
             both_ways = 2 if self.of.training else 1
             growing_s = branches.growing_s[place] + both_ways * delay_s + both_s
             fixed_s, paid = fixed_s + branches.fixed_s[place], paid + branches.paid[place]
-        rounds = times.rounds[choice]
+        rounds, begin_s = times.rounds[choice], np.maximum(begin_s, times.pull_s[cell])
         if self.of.training:
             end_s = np.maximum(sync_s, end_s)
             fixed_s = np.maximum(fixed_s, begin_s + rounds * both_s + end_s)
@@ -226,7 +226,10 @@ class _Closing:
             return np.full(len(segment), -np.inf)
         units = np.repeat(used[None, :], len(segment), axis=0)
         units[np.arange(len(segment)), self._segments.type[segment]] += of.times.fewest[segment, choice]
-        return values_of(problem, np.asarray(rented_units(problem, units) @ problem.price_per_hour), lasting_s)
+        servers = problem.least_servers * problem.server_price_per_hour
+        return values_of(
+            problem, np.asarray(rented_units(problem, units) @ problem.price_per_hour) + servers, lasting_s
+        )
 
     def _delays_s(self, of: StepTimes, path: list[tuple[int, int]], segment: Ints, choice: Ints) -> Floats:
         """Return the least delays from the last stage of a branch to what may come next."""

@@ -6,8 +6,9 @@ The value of a plan is its objective with the step in the place of the steady st
     price        price per hour                                      samples / step >= floor
     throughput   step                                                price per hour <= budget
 
-Left out: which plans are looked at (``step_search.py``); that rows of tables on servers come in time for a step, for
-which as many servers are paid as keep up with the steady state.
+Tables lie on as many servers as keep up with the steady state; what a step waits for their rows follows from that.
+
+Left out: which plans are looked at (``step_search.py``); more servers, with which a step may be shorter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Bools, ChosenStep, Floats, Ints, Placement, Problem
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.cost.table_servers import servers_at
 from heterps_compile.cost.whole_machines import rented_units
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
@@ -104,6 +106,7 @@ class BoundedPlans:
         least_s: [B, V], bounds.
         price_per_hour: [B, V].
         values: [B, V], the objective with the bounds as steps; inf where a limit is broken.
+        servers: [B, V], that tables lie on; None where none does.
     """
 
     steps: StepsOfPlacements
@@ -112,23 +115,27 @@ class BoundedPlans:
     least_s: Floats
     price_per_hour: Floats
     values: Floats
+    servers: Floats | None
 
     @classmethod
     def of(cls, steps: StepsOfPlacements, each: MicroBatches) -> "BoundedPlans":
         """Bound the steps of choices of units."""
         problem, has = steps.of.problem, steps.has[:, None, :]
         delays_s = steps.delays(each)
-        least_s = steps.least_steps_s(each, delays_s)
+        servers: Floats | None = None
+        if problem.served_s is not None:  # as many servers as keep up with the steady state
+            batch_s = np.where(has, each.batch_s, 0.0).max(axis=2)
+            servers = np.vectorize(partial(servers_at, problem), otypes=[np.float64])(batch_s)
+        least_s = steps.least_steps_s(each, delays_s, servers)
         units = np.where(has, each.units, 0.0)
         used = steps.used_units(units)
         price = np.asarray(rented_units(problem, used) @ problem.price_per_hour, np.float64)
-        if problem.served_s is not None:  # as many servers as keep up with the steady state
-            batch_s = np.where(has, each.batch_s, 0.0).max(axis=2)
-            price += problem.server_price_per_hour * np.vectorize(partial(servers_at, problem), otypes=[float])(batch_s)
+        if servers is not None:
+            price += problem.server_price_per_hour * servers
         values = values_of(problem, price, least_s)
         values[~steps.of.takes(each.count, units.max(axis=2))] = np.inf
         values[(used > problem.max_units).any(axis=2)] = np.inf
-        return cls(steps, each, delays_s, least_s, price, values)
+        return cls(steps, each, delays_s, least_s, price, values, servers)
 
     def best(self, most: int) -> Iterator[tuple[float, float, int, int]]:
         """Yield value, bound, row and column of the best choices of every placement."""
@@ -154,6 +161,7 @@ class BoundedPlans:
                     ),
                 ),
                 sync_s=float(each.sync_s[cell][s]),
+                rows=self._rows(cell, s),
             )
             for s in range(int(self.steps.has[row].sum()))
         )
@@ -166,6 +174,17 @@ class BoundedPlans:
             float(self.least_s[cell]),
             float(self.values[cell]),
         )
+
+    def _rows(self, cell: tuple[int, int], stage: int) -> ServedRows | None:
+        """Return what the tables of a stage on servers take; None where it has none."""
+        each = self.each
+        network_s, requests_s, one_server_s = (
+            float(times_s[cell][stage]) for times_s in (each.rows_s, each.requests_s, each.one_server_s)
+        )
+        if self.servers is None or network_s + requests_s + one_server_s <= 0:
+            return None
+        servers_s = one_server_s / float(self.servers[cell])
+        return ServedRows(network_s, servers_s, requests_s, is_pushed=self.steps.of.training)
 
 
 def plans_of(of: StepProblem, types: Ints, cuts: Bools, counts: Sequence[int], most: int = 1) -> list[StepPlan]:

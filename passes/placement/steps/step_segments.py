@@ -10,7 +10,10 @@ two ends. With f, b, w = f + b and sync of a class, and for every position p of 
 a step with segment (a, c) in n rounds takes no less than the bound of ``schedule/shortest_step.py`` with those in the
 place of the other stages::
 
-    least = before_f(a) + max( n w,  f + after(c) + n b,  n f + after(c) + b ) + max( sync, before_b(a) )
+    least = max( pull, before_f(a) ) + max( n w,  f + after(c) + n b,  n f + after(c) + b ) + max( sync, before_b(a) )
+
+with the rows of tables on servers: their pull, and their push in sync (``cost/served_rows.py``), through any number of
+servers.
 
 Left out: delays between stages, which the plans of ``step_closing.py`` have; prices of whole machines.
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
+from heterps_compile.cost.served_rows import RowSums
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.schedule.step_problem import MicroBatches, StageWorks, StepProblem
 
@@ -49,7 +53,8 @@ class StepSegments:
             work = replace(work, machines=work.machines.broadcast(possible.shape))
         first, end, type_ = np.nonzero(possible.transpose(1, 2, 0))
         self.first, self.end, self.type = first, end + 1, type_
-        self.works = StageWorks(type_, work.take((type_, first, end)), talks[first, end], self._sums)
+        served = RowSums.of(of.problem, self._sums)
+        self.works = StageWorks(type_, work.take((type_, first, end)), talks[first, end], self._sums, served)
         self.rows: Ints = np.searchsorted(first, np.arange(length + 1))
         self.values = chain.values_between()
 
@@ -99,7 +104,8 @@ class ClassTimes:
         rounds: [K], n.
         forward_s, backward_s, both_s: [N, K], of a micro-batch, none of them more than with any replicas of the class.
         moving_s: [N, K], no less than with any of them.
-        sync_s: [N, K], of an all-reduce; 0 in inference.
+        pull_s: [N, K], before its first forward.
+        sync_s: [N, K], behind its last backward: push and all-reduce; 0 in inference.
         price_per_hour: [N, K], of the fewest.
         after_s: [n + 1], by position.
         least_s: [N, K], of steps with the segment; inf where there are too few units.
@@ -114,6 +120,7 @@ class ClassTimes:
     backward_s: Floats
     both_s: Floats
     moving_s: Floats
+    pull_s: Floats
     sync_s: Floats
     price_per_hour: Floats
     after_s: Floats
@@ -141,12 +148,13 @@ def class_times(segments: StepSegments, count: int) -> ClassTimes:
     most = np.maximum(np.minimum(last, limits[:, None]), fewest)
     low, high = (segments.works.micro_batches(of, count, units) for units in (fewest, most))
     forward_s, backward_s, both_s, moving_s = _least_of(low, high)
-    sync_s = low.sync_s if training else np.zeros_like(low.sync_s)
+    pull_s = low.pulls_s()  # no less with more replicas of as many rounds; a push is none the longer
+    sync_s = low.sync_s + high.pushes_s() if training else np.zeros_like(low.sync_s)
 
     def quickest(times_s: Floats) -> Floats:
         return np.asarray(np.where(is_any, times_s, np.inf).min(axis=1), np.float64)
 
-    before_s = segments.least_from_start(quickest(forward_s))[segments.first][:, None]
+    before_s = np.maximum(pull_s, segments.least_from_start(quickest(forward_s))[segments.first][:, None])
     after_s = segments.least_to_end(quickest(both_s if training else forward_s))
     rest_s = after_s[segments.end][:, None]
     if training:
@@ -160,7 +168,7 @@ def class_times(segments: StepSegments, count: int) -> ClassTimes:
         least_s = before_s + rounds * forward_s + rest_s
     price = problem.price_per_hour[segments.type][:, None] * fewest
     return ClassTimes(
-        count, fewest, most, is_any, rounds, forward_s, backward_s, both_s, moving_s, sync_s, price, after_s,
+        count, fewest, most, is_any, rounds, forward_s, backward_s, both_s, moving_s, pull_s, sync_s, price, after_s,
         np.where(is_any, least_s, np.inf),
     )  # fmt: skip
 

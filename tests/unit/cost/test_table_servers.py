@@ -5,7 +5,15 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from small_problems import linked, on_machines, plain_served_value, small_problem, with_servers, with_shared_storage
+from small_problems import (
+    linked,
+    on_machines,
+    plain_served_value,
+    small_problem,
+    with_rows,
+    with_servers,
+    with_shared_storage,
+)
 
 from heterps_compile.cost.evaluate import detail, evaluate, evaluate_one, ranges_of, to_arrays
 from heterps_compile.cost.problem import Placement, Problem
@@ -70,12 +78,14 @@ def test_every_array_has_an_entry_for_the_servers_where_it_has_one_for_every_lay
         layer_data_parallel=np.full((layers, types), 0.9),
         rented_together=np.ones(types, np.int64),
     )
-    problem = with_servers(problem, 2)
+    problem = with_rows(with_servers(problem, 2), 2)
     assert not [field.name for field in fields(Problem) if getattr(problem, field.name) is None]  # all are drawn
     for each in ranges_of(problem):
         for field in fields(Problem):
             before, after = getattr(problem, field.name), getattr(each.problem, field.name)
-            if isinstance(before, np.ndarray) and not field.name.startswith(("edge_", "tied_", "served")):
+            if isinstance(before, np.ndarray) and not field.name.startswith(
+                ("edge_", "tied_", "served", "rows", "requests")
+            ):
                 assert after.shape == tuple(size + 1 for size in before.shape), field.name
             if isinstance(before, tuple):
                 assert len(after) == len(before) + 1, field.name

@@ -88,12 +88,13 @@ CASES = {
     "training, several micro-batches": (OPEN, TRAINING, ""),
     "training, interleaved": (OPEN, TRAINING, "interleaved-1f1b"),
     "training through servers": (graph(), replace(TRAINING, synchronisation="parameter-server"), ""),
+    "tables on servers": (OPEN, replace(TRAINING, tables="served"), ""),
     "free cores": (graph(), FAST, ""),
     "batch 1": (ONE, replace(REQUEST, min_throughput=300.0), ""),
 }
 
 
-POOLS = {"training through servers": SERVERS, "free cores": FREE}
+POOLS = {"training through servers": SERVERS, "tables on servers": SERVERS, "free cores": FREE}
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def test_what_is_printed_of_a_plan(name):
         told = {key: show(value(plan, stage.index)) for key, (show, value) in OF_A_STAGE.items()}
         (line,) = (re.sub(" +", " ", line) for line in dump.splitlines() if f"  stage {stage.index}  " in line)
         reduced = f", all-reduce {told['all-reduce']}" if stage.all_reduce_s else ""
+        reduced += f", rows of servers {told['push']} one way" if stage.rows is not None else ""
         assert f"x{told['replicas']} compute {told['computation']} data {told['data']}{reduced} in " in line
         assert f" memory {told['memory']} {told['USD/h']} USD/h " in line
     assert disagreements(re.sub(r"^ *stage \d.*$", "", dump, flags=re.MULTILINE), plan) == []

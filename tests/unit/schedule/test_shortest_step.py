@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.schedule.load import MicroBatch, StageLoad
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
@@ -19,13 +20,17 @@ def drawn_load(draw: np.random.Generator, *, training: bool) -> StageLoad:
     part = MicroBatch(
         1, draw.uniform(0.1, 2.0), draw.uniform(0.1, 4.0) if training else 0.0, delay_s=float(draw.choice([0, 0, 0.7]))
     )
-    return StageLoad(int(draw.integers(1, 5)), (part,), sync_s=float(draw.choice([0.0, 3.0])) if training else 0.0)
+    rows = None
+    if draw.random() < 0.3:  # its tables lie on servers
+        rows = ServedRows(draw.uniform(0.0, 3.0), draw.uniform(0.0, 3.0), draw.uniform(0.0, 1.0), is_pushed=training)
+    sync_s = float(draw.choice([0.0, 3.0])) if training else 0.0
+    return StageLoad(int(draw.integers(1, 5)), (part,), sync_s=sync_s, rows=rows)
 
 
 def same_times(load: StageLoad, count: int) -> StageLoad:
     part = load.known[0]
     known = MicroBatch(count, part.forward_s, part.backward_s, delay_s=part.delay_s)
-    return StageLoad(load.replicas, (known,), sync_s=load.sync_s)
+    return StageLoad(load.replicas, (known,), sync_s=load.sync_s, rows=load.rows)
 
 
 def test_no_step_is_shorter_than_its_bound_and_many_reach_it():

@@ -3,9 +3,10 @@
 import pytest
 
 from heterps_compile.errors import HeterpsError
+from heterps_compile.schedule.mixed_stage import EQUAL, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
-from heterps_compile.schedule.simulate import simulate
+from heterps_compile.schedule.simulate import ServersTraffic, simulate, simulate_mixed
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (1, 7), (4, 1), (4, 8), (6, 3)])
@@ -49,6 +50,19 @@ def test_gradients_are_summed_when_all_replicas_of_a_stage_have_ended_and_hold_u
     assert [(each.stage, each.start_s, each.end_s) for each in timeline.all_reduces] == [(0, 4.0, 5.0), (1, 3.0, 3.5)]
     assert timeline.makespan_s == 5.0
     assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.0 + 2 * 0.5) / (4 * 5.0))
+
+
+def test_rows_of_servers_are_pulled_before_a_stage_and_their_gradients_pushed_behind_it():
+    """Two stages, of which the second looks rows up: it waits for them while the first one works."""
+    order = orders("gpipe", [1, 1], 2, training=True)
+    alike = [mixed_stage([1.0], [2.0], 2, EQUAL)] * 2
+    servers = [ServersTraffic(), ServersTraffic(1.5, 4.5)]
+    timeline = simulate_mixed(order, alike, sync_s=[0.0, 0.25], servers=servers)
+    assert [span.start_s for span in timeline.spans if span.action.stage == 1] == [1.5, 2.5, 3.5, 5.5]
+    moved = [(each.stage, each.name, each.start_s, each.end_s) for each in timeline.rows]
+    assert moved == [(1, "pull", 0.0, 1.5), (1, "push", 7.5, 12.0)]
+    assert [(each.start_s, each.end_s) for each in timeline.all_reduces] == [(12.0, 12.25)]
+    assert timeline.makespan_s == 12.25
 
 
 def test_a_stage_that_sums_for_long_ends_the_step_though_its_backward_was_not_the_last():

@@ -5,10 +5,11 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from small_problems import linked, on_machines, rented_whole, small_problem, with_shared_storage
+from small_problems import linked, on_machines, plain_problem, rented_whole, small_problem, with_shared_storage
 
 from heterps_compile.cost.evaluate import Fault, evaluate, evaluate_one, slowest_batch_s, to_placement
 from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.compiled_loops import compiled
@@ -93,6 +94,37 @@ def test_no_change_cuts_where_nothing_may_be_cut_nor_leaves_too_many_stages() ->
     assert len(found) > 1
     assert all(2 <= len(to_placement(plan.types, plan.begins).starts()) <= 4 for plan in found)
     assert not any(plan.begins[[3, 4, 8]].any() for plan in found)
+
+
+@pytest.mark.parametrize("objective", ["cost", "throughput", "latency"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_walk_leaves_plans_that_take_no_time_because_no_layer_may_run(seed: int, objective: str) -> None:
+    """Six runs of layers may each be on one type alone; the walk begins with all on a type that may run none."""
+    drawn = synthetic_problem(Recipe(seed, layers=30, types=4))
+    allowed = np.zeros((30, 4), np.bool_)
+    allowed[np.arange(30), np.repeat(np.random.default_rng(seed).integers(0, 3, 6), 5)] = True
+    problem = replace(drawn, allowed=allowed, objective=objective, min_throughput=0.0, budget_per_hour=np.inf)
+    if objective == "latency":
+        problem = replace(problem, sync_s=np.zeros_like(problem.sync_s), keeps_activations=False)
+    _, search = begin(problem)
+    walk = search.begin(np.full(30, 3), np.arange(30) == 0)
+    compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, Cooling(50_000, 0.2, 0.001, 3.0, 30.0))
+    assert np.isfinite(walk.numbers[1, 1])
+    assert walk.numbers[1, 1] > 1e-100
+
+
+def test_a_walk_leaves_a_plan_without_time_that_has_too_few_units() -> None:
+    """No layer takes time on the first type, of which there is no unit: a plan of it seems free."""
+    problem = replace(
+        plain_problem([[0.0, 1.0], [0.0, 2.0]], [1.0, 1.0]),
+        max_units=np.array([0, 4]),
+        objective="throughput",
+        min_throughput=0.0,
+    )
+    _, search = begin(problem)
+    walk = search.begin(np.zeros(2, np.int64), np.array([True, False]))
+    compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, Cooling(20_000, 0.2, 0.001, 3.0, 30.0))
+    assert walk.numbers[1, 1] == pytest.approx(0.75)  # 3 s on four units
 
 
 def test_a_seed_gives_the_same_plans_again_and_vain_walks_end_the_search() -> None:

@@ -6,8 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from small_problems import with_rows
 
-from heterps_compile.cost.evaluate import to_arrays
+from heterps_compile.cost.evaluate import detail, to_arrays
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
@@ -20,9 +21,11 @@ from heterps_compile.schedule.step_problem import PartTimes, StepProblem, plain_
 BATCH, LAYERS, TYPES, UNITS = 4, 3, 2, 4
 SEEDS = range(12)
 MORE_SEEDS = range(12, 132)
+SERVED_SEEDS = range(200, 206)
+MORE_SERVED_SEEDS = range(206, 266)
 
 
-def drawn(seed: int) -> StepProblem:
+def drawn(seed: int, *, served: bool = False) -> StepProblem:
     """Draw a problem of three layers, with what the bound must hold for: links, limits, memory, machines, a floor."""
     rng = np.random.default_rng(seed)
     recipe = Recipe(seed, LAYERS, TYPES, branched=seed % 2 == 0, tight_memory=seed % 5 == 0, machines=seed % 3 == 1)
@@ -50,6 +53,8 @@ def drawn(seed: int) -> StepProblem:
             seconds_per_byte=problem.seconds_per_byte * slower.min(axis=1),
             latency_s=problem.latency_s * slower.min(axis=1),
         )
+    if served:
+        problem = with_rows(replace(problem, keeps_activations=training), seed)
     of = plain_step_problem(problem, problem.compute_s * 0.02, training=training)
     if seed % 5 == 2 and training:  # adding to gradients takes another time than making them
         adds = rng.uniform(0.5, 2.0, problem.compute_s.shape)
@@ -79,9 +84,9 @@ def every_plan(of: StepProblem) -> Iterator[SteppedPlan]:
                     yield found
 
 
-def check(seed: int) -> None:
+def check(seed: int, *, served: bool = False) -> None:
     """Hold the bounds of one problem to all its plans, and the search from the worst of them to the best."""
-    of = drawn(seed)
+    of = drawn(seed, served=served)
     plans = sorted(every_plan(of), key=lambda plan: plan.value)
     if not plans:
         return
@@ -118,6 +123,33 @@ def test_no_plan_is_below_the_bound_and_the_worst_plan_leads_to_the_best(seed: i
 @pytest.mark.parametrize("seed", MORE_SEEDS)
 def test_the_same_of_many_problems(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", SERVED_SEEDS)
+def test_the_same_with_tables_on_servers(seed: int) -> None:
+    check(seed, served=True)
+
+
+@pytest.mark.slow  # 60 more problems, 10 s
+@pytest.mark.parametrize("seed", MORE_SERVED_SEEDS)
+def test_the_same_of_many_problems_with_tables_on_servers(seed: int) -> None:
+    check(seed, served=True)
+
+
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_no_step_is_shorter_than_a_batch_in_the_steady_state_or_than_its_own_bound(seed: int) -> None:
+    of = drawn(seed, served=True)
+    for placement in placements(of.problem):
+        units = list(product((1, 2, UNITS), repeat=len(placement.starts())))
+        for count in of.all_counts:
+            for plan in of_units(of, placement, units, count):
+                found = simulated(of, plan)
+                if found is None:
+                    continue
+                steady = detail(of.problem, placement, np.array(plan.units, np.float64))
+                batch_s = max(stage.time_s for stage in steady.stages)
+                assert found.step.step_s >= of.shrinks_by(count) * batch_s * (1 - 1e-9)
+                assert found.step.step_s >= plan.least_s * (1 - 1e-9)
 
 
 def test_replicas_of_one_class_take_as_many_rounds():
