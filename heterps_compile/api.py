@@ -126,8 +126,8 @@ def compile(  # noqa: A001 - the product's verb
             ``"one-batch-alone"``; None for the second in training alone.
         precision: What a run computes in, and is planned for: ``"fp32"``,
             ``"bf16"`` or ``"fp16"``; weights stay float32. Stages of torch.
-        optimizer: Whose states a training holds in memory: ``"adam"``,
-            ``"sgd"``, ``"momentum"``, ``"adafactor"`` or ``"adam-8bit"``.
+        optimizer: Whose states a training holds: ``"adam"``, ``"sgd"``,
+            ``"momentum"``, ``"adafactor"`` or ``"adam-8bit"``.
         recompute: Which stages compute activations again in a backward:
             ``"auto"``, those that fit no other way, ``"never"``, ``"always"``.
         method: One of ``heterps_compile.passes.placement.methods``.
@@ -139,11 +139,9 @@ def compile(  # noqa: A001 - the product's verb
         mixed_stages: Let replicas of a stage be of several device types.
         provisioner: How stages get their replicas: ``"exact"``, or by a rule of
             the HeterPS paper at the floor, ``"closed-form"`` or ``"newton"``.
-        synchronisation: How replicas agree in training: ``"all-reduce"``;
-            rules by stage, ``"embedding=servers, *=topk(density=0.01)"``; or
-            ``"auto"``. The cores of servers are counted and priced.
-        allow: What rules ``"auto"`` may choose: ``"exact"``, ``"bounded"`` or
-            ``"any"``.
+        synchronisation: How replicas agree: ``"all-reduce"``, rules by stage
+            (``"embedding=servers, *=topk(density=0.01)"``) or ``"auto"``.
+        allow: What ``"auto"`` may choose: ``"exact"``, ``"bounded"``, ``"any"``.
         tables: Where embedding tables lie: on parameter servers if no unit
             holds them (``"auto"``), in their stages (``"held"``), on servers
             (``"served"``), or wherever the plan is the best (``"cheapest"``).
@@ -170,8 +168,7 @@ def compile(  # noqa: A001 - the product's verb
         on_progress: Called with a :class:`heterps_compile.progress.Progress` at
             the begin of every step and at most every 0.1 s within one; what it
             raises ends the compilation and reaches the caller.
-        cancel: Ends the compilation once it is set, from any thread: a
-            ``threading.Event``, or what has ``is_set()``.
+        cancel: Ends the compilation once its ``is_set()``, from any thread.
         observer: Called with every pass and the draft after it.
 
     Raises:

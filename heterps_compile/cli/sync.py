@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from heterps_compile.fit_lines import terminal_width
-from heterps_compile.plan.command_options import PLAN_WITH_MODEL, SYNC
+from heterps_compile.plan.command_options import PLAN_WITH_MODEL
+from heterps_compile.plan.sync_options import SYNC
 
 from . import options
 from .output import printing, quiet_libraries, result_stream, tell
@@ -21,16 +22,16 @@ from .output import printing, quiet_libraries, result_stream, tell
 def sync(ctx: click.Context, /, model: str, **_: Any) -> None:
     """Compare the rules by which the replicas of a plan for training may agree: step, bytes, memory, price, class.
 
-    The plan's placement, replicas and schedule stay; each rule takes the place of the all-reduce in every stage, and
-    the step is simulated. A class says what is kept of training in one process: exact, bounded (what is late or left
-    out comes later) or any. docs/synchronisation.md has the formulas.
+    The plan of MODEL.onnx keeps its placement, replicas and schedule; each rule takes the place of the all-reduce in
+    every stage, and the step is simulated. A class says what is kept of training in one process: exact, bounded (what
+    is late or left out comes later) or any. docs/synchronisation.md has the formulas.
 
     \b
     Examples:
-      heterps-compile sync model.onnx --plan model.heterps
-      heterps-compile sync model.onnx --plan model.heterps --rule "topk(density=0.001)"
-      heterps-compile sync model.onnx --plan model.heterps --cluster slow.toml --allow-stale
-      heterps-compile sync model.onnx --plan model.heterps --json | jq .shortest
+      heterps-compile sync model.onnx --plan out
+      heterps-compile sync model.onnx --plan out --rule "topk(density=0.001)"
+      heterps-compile sync model.onnx --plan out --cluster slow.toml --allow-stale
+      heterps-compile sync model.onnx --plan out --json | jq .shortest
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with (
         options.asked_of(ctx, SYNC, PLAN_WITH_MODEL) as asked,

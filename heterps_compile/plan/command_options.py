@@ -280,22 +280,6 @@ SIMULATE = Command(
 )  # fmt: skip
 
 
-SYNC = Command(
-    "sync",
-    (PLAN_WITH_MODEL,),
-    (
-        _option("plan", "--plan", Text(), "Its plan: a plan.json, a compiled folder, or git:REV:PATH.", "PLAN",
-                required=True),
-        _option(
-            "rules", "--rule", Repeated(), "To compare with all-reduce, in place of all; may be repeated.", "RULE",
-            default=(),
-        ),
-        *_TODAY,
-        replace(_JSON, help="Print one JSON document, with the numbers of every stage."),
-    ),
-)  # fmt: skip
-
-
 PREDICT = Command(
     "predict",
     (PROBLEM, GRAPH),
@@ -500,7 +484,6 @@ COMMANDS = (
     UPDATE,
     SHOW,
     SIMULATE,
-    SYNC,
     PREDICT,
     EXPLAIN,
     DIFF,

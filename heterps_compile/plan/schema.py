@@ -17,20 +17,30 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
 
-from .schema_values import (
+from . import schema_descriptions as said
+from .schema_types import (
     Amount,
     Count,
     Exactness,
     Fingerprint,
     Fraction,
+    Mode,
     Name,
+    Objective,
+    Optimizer,
     Positive,
+    Precision,
+    Provisioner,
     Rate,
+    Reading,
+    Recomputation,
     Rule,
+    ScheduleName,
     Seconds,
     Sha256,
     Sha256OrNone,
     Synchronisation,
+    Tables,
 )
 
 VERSION = 3
@@ -39,17 +49,6 @@ _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 # The file names of artefacts: flat, so that no artefact lies outside its folder, whatever the plan says.
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-
-# Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
-Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
-Mode = Literal["inference", "training"]
-Precision = Literal["fp32", "bf16", "fp16"]
-Recomputation = Literal["auto", "never", "always"]
-Reading = Literal["steady-state", "one-batch-alone"]
-Optimizer = Literal["adam", "sgd", "momentum", "adafactor", "adam-8bit"]
-Provisioner = Literal["exact", "closed-form", "newton"]
-Tables = Literal["auto", "held", "served", "cheapest"]
-ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 
 
 class Part(BaseModel):
@@ -77,12 +76,6 @@ class Pin(Part):
     device: Name
 
 
-_READING = (
-    "What values and bounds are of, and what is held to the floor: batches that follow one another, or the simulated "
-    "step; plans of before are of the steady state."
-)
-
-
 class RequestPart(Part):
     """What was asked; the fields of :class:`~heterps_compile.plan.request.Request`."""
 
@@ -90,7 +83,7 @@ class RequestPart(Part):
     min_throughput: Amount
     budget_per_hour: Amount | None
     mode: Mode
-    reading: Annotated[Reading, Field(description=_READING)] = "steady-state"
+    reading: Annotated[Reading, Field(description=said.READING)] = "steady-state"
     precision: Precision = "fp32"
     optimizer: Optimizer = "adam"
     recompute: Recomputation = "auto"
@@ -321,9 +314,6 @@ class Decisions(Part):
     scoring: ScoringPart | None = None
 
 
-_INPUTS = "Of activations_bytes, what entered a stage that recomputes, for the micro-batches under way; else 0."
-
-
 class MemoryEstimate(Part):
     """What one replica holds, part by part; the total is their sum times the safety factor."""
 
@@ -333,7 +323,7 @@ class MemoryEstimate(Part):
     activations_bytes: Count
     safety_factor: Annotated[float, Field(ge=1, le=1000)]
     copies_bytes: Count = 0
-    inputs_bytes: Annotated[Count, Field(description=_INPUTS)] = 0
+    inputs_bytes: Annotated[Count, Field(description=said.INPUTS)] = 0
     sync_bytes: Annotated[Count, Field(description="Of the rule by which replicas agree; left out for none.")] = 0
 
     @model_serializer(mode="wrap")
@@ -393,14 +383,12 @@ class StageEstimate(StagePart):
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
-_BUBBLE = "That of the steady state in inference, of one batch alone in training; either has a place of its own above."
-
 
 class ScheduleEstimate(Part):
     """What the schedule is thought to give to one batch alone, and why it was chosen."""
 
     step_s: Seconds
-    bubble: Annotated[Share, Field(description=_BUBBLE)]
+    bubble: Annotated[Share, Field(description=said.BUBBLE)]
     reason: str
 
 
@@ -410,34 +398,6 @@ class ReadingEstimate(Part):
     batch_s: Seconds
     throughput_samples_per_s: Amount | None
     bubble: Share
-
-
-_STEADY = "Batches follow one another without end, each as long as the slowest stage takes; the floor is held here."
-_ALONE = "One batch through the schedule, fill, drain and ways included; what a step of training takes."
-
-
-_BOUND = (
-    "No plan of the same problem has a lower value: the layers as they are grouped, in the order in which the stages "
-    "list them, with the limits of the request; 0 where nothing is proven."
-)
-
-
-_BOUND_OF_ALL_ORDERS = (
-    "The same for the layers in every order that the model allows, no higher than ``bound``; where both are equal, no "
-    "division of the layers into stages has a lower value; 0 where nothing is proven."
-)
-
-
-_STEADY_BOUND = (
-    "The part of the bound that the steady state proves, whose batches take no longer than a step; 0 in that reading, "
-    "and where nothing is proven."
-)
-
-
-_OTHER = (
-    "What the other objective about money would choose for the same request: price beside cost, cost beside price; "
-    "null without a throughput floor, for other objectives, and where a note says that it was not looked for."
-)
 
 
 class OtherEstimate(Part):
@@ -457,12 +417,6 @@ class OtherEstimate(Part):
         return {key: value for key, value in write(self).items() if value or key != "servers_price_per_hour"}
 
 
-_IDLE = (
-    "Units that are rented with whole machines and that no stage uses, by device type; paid like the others. Left out "
-    "where there are none."
-)
-
-
 class TablesEstimate(Part):
     """Bytes of the tables on servers with the states of their optimiser; what servers move for a batch, and how long.
 
@@ -480,19 +434,19 @@ class Estimates(Part):
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     value: Amount
-    bound: Annotated[Amount, Field(description=_BOUND)]
-    bound_of_all_orders: Annotated[Amount, Field(description=_BOUND_OF_ALL_ORDERS)] = 0.0
-    steady_bound: Annotated[Amount, Field(description=_STEADY_BOUND)] = 0.0
+    bound: Annotated[Amount, Field(description=said.BOUND)]
+    bound_of_all_orders: Annotated[Amount, Field(description=said.BOUND_OF_ALL_ORDERS)] = 0.0
+    steady_bound: Annotated[Amount, Field(description=said.STEADY_BOUND)] = 0.0
     throughput_samples_per_s: Annotated[float, Field(gt=0, description="In the steady state.")]
-    steady_state: Annotated[ReadingEstimate | None, Field(description=_STEADY)] = None
-    one_batch_alone: Annotated[ReadingEstimate | None, Field(description=_ALONE)] = None
+    steady_state: Annotated[ReadingEstimate | None, Field(description=said.STEADY)] = None
+    one_batch_alone: Annotated[ReadingEstimate | None, Field(description=said.ALONE)] = None
     stages: list[StageEstimate]
     schedule: ScheduleEstimate
     parameter_servers_price_per_hour: Amount
     tables: TablesEstimate | None = None
     unused_devices: list[Name]
-    idle_units: Annotated[dict[Name, Positive], Field(description=_IDLE)] = {}
-    other_objective: Annotated[OtherEstimate | None, Field(description=_OTHER)] = None
+    idle_units: Annotated[dict[Name, Positive], Field(description=said.IDLE)] = {}
+    other_objective: Annotated[OtherEstimate | None, Field(description=said.OTHER)] = None
 
     @model_serializer(mode="wrap")
     def _without_no_idle_units(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

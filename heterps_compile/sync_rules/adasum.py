@@ -8,14 +8,20 @@ Left out: recursive halving, which sends 2 (k - 1) / k S for powers of two and l
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
 @dataclass(frozen=True, slots=True)
 class Adasum(SyncRule):
-    """Combine gradients by the angles between them."""
+    """Combine gradients by the angles between them.
+
+    Attributes:
+        on: What is combined: gradients, or the steps that the replicas' optimizers make of their own ones.
+    """
+
+    on: Literal["gradient", "step"] = "gradient"
 
     name: ClassVar[str] = "adasum"
     example: ClassVar[str] = "adasum"
@@ -27,14 +33,19 @@ class Adasum(SyncRule):
         return ANY
 
     def exchange(self, group: SyncGroup) -> Exchange:
-        """Return an all-gather of the gradients in one ring."""
+        """Return an all-gather of what is combined in one ring."""
         if not group.agrees:
             return NOTHING
         network, others = group.network, group.replicas - 1
-        sent_bytes = group.replicas * others * group.gradient_bytes
+        size_bytes = group.gradient_bytes if self.on == "gradient" else group.parameter_bytes
+        sent_bytes = group.replicas * others * size_bytes
         between = group.machines > 1
         slowest_s = network.seconds_per_byte if between else network.inner_seconds_per_byte
         slowest_s = slowest_s if group.inside > 1 or between else 0.0
-        card_bytes = float(others * group.gradient_bytes) if between else 0.0
+        card_bytes = float(others * size_bytes) if between else 0.0
         hops_s = others * (network.latency_s if between else network.inner_latency_s)
-        return Exchange(sent_bytes, card_bytes, others * group.gradient_bytes * slowest_s, hops_s)
+        return Exchange(sent_bytes, card_bytes, others * size_bytes * slowest_s, hops_s)
+
+    def extra_bytes(self, group: SyncGroup) -> int:
+        """Return the bytes of the weights before a step, where steps are combined."""
+        return group.parameter_bytes if self.on == "step" and group.agrees else 0

@@ -29,7 +29,7 @@ from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 pytestmark = pytest.mark.slow
 
 STEPS = 7
-RULES = ("topk(density=0.1)", "adasum", "local(steps=3)")
+RULES = ("topk(density=0.1)", "adasum(on=step)", "local(steps=3)")
 KILLED = """
 import os, pathlib, signal
 
@@ -135,15 +135,17 @@ def test_a_checkpoint_between_two_averages_has_their_mean_and_goes_on_with_one_r
     assert "replicas that stepped alone begin at their mean, with the first one's optimiser" in run.stderr
 
 
-@pytest.mark.parametrize("rule", ["all-reduce", "topk(density=0.1)", "adasum", "local(steps=3)"])
+@pytest.mark.parametrize("rule", ["all-reduce", "topk(density=0.1)", "adasum(on=step)", "local(steps=3)"])
 def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
     train(written, "--sync", rule, "--log", str(tmp_path / "log.jsonl"), "-q")
     elements = sum(parameter.numel() for parameter in model()[0].parameters())
     buffers, asked = (FlatBuffer(elements),), parse_rule(rule)
     expected = asked.exchange(SyncGroup(2, buffers, buffers)).sent_bytes
     told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    if rule.startswith("local"):  # an average is counted with the step after it
+    if rule.startswith("local"):  # what is sent after a step is counted with the next one
         assert told == [0, 0, 0, expected, 0, 0, expected]
+    elif "on=step" in rule:
+        assert told == [0, *[expected] * (STEPS - 1)]
     else:
         assert told == [expected] * STEPS
 

@@ -90,13 +90,13 @@ def _refuse(asked: str, rule: SyncRule, options: RunOptions) -> None:
             f"--sync all-reduce"
         )
     for word, is_given, why in (
-        ("--clip-norm", options.clip_norm is not None, "clips the norm of gradients that all replicas have in common"),
-        ("--ema", options.ema is not None, "keeps an average of weights that all replicas have in common"),
+        ("--clip-norm", options.clip_norm is not None and can.steps_alone, "clips the norm of gradients"),
+        ("--ema", options.ema is not None and can.apart, "keeps an average of weights"),
     ):
-        if is_given and can.steps_alone:
+        if is_given:
             raise RunError(
-                f"{asked}, so that replicas step on gradients of their own, and {word} {why}; leave {word} out, or "
-                f"take another rule (--sync)"
+                f"{asked}, so that replicas step on gradients of their own, and {word} {why} that all replicas have in "
+                f"common; leave {word} out, or take another rule (--sync)"
             )
 
 

@@ -16,7 +16,11 @@ where shares are equal.
 Every rank gathers all gradients and combines them in one order (``algorithms/adasum.py``), also where replicas are no
 power of two: the ones beyond it are folded into the first. So all have the same bits.
 
-Left out: sparse gradients; recursive halving.
+``adasum(on=step)`` combines what the optimisers make of each replica's own mean: each steps by itself, and the moves of
+the weights are combined. For plain SGD both are one. With momentum or Adam, whose state stays with its replica, what is
+combined is what a replica would have stepped by, as the paper has it for optimisers of these kinds (section 4).
+
+Left out: sparse gradients, but in moves; recursive halving.
 """
 
 from collections.abc import Sequence
@@ -26,8 +30,8 @@ import torch
 from torch import Tensor
 
 from .algorithms.adasum import combine_all
-from .capabilities import ADASUM, Capabilities
-from .contract import Flat, Rule, Work
+from .capabilities import ADASUM, ADASUM_OF_STEPS, Capabilities
+from .contract import Flat, Rule, Work, flats_of, put
 
 
 class Adasum(Rule):
@@ -53,3 +57,35 @@ class Adasum(Rule):
             of_ranks = [message.view(flat.tensor.dtype).to(flat.tensor.device) for message in received]
             flat.tensor.copy_(combine_all(of_ranks, flat.sizes))
         self._sent = ()
+
+
+class AdasumOfSteps(Rule):
+    """Combines the steps that replicas make alone by the angles between them."""
+
+    can: ClassVar[Capabilities] = ADASUM_OF_STEPS
+
+    _before: Sequence[Flat] = ()
+
+    def after_backward(self, flats: Sequence[Flat], scale: float) -> None:
+        """Make means over the samples of this rank of its gradients; scaled ones stay scaled."""
+        for flat in flats:
+            flat.tensor.div_(self.shared.share)
+
+    def before_step(self, step: int) -> None:
+        """Keep the weights, which all replicas have in common."""
+        self._before = flats_of(self.shared.parameters)
+
+    def after_step(self, step: int, *, is_skipped: bool) -> None:
+        """Combine the moves of all replicas, parameter by parameter."""
+        before, self._before = self._before, ()
+        if is_skipped:
+            return
+        sent = []
+        for now, then in zip(flats_of(self.shared.parameters), before, strict=True):
+            move = (now.tensor - then.tensor).cpu().view(torch.uint8)
+            sent.append((then, *self.shared.group.gather(move)))
+        for then, work, received in sent:
+            work.wait()
+            moves = [message.view(then.tensor.dtype).to(then.tensor.device) for message in received]
+            then.tensor.add_(combine_all(moves, then.sizes))
+        put(self.shared.parameters, before)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
@@ -19,8 +20,8 @@ class Capabilities:
     """What a rule can.
 
     Attributes:
-        steps_alone: Every rank steps on gradients of its own, so that replicas differ between two times that they
-            agree, and their optimisers know other things.
+        steps_alone: Every rank steps on gradients of its own, so that their optimisers know other things.
+        apart: Replicas differ between two times that they agree, which is not after every step.
         sums: What each rank steps on is a sum of parts of all gradients, so that several stages may share a tensor.
         takes_sparse: Gradients of some parameters may be sparse; these are summed, or belong to the rank where it
             steps alone.
@@ -28,6 +29,7 @@ class Capabilities:
     """
 
     steps_alone: bool = False
+    apart: bool = False
     sums: bool = False
     takes_sparse: bool = True
     keeps_state: bool = False
@@ -36,8 +38,9 @@ class Capabilities:
 ALL_REDUCE = Capabilities(sums=True)
 TOPK = Capabilities(sums=True, keeps_state=True)
 ADASUM = Capabilities(takes_sparse=False)
-LOCAL = Capabilities(steps_alone=True, keeps_state=True)
-SHADOW = Capabilities(steps_alone=True, keeps_state=True)
+ADASUM_OF_STEPS = Capabilities(steps_alone=True, keeps_state=True)
+LOCAL = Capabilities(steps_alone=True, apart=True, keeps_state=True)
+SHADOW = Capabilities(steps_alone=True, apart=True, keeps_state=True)
 
 BUILT_IN: Mapping[str, Capabilities] = MappingProxyType(
     {"all-reduce": ALL_REDUCE, "topk": TOPK, "adasum": ADASUM, "shadow": SHADOW, "local": LOCAL, "servers": ALL_REDUCE}
@@ -77,6 +80,8 @@ def capabilities_of(rule: SyncRule) -> Capabilities:
         RunError: where nothing runs it.
         PlugInError: where a third party's does not load.
     """
+    if isinstance(rule, Adasum) and rule.on == "step":
+        return ADASUM_OF_STEPS
     if rule.name in BUILT_IN:
         return BUILT_IN[rule.name]
     from .find import find_runtime  # noqa: PLC0415 - PyTorch, which who starts a run does without

@@ -13,9 +13,10 @@ from typing import Any
 
 from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.plug_ins import load_plug_in, shown
+from heterps_compile.sync_rules import adasum
 from heterps_compile.sync_rules.rule import SyncRule
 
-from .adasum import Adasum
+from .adasum import Adasum, AdasumOfSteps
 from .all_reduce import AllReduce
 from .contract import Rule, Shared
 from .local_steps import LocalSteps
@@ -64,4 +65,5 @@ def make_rule(asked: SyncRule, shared: Shared) -> Rule:
     Raises:
         RunError: where nothing does.
     """
-    return find_runtime(asked.name)(shared, asked)
+    kind = AdasumOfSteps if isinstance(asked, adasum.Adasum) and asked.on == "step" else find_runtime(asked.name)
+    return kind(shared, asked)

@@ -5,7 +5,7 @@ import pytest
 from plans import PLAN
 
 from heterps_compile.cost.memory import OPTIMIZERS
-from heterps_compile.plan import schema
+from heterps_compile.plan import schema_types
 from heterps_compile.plan.file import render, to_json
 from heterps_compile.plan.request import MODES, OBJECTIVES, PROVISIONERS
 from heterps_compile.plan.schema import json_schema, published_schema
@@ -20,12 +20,12 @@ def test_the_published_schema_is_that_of_the_classes():
 @pytest.mark.parametrize(
     ("names", "known"),
     [
-        (schema.Objective, OBJECTIVES),
-        (schema.Mode, MODES),
-        (schema.Optimizer, OPTIMIZERS),
-        (schema.Provisioner, PROVISIONERS),
-        (schema.Exactness, EXACTNESSES),
-        (schema.ScheduleName, SCHEDULES),
+        (schema_types.Objective, OBJECTIVES),
+        (schema_types.Mode, MODES),
+        (schema_types.Optimizer, OPTIMIZERS),
+        (schema_types.Provisioner, PROVISIONERS),
+        (schema_types.Exactness, EXACTNESSES),
+        (schema_types.ScheduleName, SCHEDULES),
     ],
 )
 def test_its_names_are_those_there_are(names, known):

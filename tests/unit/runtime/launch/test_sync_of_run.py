@@ -50,6 +50,12 @@ def test_a_run_has_the_rules_of_its_plan_and_others_where_they_are_asked_for():
     assert rules_of(plan, 2, 2, sync=f"{last}=adasum") == ["all-reduce", "adasum"]
 
 
+def test_what_goes_together_goes():
+    plan = of_torch()
+    assert rules_of(plan, 2, 2, sync="topk(density=0.1)", clip_norm=1.0, ema=0.9) == ["topk(density=0.1)"] * 2
+    assert rules_of(plan, 2, 2, sync="adasum(on=step)", ema=0.9) == ["adasum(on=step)"] * 2
+
+
 def test_an_inference_agrees_on_nothing():
     plan = of_torch("adasum", "adasum")
     options = RunOptions(directory="m", data="x.tsv")
@@ -71,6 +77,7 @@ def test_a_plan_that_counts_on_servers_has_those_of_the_run():
         ("topk(density=0.1)", {"exact_sums": True}, "by topk(density=0.1), and --exact-sums adds gradients up"),
         ("local(steps=2)", {"clip_norm": 1.0}, "gradients of their own, and --clip-norm clips the norm"),
         ("local(steps=2)", {"ema": 0.9}, "gradients of their own, and --ema keeps an average"),
+        ("adasum(on=step)", {"clip_norm": 1.0}, "by adasum(on=step), so that replicas step on gradients of their own"),
         ("servers(staleness=4)", {}, "the run has no servers; say how many hold the tables (--parameter-servers N)"),
         ("servers", {"servers": SERVED}, "the servers of the run have a staleness of 4; give both the same (--stal"),
         ("local(steps=2, rule=mm)", {}, "predictors are one for each block of the data"),

@@ -182,6 +182,9 @@ def in_group(rank: int) -> dict[str, Any]:
     found["local of three"] = trained(rank, one_stage, THREE, ["local(steps=2)"], momentum=MOMENTUM)
     found["topk of three"] = trained(rank, one_stage, THREE, ["topk(density=0.2, selection=exact)"], momentum=MOMENTUM)
     found["adasum of three"] = trained(rank, one_stage, THREE, ["adasum"])
+    found["adasum of steps"] = trained(rank, one_stage, THREE, ["adasum(on=step)"])
+    for name in ("adasum", "adasum(on=step)"):
+        found[f"{name} with momentum"] = trained(rank, one_stage, THREE, [name], momentum=MOMENTUM)
     found["agreement"] = in_agreement(rank)
     for rule in ("topk(density=0.3)", "local(steps=2)", "adasum"):
         found[f"overflow, {rule}"] = overflowing(rank, rule)
@@ -292,6 +295,12 @@ def test_topk_with_feedback_trains_as_a_loop_with_it_does(by_rank):
 def test_adasum_keeps_replicas_equal_and_is_another_training(by_rank):
     ours = merged(by_rank, "adasum of three")
     assert apart(ours, merged(by_rank, "three replicas, all-reduce")) > 1e-3
+
+
+def test_adasum_of_steps_is_that_of_gradients_for_plain_sgd_and_another_one_with_momentum(by_rank):
+    assert apart(merged(by_rank, "adasum of steps"), merged(by_rank, "adasum of three")) < 1e-5
+    with_momentum = [merged(by_rank, f"{name} with momentum") for name in ("adasum", "adasum(on=step)")]
+    assert apart(*with_momentum) > 1e-3
 
 
 def test_replicas_that_step_alone_hold_their_mean_in_a_block_and_their_own_after_it(by_rank):
