@@ -1,4 +1,4 @@
-"""What the parts of ``plan.json`` are made of: words of which there are so many, numbers with their limits, rules, hashes.
+"""What the parts of ``plan.json`` are made of: words of which there are so many, numbers with limits, rules, hashes.
 
 Left out: the parts themselves (``schema.py``).
 """
