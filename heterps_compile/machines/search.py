@@ -119,7 +119,8 @@ class Answer:
 
     def _gap(self, bound: float) -> float:
         value = self.best.outlook.value(self.goal)
-        return max(0.0, 1 - bound / value) if value > 0 else 0.0
+        gap = 1 - bound / value if value > 0 else 0.0
+        return gap if gap > _GAP else 0.0
 
 
 class _Found:
