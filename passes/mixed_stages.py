@@ -19,12 +19,13 @@ import numpy as np
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, detail
 from heterps_compile.cost.finders import MIXED
 from heterps_compile.cost.layer_orders import orders_of
-from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
+from heterps_compile.cost.mixed_units import MixedPlacement, MixedWorth, detail_of, worth_of
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.placed_stages import stages_of
 from heterps_compile.progress import tell
+from heterps_compile.schedule.shortest_step import Step
 from heterps_compile.units import format_percent
 
 from .choose_schedule import step_of
@@ -159,7 +160,20 @@ def _candidates(draft: Posed, plans: Sequence[MixedPlacement]) -> Iterator[_Cand
     """Yield the plans that fit their units as they are held and keep to the limits, with their values."""
     problem, request = draft.problem, draft.request
     mixed = [placement for placement in plans if placement.mixed_stages]
-    mixed = [*mixed[:_MOST_TRIED], *mixed[-_MOST_TRIED:]]
+    for drawn, worth, step in mixed_steps(draft, [*mixed[:_MOST_TRIED], *mixed[-_MOST_TRIED:]]):
+        if not request.minimises_step:
+            yield _Candidate(drawn, worth.value)
+        elif problem.batch / step.step_s >= problem.min_throughput * (1 - FLOOR_TOLERANCE):
+            paid = OBJECTIVES[problem.objective].paid(worth.price_per_hour, problem.batch / step.step_s)
+            yield _Candidate(drawn, step.step_s if paid is None else paid)
+
+
+def mixed_steps(draft: Posed, mixed: Sequence[MixedPlacement]) -> Iterator[tuple[MixedPlacement, MixedWorth, Step]]:
+    """Yield plans of several types a stage, without units that have nothing to do, with what they cost and their steps.
+
+    Those that break a limit, or whose units have no room for their step, are left out.
+    """
+    problem = draft.problem
     for drawn in dict.fromkeys(_without_idle(problem, placement) for placement in mixed):
         worth = worth_of(problem, drawn)
         if not np.isfinite(worth.value):
@@ -169,13 +183,8 @@ def _candidates(draft: Posed, plans: Sequence[MixedPlacement]) -> Iterator[_Cand
         placed = advance(draft, Placed, search=search)
         fused = advance(placed, Fused, stages=stages_of(problem, search.placement))
         step = step_of(Provision()(fused)).best
-        if not step.fits:
-            continue
-        if not request.minimises_step:
-            yield _Candidate(drawn, worth.value)
-        elif problem.batch / step.step_s >= problem.min_throughput * (1 - FLOOR_TOLERANCE):
-            paid = OBJECTIVES[problem.objective].paid(worth.price_per_hour, problem.batch / step.step_s)
-            yield _Candidate(drawn, step.step_s if paid is None else paid)
+        if step.fits:
+            yield drawn, worth, step
 
 
 def _without_idle(problem: Problem, placement: MixedPlacement) -> MixedPlacement:

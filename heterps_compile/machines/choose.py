@@ -193,6 +193,8 @@ def compile_for(
         HeterpsError: as ``compile`` and ``save`` do.
     """
     pool = replace(answer.best.machines.pool(), source=POOL_NAME)
+    if answer.best.step.shares:
+        asked |= {"mixed_stages": True}
     asked |= {"mode": "training", "objective": "throughput", "batch": answer.best.batch}
     from .machines_words import answer_document  # noqa: PLC0415 - rich
 

@@ -78,14 +78,20 @@ def why(answer: Answer) -> str:
 
 def how_good(answer: Answer) -> str:
     """Return what is proven of the answer."""
-    sets = f"of {counted(answer.looked_at, 'set')} of one kind, or of two as stages of one pipeline"
+    sets = f"of {counted(answer.looked_at, 'set')} of one kind or two"
     better = answer.goal.better
     if answer.gap <= 0:
         return f"bound: none {sets} is {better} by its bound"
+    if answer.gap_of_one_kind <= 0:
+        one_kind = f", and none of one kind {better}"
+    elif answer.gap_of_one_kind < answer.gap:
+        one_kind = f" ({format_percent(100 * answer.gap_of_one_kind)} of one kind)"
+    else:
+        one_kind = ""
     searched = f"plans were searched for on {answer.searched}"
     if answer.left:
         searched += f", and not on {answer.left} whose bounds would allow a better one"
-    return f"bound: none {sets} can be more than {format_percent(100 * answer.gap)} {better}; {searched}"
+    return f"bound: none {sets} can be more than {format_percent(100 * answer.gap)} {better}{one_kind}; {searched}"
 
 
 def what_fails(answer: Answer) -> str:
@@ -168,7 +174,11 @@ def answer_document(answer: Answer, directory: str | None = None) -> str:
         "runners_up": [_option(option) for option in answer.runners_up],
         "fails": None if answer.failing is None else _option(answer.failing) | {"excess": excess(answer.failing, goal)},
         "front": [_option(option) for option in answer.front],
-        "bound": {("usd" if goal.minimises_money else "seconds"): answer.bound, "gap": answer.gap},
+        "bound": {
+            ("usd" if goal.minimises_money else "seconds"): answer.bound,
+            "gap": answer.gap,
+            "gap_of_one_kind": answer.gap_of_one_kind,
+        },
         "sets": {
             "looked_at": answer.looked_at,
             "searched": answer.searched,
@@ -205,6 +215,7 @@ def _option(option: Option) -> dict[str, Any]:
         "step_s": step.step_s,
         "samples_per_s": option.samples_per_s,
         "stages": [{"units": units, "machines": part} for units, part in step.stages],
+        "shares": list(step.shares),
         "micro_batches": step.micro_batches,
         "schedule": step.schedule,
         "time_s": {"median": outlook.median_s, "most": outlook.most_s},

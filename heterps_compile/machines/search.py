@@ -119,7 +119,8 @@ class Answer:
 
     def _gap(self, bound: float) -> float:
         value = self.best.outlook.value(self.goal)
-        return max(0.0, 1 - bound / value) if value > 0 else 0.0
+        gap = 1 - bound / value if value > 0 else 0.0
+        return gap if gap > _GAP else 0.0
 
 
 class _Found:
@@ -156,7 +157,7 @@ class _Found:
             self.best = min(self.best, outlook.value(self._goal))
 
     def rules_out(self, candidate: Candidate) -> bool:
-        """Return whether it is proven that a set of two kinds has no better plan of stages of one kind each."""
+        """Return whether it is proven that a set of two kinds has no better plan, as ``is_slower`` has it."""
         goal, batch = self._goal, candidate.batch
         if len(candidate.machines.parts) == 1 or self.best == float("inf"):
             return False

@@ -7,10 +7,12 @@ All three are of the cost model that every plan uses: a set is a pool of its mac
   solved by dealing layers in the order of ``a_l / b_l``.
 - The **likely** time is that of replicas of the whole model: the bound and their all-reduce.
 - The **searched** plan is the best step found over placements, replicas, micro-batches and schedules by the search
-  over steps, begun from the simple plans. A step depends neither on prices nor on who rents the machines out, so that
+  over steps, begun from the simple plans, and of two kinds the one stage that all units are replicas of, each fed by
+  its speed. A step depends neither on prices nor on who rents the machines out, so that
   sets of the same hardware are searched once.
 
-Left out: the search that proves (``compile`` runs it on the set that is chosen), stages whose replicas differ.
+Left out: the search that proves (``compile`` runs it on the set that is chosen), several stages of which some have
+replicas that differ (``compile`` looks for these too where the one stage is chosen).
 """
 
 from collections import Counter
@@ -25,6 +27,7 @@ from heterps_compile.cost.allowed import allowed_types
 from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
+from heterps_compile.cost.mixed_units import MixedPlacement, detail_of
 from heterps_compile.cost.pose import gradient_bytes, network_of
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
@@ -33,6 +36,7 @@ from heterps_compile.offers.as_device import data_sheet
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
+from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
@@ -41,6 +45,8 @@ from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, i
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.plan.request import Request
+from heterps_compile.schedule.shortest_step import Step
+from heterps_compile.units import format_percent
 
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
@@ -61,6 +67,8 @@ class StepFound:
         stages: Units of every stage, and which part of the set they belong to.
         micro_batches: In the step.
         schedule: That they follow.
+        shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
+            empty where every stage has units of one kind.
         least_s: No plan on the set has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
     """
 
@@ -68,6 +76,7 @@ class StepFound:
     stages: tuple[tuple[int, int], ...]
     micro_batches: int
     schedule: str
+    shares: tuple[float, ...] = ()
     least_s: float = 0.0
 
     def on_what_it_uses(self, machines: MachineSet) -> tuple[MachineSet, "StepFound"]:
@@ -87,6 +96,9 @@ class StepFound:
     def words(self) -> str:
         """Return the plan in words: "8 replicas", "3 stages of 4, 8 and 4 units"."""
         units = [str(count) for count, _ in self.stages]
+        if self.shares:
+            parts = " and ".join(format_percent(100 * share) for share in self.shares)
+            return f"{' + '.join(units)} replicas of one stage, which work on {parts} of a batch"
         if len(units) == 1:
             return "1 unit" if units == ["1"] else f"{units[0]} replicas"
         return f"{len(units)} stages of {', '.join(units[:-1])} and {units[-1]} units"
@@ -111,7 +123,9 @@ class StepTimes:
         self._gradients: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
         self._divisible: dict[int, bool] = {}
-        self._segments: dict[object, StepSegments | None] = {}
+        self._posed: dict[object, Posed | str] = {}
+        self._segments: dict[object, StepSegments] = {}
+        self._shared: dict[object, StepFound | None] = {}
         self._fixed_order: dict[int, bool] = {}
         self.searches = 0
 
@@ -159,25 +173,28 @@ class StepTimes:
         found = self._found[key]
         if isinstance(found, str):
             return found
-        return replace(found, stages=tuple((units, order[part]) for units, part in found.stages))
+        placed = [(units, order[part]) for units, part in found.stages]
+        if not found.shares:
+            return replace(found, stages=tuple(placed))
+        both = sorted(zip(placed, found.shares, strict=True), key=lambda each: each[0][1])
+        return replace(found, stages=tuple(one for one, _ in both), shares=tuple(share for _, share in both))
 
     def is_slower(self, machines: MachineSet, batch: int, than_s: float) -> bool:
         """Return whether it is proven that no plan on a set, in this order of the layers, has a step below some time.
 
-        Plans whose stages have units of one kind each; true too where the model fits no such plan.
+        Plans whose stages have units of one kind each, and the one that both kinds are replicas of.
         """
         parts, _ = self._hardware(machines)
         key = (batch, parts)
-        if key not in self._segments:
-            try:
-                of = steps_of(run_to(self._draft(batch, _devices(parts)), Posed))
-            except InfeasibleError:
-                self._segments[key] = None
-            else:
-                self._segments[key] = StepSegments(of)
-        segments = self._segments[key]
-        if segments is None:
+        posed = self._pose(parts, batch)
+        if isinstance(posed, str):
             return True
+        shared = self._share(parts, batch)
+        if shared is not None and shared.step_s < than_s:
+            return False
+        if key not in self._segments:
+            self._segments[key] = StepSegments(steps_of(posed))
+        segments = self._segments[key]
         if not is_listed(segments, QUICK_CLOSING):
             return False
         never = Deadline.after(None)
@@ -215,21 +232,42 @@ class StepTimes:
 
     def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
-        devices = _devices(parts)
-        try:
-            posed = run_to(self._draft(batch, devices), Posed)
-        except InfeasibleError as error:
-            return str(error)
+        posed = self._pose(parts, batch)
+        if isinstance(posed, str):
+            return posed
+        shared = self._share(parts, batch)
         found = search_steps(
             steps_of(posed), [], Deadline.after(None), effort=effort, seed=self._seed, closing=QUICK_CLOSING
         )
-        if found.plan is None:
-            return "no plan was found that its units have memory for"
-        plan, names = found.plan, [device.name for device in devices]
+        plan, names = found.plan, [device.name for device in _devices(parts)]
+        if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
+            return shared or "no plan was found that its units have memory for"
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
         proven_s = found.bound if len(parts) == 1 and self._is_fixed_order(batch) else 0.0
-        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, max(proven_s, 0.0))
+        least_s = max(proven_s, 0.0)
+        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, least_s=least_s)
+
+    def _pose(self, parts: "_Parts", batch: int) -> Posed | str:
+        """Return the model on some units as a problem, or in a sentence why it has no plan there."""
+        key = (batch, parts)
+        if key not in self._posed:
+            try:
+                self._posed[key] = run_to(self._draft(batch, _devices(parts)), Posed)
+            except InfeasibleError as error:
+                self._posed[key] = str(error)
+        return self._posed[key]
+
+    def _share(self, parts: "_Parts", batch: int) -> StepFound | None:
+        """Return the step of replicas of one stage on units of two kinds, each fed by its speed; None for none."""
+        key = (batch, parts)
+        if key not in self._shared:
+            posed = self._pose(parts, batch)
+            self._shared[key] = None
+            if len(parts) == 2 and not isinstance(posed, str) and self.is_divisible(batch):
+                whole = MixedPlacement((0,), (tuple(int(units) for units in posed.problem.max_units),))
+                self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, [whole])), None)
+        return self._shared[key]
 
     def _is_fixed_order(self, batch: int) -> bool:
         """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
@@ -258,6 +296,16 @@ class StepTimes:
 
 def _pool(devices: Sequence[DeviceType]) -> Cluster:
     return Cluster("machines", "", CURRENCY, tuple(devices))
+
+
+def _one_stage(posed: Posed, placement: MixedPlacement, _: object, step: Step) -> StepFound | None:
+    """Return a step of one stage that two kinds share; None where one of them has nothing to do."""
+    (stage,) = detail_of(posed.problem, placement)
+    if len(stage.types) == 1:
+        return None
+    types = sorted(stage.types, key=lambda each: each.type)
+    stages = tuple((each.units, each.type) for each in types)
+    return StepFound(step.step_s, stages, step.micro_batches, step.schedule, tuple(each.share for each in types))
 
 
 _Key = tuple[tuple[str, object], ...]

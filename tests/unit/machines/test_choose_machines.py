@@ -12,7 +12,8 @@ from scipy.optimize import linprog
 
 from heterps_compile.api import read_model
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.machines import Goal
+from heterps_compile.machines import Goal, compile_for
+from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.goal import Transience
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, told
@@ -173,6 +174,33 @@ def test_a_set_is_searched_once_whatever_is_named_first_and_however_it_is_bought
     assert (times.searches, searches - before) == (searches, 1)
     assert other.step_s == one.step_s
     assert [(units, 1 - part) for units, part in other.stages] == list(one.stages)
+
+
+def test_units_of_two_kinds_share_a_batch_by_their_speed(tmp_path):
+    network = {"network_bytes_per_s": 12.5e9}
+    dear = replace(V100, price_per_hour=20.0, **network)
+    offers = catalogue(dear, replace(T4, price_per_hour=0.5, **network))
+    layers = [layer for _ in range(6) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+    model, inputs = torch.nn.Sequential(*layers), (torch.ones(4, 256),)
+    steps = times_of(model, example_inputs=inputs)
+    one, both = (
+        MachineSet(parts) for parts in (((Rental(dear), 1),), ((Rental(dear), 1), (Rental(offers.offers[1]), 1)))
+    )
+    alone_s, mixed = steps.searched(one, 65536).step_s, steps.searched(both, 65536)
+    assert mixed.step_s < 0.95 * alone_s
+    assert (mixed.stages, sum(mixed.shares)) == (((1, 0), (1, 1)), pytest.approx(1.0))
+    assert mixed.shares[0] > 0.6
+    assert mixed.words == "1 + 1 replicas of one stage, which work on {:.3g} % and {:.3g} % of a batch".format(
+        *(100 * share for share in mixed.shares)
+    )
+    goal = Goal(65536e4, (65536,), deadline_s=1e4 * 1.128 * (mixed.step_s + alone_s) / 2, most_machines=2)
+    answer = choose_machines(offers, steps, goal)
+    assert {rental.offer.gpu for rental, _ in answer.best.machines.parts} == {"v100", "t4"}
+    assert answer.best.step.step_s == mixed.step_s
+    assert json.loads(answer_document(answer))["chosen"]["shares"] == list(answer.best.step.shares)
+    plan = compile_for(model, answer, tmp_path / "out", example_inputs=inputs, time_limit=4, verify=False).plan
+    assert plan.stages[0].mixed
+    assert plan.schedule.step_s <= mixed.step_s * (1 + 1e-6)
 
 
 def test_little_effort_gives_a_bound_below_the_best(times):
