@@ -42,6 +42,7 @@ from .journal import (
 from .model_file import ModelFile
 from .parameters import Value
 from .replay import replay
+from .search_figures import lengths
 from .search_request import Search
 from .search_state import TOLD, Fold, SearchState
 from .space import split_parts
@@ -456,7 +457,7 @@ class SearchRun:
     def _told_words(self, number: int, worker: Worker, value: float, time_s: float) -> str:
         state = self._fold.state()
         trial, best = state.trials[number], state.best
-        far = f"{trial.fidelity:g} {self._record.unit}"
+        far = lengths(state, trial.fidelity)
         metric = printable(self._record.metric)
         beside = "" if best is None else f"; best {best.value:.6g} of trial {best.number}"
         return f"trial {number} on {printable(worker.name)}: {metric} {value:.6g} after {far}, {time_s:.1f} s{beside}"

@@ -37,7 +37,7 @@ TUNE = Command(
         _option("metric", "--metric", Text(), "Of the validation at the end of a trial.", "NAME"),
         _option("maximise", "--max", Flag(), "The highest value is the best.", default=False, against=("minimise",)),
         _option("minimise", "--min", Flag(), "The lowest is.", default=False),
-        _option("trials", "--trials", Whole(1, 1_000_000), "In all, short ones counted.", "N", subjects=_RUNS),
+        _option("trials", "--trials", Whole(1, 1_000_000), "In all, short ones too.", "N", default=100, subjects=_RUNS),
         _option("method", "--method", Choice(METHOD_NAMES), "What is tried next.", default="dehb"),
         _option(
             "fidelity", "--fidelity", Text(), "How long the shortest and a whole trial train: steps, samples, epochs.",
