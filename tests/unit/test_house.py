@@ -251,6 +251,7 @@ NAMED = {
     "review/infeasible.py": "the proof that there is no plan",
     "runtime/export/export_options.py": "the best checkpoint",
     "runtime/telemetry/step_log.py": "the best validation",
+    "tuning/search_request.py": "packages of others",
 }
 """Who may say the name of a backend or method, and what it is there."""
 
