@@ -12,6 +12,7 @@ from heterps_compile.errors import HeterpsError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
+from heterps_compile.packages import PYTORCH, need
 from heterps_compile.tuning.tune_options import BEGUN, RESUMED, SHOWN, TUNE
 
 from . import options
@@ -88,6 +89,7 @@ def _shown(asked: Asked) -> "SearchState":
 
 def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
     """Return the search, written down."""
+    need("running trials", PYTORCH)
     from heterps_compile.tuning.search_record import read_record  # noqa: PLC0415 - pydantic
     from heterps_compile.tuning.search_request import SearchRequest, begin_search, reopen_search  # noqa: PLC0415 - numpy
 

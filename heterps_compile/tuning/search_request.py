@@ -15,7 +15,7 @@ from heterps_compile.cluster.load import load_cluster, pool_text
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import printable, short
-from heterps_compile.packages import PYTORCH, installed_versions, need
+from heterps_compile.packages import installed_versions
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
 from heterps_compile.runtime.validation.best import LOSS
@@ -120,7 +120,6 @@ def begin_search(request: SearchRequest, output: str) -> Search:
         raise UnknownNameError("rule of assignment", request.rule, RULES)
     if request.engine not in ENGINES:
         raise UnknownNameError("engine", request.engine, ENGINES)
-    need("running trials", PYTORCH)
     if request.address is not None and request.engine != "ray":
         raise OptionError("--address names a cluster of Ray, and means nothing without --engine ray; give both")
     space = read_space(Path(request.space))

@@ -24,78 +24,14 @@ pytestmark = pytest.mark.slow  # every trial is a training run
 
 PATIENCE_S = 120.0
 ROOT = Path(__file__).parents[2]
-SPACE = """
-[train]
-lr = { float = [1e-3, 3e-1], log = true }
+PAGE = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+FILES = {
+    name: PAGE.partition(f"`{name}`:\n\n```")[2].partition("\n")[2].partition("```")[0]
+    for name in ("space.toml", "model.py", "train.py")
+}
+"""The files of the page's example."""
 
-[train.optimizer]
-exclusive = true
-adam = {}
-
-[train.optimizer.sgd]
-momentum = { float = [0.0, 0.95] }
-
-[model]
-width = { ordered = [8, 32] }
-"""
-MODEL = """
-import torch
-from torch import nn
-
-
-class Clicks(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.rows, self.first, self.last = nn.Embedding(50, 4), nn.Linear(18, width), nn.Linear(width, 1)
-
-    def forward(self, ids, numbers):
-        return self.last(self.first(torch.cat([self.rows(ids).flatten(1), numbers], 1)).relu()).squeeze(1)
-
-
-def build(config):
-    return Clicks(config["width"]), (torch.zeros(32, 4, dtype=torch.int64), torch.zeros(32, 2))
-"""
-TRAIN = """
-import os
-import time
-
-import torch
-from torch.nn import functional as F
-
-from heterps_compile.tuning.trial_values import trial_values
-
-values = trial_values({"lr": 1e-2, "optimizer": "adam"})
-
-
-def loss(outputs, batch):
-    return F.binary_cross_entropy_with_logits(outputs, batch["label"])
-
-
-def optimizer(parameters):
-    weights = [parameter for _, parameter in parameters]
-    if values["optimizer"] == "sgd":
-        return torch.optim.SGD(weights, lr=values["lr"], momentum=values["optimizer.sgd.momentum"])
-    return torch.optim.Adam(weights, lr=values["lr"])
-
-
-def metrics(outputs, batch):
-    return {"accuracy": ((outputs > 0) == (batch["label"] > 0)).float().mean()}
-
-
-def clicks(seed, batches):
-    chance = torch.Generator().manual_seed(seed)
-    for _ in range(batches):
-        ids, numbers = torch.randint(50, (32, 4), generator=chance), torch.randn(32, 2, generator=chance)
-        yield {"ids": ids, "numbers": numbers, "label": (ids.sum(1) + 20 * numbers[:, 0] > 100).float()}
-
-
-def data():
-    yield from clicks(1, 1000)
-
-
-def validation_data():
-    yield from clicks(2, 8)
-"""
+TRAIN = FILES["train.py"]
 WORDS = (
     "tune", "space.toml", "--model", "model.py", "--train", "train.py", "--metric", "accuracy", "--max",
     "--fidelity", "4:16:steps", "--eta", "2", "-o", "run",
@@ -103,7 +39,7 @@ WORDS = (
 
 
 def written(folder: Path, train: str = TRAIN) -> Path:
-    for name, text in (("space.toml", SPACE), ("model.py", MODEL), ("train.py", train)):
+    for name, text in {**FILES, "train.py": train}.items():
         (folder / name).write_text(text)
     return folder
 
@@ -198,7 +134,7 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
     """The process of the first trial is killed once; trials of SGD raise an error in their second step."""
     slow = tmp_path / "slow"
     train = TRAIN + (
-        "\ndef on_step(report):\n"
+        "\nimport os, time\n\ndef on_step(report):\n"
         f"    while os.path.exists({str(slow)!r}):\n        time.sleep(0.01)\n"
         '    if values["optimizer"] == "sgd" and report.step == 2:\n        raise ValueError("no such gradient")\n'
     )
@@ -281,7 +217,7 @@ def test_a_metric_that_is_no_number_or_never_reported_is_one_sentence(tmp_path, 
 
 
 def test_a_trial_that_never_ends_is_ended(tmp_path):
-    train = TRAIN + "\ndef on_validation(report):\n    time.sleep(10_000)\n"
+    train = TRAIN + "\ndef on_validation(report):\n    import time\n    time.sleep(10_000)\n"
     words = ("--trials", "1", "--retries", "0", "--time-limit", "6")
     done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
     assert done.returncode == 1
