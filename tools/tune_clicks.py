@@ -70,7 +70,7 @@ class ClickModel(nn.Module):
 
 
 def clicks() -> Iterator[Clicks]:
-    """Yield the clicks to train on, to choose by, and unseen ones: drawn as in ``make_data.py`` of the training day."""
+    """Yield the clicks to train on, to choose by, and unseen ones: drawn as on the training day."""
     chance = np.random.default_rng(7)
     effect = chance.normal(0, 0.45, (FIELDS, ROWS))
     slope = chance.normal(0, 0.5, NUMBERS)

@@ -45,6 +45,7 @@ def work(count):
     for i in range(count):
         total += i * i % 7
     return total
+print("ready", flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     if asked["wait_s"]:
@@ -60,6 +61,11 @@ class Worker:
 
     process: subprocess.Popen[str]
     class_name: str
+
+    def hear(self) -> str:
+        if self.process.stdout is None:
+            raise RuntimeError("the worker has no pipe")
+        return self.process.stdout.readline()
 
     def send(self, number: int, loops: int, wait_s: float) -> None:
         if self.process.stdin is None:
@@ -79,6 +85,8 @@ def workers() -> Iterator[list[Worker]]:
         )
         os.sched_setaffinity(process.pid, {cores[0] if name == WHOLE else cores[-1]})
         started.append(Worker(process, name))
+    for each in started:
+        each.hear()
     slow = threading.Thread(target=_slow, args=([each.process for each in started[1:]], ends))
     slow.start()
     try:
@@ -151,7 +159,7 @@ def turn(
             start(worker)
         while (left_s := begin_s + seconds - time.monotonic()) > 0:
             for key, _ in ready.select(left_s):
-                number = json.loads(key.fileobj.readline())["number"]
+                number = json.loads(key.data.hear())["number"]
                 assigned, took_s = search.open[number], time.monotonic() - began_s[number]
                 search.tell(number, loss_of(assigned.config, space, noise), took_s)
                 ended += 1
@@ -160,7 +168,7 @@ def turn(
         now_s = time.monotonic()
         ended += sum(min(1.0, (now_s - began_s[n]) / each.predicted_s) for n, each in search.open.items())
     if search.best is None:
-        raise RuntimeError("no trial ended")
+        raise SystemExit(f"no trial ended in a turn of {seconds:g} s; give --turn more")
     return ended / seconds, search.best[1], min(kinds.count(0), kinds.count(1)) / len(kinds)
 
 

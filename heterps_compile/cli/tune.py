@@ -12,6 +12,7 @@ from heterps_compile.errors import HeterpsError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
+from heterps_compile.packages import PYTORCH, need
 from heterps_compile.tuning.tune_options import BEGUN, RESUMED, SHOWN, TUNE
 
 from . import options
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from heterps_compile.tuning.search_request import Search
     from heterps_compile.tuning.search_state import SearchState
 
-_NEEDED = ("model", "train", "metric", "trials", "output")
+_NEEDED = ("model", "train", "metric", "output")
 
 
 @click.command("tune")
@@ -47,11 +48,9 @@ def tune(ctx: click.Context, /, space: str | None, **_: Any) -> None:
 
     \b
     Examples:
-      heterps-compile tune space.toml --model model.py --train train.py
-          --data clicks.parquet --validate held.parquet
-          --metric auc --max --trials 60 -o search
-      heterps-compile tune -o search --resume
-      heterps-compile tune --show search --report search.html
+      heterps-compile tune s.toml --model m.py --train t.py --metric loss -o R
+      heterps-compile tune -o R --resume
+      heterps-compile tune --show R --report search.html
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     subject = SHOWN if ctx.params["show"] is not None else RESUMED if ctx.params["resume"] else BEGUN
     with options.asked_of(ctx, TUNE, subject) as asked:
@@ -90,6 +89,7 @@ def _shown(asked: Asked) -> "SearchState":
 
 def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
     """Return the search, written down."""
+    need("running trials", PYTORCH)
     from heterps_compile.tuning.search_record import read_record  # noqa: PLC0415 - pydantic
     from heterps_compile.tuning.search_request import SearchRequest, begin_search, reopen_search  # noqa: PLC0415 - numpy
 
@@ -121,8 +121,9 @@ def _run(search: "Search", asked: Asked) -> "SearchState":
     from heterps_compile.tuning.search_request import discard  # noqa: PLC0415 - numpy
 
     quiet, output = asked["quiet"], asked["output"]
+    trials = asked["trials"] if "trials" in asked.given else None  # else as many as before
     try:
-        return run_search(search, _silent if quiet else tell, trials=asked["trials"])
+        return run_search(search, _silent if quiet else tell, trials=trials)
     except KeyboardInterrupt:
         tell(f"the search goes on with: heterps-compile tune -o {printable(output)} --resume")
         raise

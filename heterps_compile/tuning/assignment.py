@@ -4,6 +4,7 @@ Any search method can be run under it, one search a part. A worker that is free 
 part it comes from is decided by a rule:
 
 ====== ==========================================================================================
+whole  the space is not split: one search of all of it, whichever class asks
 plain  every part in turn, whichever class asks: what a search that knows of no classes does
 size   complexity times uncertainty of the parts, as in the paper
 cost   what a trial is predicted to take on each class, corrected by what trials took
@@ -34,7 +35,8 @@ from .space import Config, Space, Vector
 from .subspaces import Subspace, split_space
 from .uncertainty import uncertainty
 
-RULES = ("plain", "size", "cost", "both")
+RULES = ("whole", "plain", "size", "cost", "both")
+_UNASSIGNED = ("whole", "plain")
 REVIEWED = 25
 LEAST_SHARE = 0.5
 """How much of the trials that it should get a part gets at least, where others run more an hour."""
@@ -126,6 +128,15 @@ class SearchSettings:
             raise InputError(f"the budget is {self.budget}; it must be above 0")
 
 
+def parts_of(space: Space, rule: str) -> tuple[Subspace, ...]:
+    """Return the parts of a space that are searched apart under a rule.
+
+    Raises:
+        InputError: where there are more than 256, or none, since all is forbidden.
+    """
+    return (Subspace("all", space),) if rule == "whole" else split_space(space)
+
+
 class AssignedSearch:
     """A search whose trials are given to classes of workers."""
 
@@ -140,7 +151,7 @@ class AssignedSearch:
         self._random = np.random.default_rng([settings.seed, 1])
         self._parts = [
             _Part(part, make_search(settings.method, part.space, settings.fidelity, settings.seed * 1_000 + index))
-            for index, part in enumerate(split_space(settings.space))
+            for index, part in enumerate(parts_of(settings.space, settings.rule))
         ]
         self._probes = self._probed()
         self._asked = 0
@@ -257,7 +268,7 @@ class AssignedSearch:
 
     def _credit_of(self, of: ComputeClass) -> Vector:
         """Return the account of a class; there is one for all where the rule knows of no classes."""
-        return self._credit[:, 0 if self.settings.rule == "plain" else list(self.classes).index(of.name)]
+        return self._credit[:, 0 if self.settings.rule in _UNASSIGNED else list(self.classes).index(of.name)]
 
     def _fitting(self, index: int, of: ComputeClass) -> Trial | None:
         """Return a trial of a part that fits the class: one that waits, else a new one."""
@@ -307,7 +318,7 @@ class AssignedSearch:
     def _shares(self) -> Matrix:
         count, classes = len(self._parts), list(self.classes.values())
         equal = np.full(count, 1 / count)
-        if self.settings.rule == "plain":
+        if self.settings.rule in _UNASSIGNED:
             return np.ones((count, len(classes)))
         sizes = np.array([part.subspace.complexity for part in self._parts])
         if self.settings.rule != "cost":

@@ -97,7 +97,7 @@ def deal_cores(workers: Sequence[Worker], cores: Sequence[int]) -> tuple[dict[st
         count = min(worker.of.units, len(cores))
         dealt[worker.name] = tuple(sorted(cores[(taken + index) % len(cores)] for index in range(count)))
         taken += worker.of.units
-    notes = ()
+    notes: tuple[str, ...] = ()
     if taken > len(cores):
         have = counted(len(cores), "core")
         notes = (

@@ -1,4 +1,4 @@
-"""``model.py``: the file that builds the model of a configuration.
+"""What ``--model`` names: the file that builds the model of a configuration.
 
 ::
 

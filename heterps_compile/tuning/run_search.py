@@ -42,6 +42,7 @@ from .journal import (
 from .model_file import ModelFile
 from .parameters import Value
 from .replay import replay
+from .search_figures import lengths
 from .search_request import Search
 from .search_state import TOLD, Fold, SearchState
 from .space import split_parts
@@ -54,6 +55,9 @@ PROBES = 3
 
 FIRST_FAILURES = 5
 """So many trials that fail before any has a result end a search: what ails them ails all."""
+
+MISFITS_TOLD = 3
+"""So many configurations that fit no class are told as they come; all are in the journal."""
 
 TRIALS_FOLDER, PLANS_FOLDER = "trials", "plans"
 
@@ -286,11 +290,12 @@ class SearchRun:
     def _next_for(self, worker: Worker) -> Assigned | None:
         """Return the next trial for a worker: one that waits to be started again, else a new one."""
         name = worker.of.name
-        for at, assigned in enumerate(self._waiting):
-            if assigned.class_name == name:
+        for at, waiting in enumerate(self._waiting):
+            if waiting.class_name == name:
                 return self._waiting.pop(at)
         if len(self._attempts) >= self._wanted or name in self._closed or name in self._vain:
             return None
+        assigned: Assigned | None
         try:
             assigned = self._asking.ask(name)
             reason = "the budget does not last for another trial"
@@ -319,9 +324,11 @@ class SearchRun:
         return assigned
 
     def _note_misfits(self) -> None:
-        for config, reason in self._asking.refused[self._misfits :]:
+        for number, (config, reason) in enumerate(self._asking.refused[self._misfits :], self._misfits):
             self._note(Misfit(at_s=self._now_s(), config=dict(config), reason=one_line(reason)[:1000]))
-            self._tell(f"a configuration fits no class: {printable(reason)}")
+            if number < MISFITS_TOLD:
+                then = "; what follows is in the journal" if number == MISFITS_TOLD - 1 else ""
+                self._tell(f"a configuration fits no class: {printable(reason)}{then}")
         self._misfits = len(self._asking.refused)
 
     def _start(self, worker: Worker, assigned: Assigned) -> None:
@@ -456,7 +463,7 @@ class SearchRun:
     def _told_words(self, number: int, worker: Worker, value: float, time_s: float) -> str:
         state = self._fold.state()
         trial, best = state.trials[number], state.best
-        far = f"{trial.fidelity:g} {self._record.unit}"
+        far = lengths(state, trial.fidelity)
         metric = printable(self._record.metric)
         beside = "" if best is None else f"; best {best.value:.6g} of trial {best.number}"
         return f"trial {number} on {printable(worker.name)}: {metric} {value:.6g} after {far}, {time_s:.1f} s{beside}"

@@ -53,14 +53,12 @@ class WorkerUse:
         worker: Its name.
         class_name: Of its class.
         attempts: With their trials, in the order they began.
-        busy_s: How long it ran some.
         running: The trial it runs.
     """
 
     worker: str
     class_name: str
     attempts: tuple[tuple[TrialState, Attempt], ...]
-    busy_s: float
     running: TrialState | None
 
 
@@ -202,15 +200,14 @@ def class_uses(state: SearchState) -> list[ClassUse]:
     found = []
     for of in state.record.classes:
         workers = sorted((worker for name, worker in by_worker if name == of.name), key=_slot)
-        used = tuple(_worker_use(state, worker, of.name, by_worker[of.name, worker]) for worker in workers)
+        used = tuple(_worker_use(worker, of.name, by_worker[of.name, worker]) for worker in workers)
         own = [trial for trial in state.trials if trial.class_name == of.name]
-        there_s = of.workers * state.now_s
         found.append(
             ClassUse(
                 of.name,
                 of.workers,
                 used,
-                sum(use.busy_s for use in used) / there_s if there_s > 0 else 0.0,
+                _busy(state, used) / of.workers,
                 sum(trial.status == TOLD for trial in own),
                 sum(bool(attempt.reason) for trial in own for attempt in trial.attempts),
                 tuple(trial for trial in own if trial.status == RUNNING),
@@ -314,12 +311,17 @@ def metric_words(values: Sequence[float]) -> list[str]:
     return [f"{value:.5g}" for value in values]
 
 
-def _worker_use(
-    state: SearchState, worker: str, class_name: str, attempts: Sequence[tuple[TrialState, Attempt]]
-) -> WorkerUse:
+def _busy(state: SearchState, used: Sequence[WorkerUse]) -> float:
+    """Return how many workers were busy in the mean; shares are summed, for times may be too long to be."""
+    if state.now_s <= 0:
+        return 0.0
+    return sum(length_s(state, attempt) / state.now_s for use in used for _, attempt in use.attempts)
+
+
+def _worker_use(worker: str, class_name: str, attempts: Sequence[tuple[TrialState, Attempt]]) -> WorkerUse:
     ordered = tuple(sorted(attempts, key=lambda one: (one[1].started_at_s, one[0].number)))
     running = next((trial for trial, attempt in ordered if attempt.ended_at_s is None), None)
-    return WorkerUse(worker, class_name, ordered, sum(length_s(state, attempt) for _, attempt in ordered), running)
+    return WorkerUse(worker, class_name, ordered, running)
 
 
 def length_s(state: SearchState, attempt: Attempt) -> float:

@@ -15,19 +15,18 @@ from heterps_compile.cluster.load import load_cluster, pool_text
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import printable, short
-from heterps_compile.packages import PYTORCH, installed_versions, need
+from heterps_compile.packages import installed_versions
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
 from heterps_compile.runtime.validation.best import LOSS
 from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
-from .assignment import RULES
+from .assignment import RULE, RULES, parts_of
 from .search_methods import make_search
 from .search_record import RECORD_FILE, SearchRecord, write_record
 from .space import Space
 from .space_file import read_space, space_of_text
-from .subspaces import split_space
 from .trial_engine import ENGINES
 from .worker_classes import WorkerClass, recorded_classes, worker_classes
 
@@ -55,7 +54,7 @@ class SearchRequest:
         is_maximised: Whether more is better; None where nobody said.
         trials: How many.
         method: Of the search.
-        rule: Of the assignment.
+        rule: Of the assignment; None for ``cost`` where there are several classes, else ``whole``.
         fidelity: ``least:most:unit``, or ``most:unit``.
         eta: One in so many trials is promoted.
         seed: Of everything drawn.
@@ -77,7 +76,7 @@ class SearchRequest:
     is_maximised: bool | None = None
     trials: int
     method: str = METHOD
-    rule: str = "cost"
+    rule: str | None = None
     fidelity: str = USUAL_FIDELITY
     eta: int = ETA
     seed: int = 0
@@ -117,21 +116,22 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     Raises:
         HeterpsError: for the first thing that is wrong.
     """
-    for what, name, known in (("rule of assignment", request.rule, RULES), ("engine", request.engine, ENGINES)):
-        if name not in known:
-            raise UnknownNameError(what, name, known)
-    need("running trials", PYTORCH)
+    if request.rule is not None and request.rule not in RULES:
+        raise UnknownNameError("rule of assignment", request.rule, RULES)
+    if request.engine not in ENGINES:
+        raise UnknownNameError("engine", request.engine, ENGINES)
     if request.address is not None and request.engine != "ray":
         raise OptionError("--address names a cluster of Ray, and means nothing without --engine ray; give both")
     space = read_space(Path(request.space))
-    parts = split_space(space)
     least, most, unit = parse_fidelity(request.fidelity)
     fidelity = Fidelity(least, most, request.eta, unit)
+    pool = load_cluster(request.pool)
+    classes = worker_classes(pool, request.workers)
+    rule = request.rule or (RULE if len(classes) > 1 else "whole")
+    parts = parts_of(space, rule)
     make_search(
         request.method, parts[0].space, fidelity, request.seed
     )  # which refuses what is unknown or not installed
-    pool = load_cluster(request.pool)
-    classes = worker_classes(pool, request.workers)
     _check_cores(request, classes)
     _check_training(request)
     folder = _check_folder(output)
@@ -148,7 +148,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
         eta=fidelity.eta,
         seed=request.seed,
         trials=request.trials,
-        rule=request.rule,
+        rule=rule,
         classes=tuple(each.recorded for each in classes),
         parts=tuple(part.name for part in parts),
         budget=None if request.budget is None else parse_budget(request.budget, pool, classes),

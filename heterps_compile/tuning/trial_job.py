@@ -106,7 +106,8 @@ def read_job(path: Path) -> TrialJob:
     Raises:
         RunError: where it is something else.
     """
-    return _read(path, TrialJob)
+    job: TrialJob = _read(path, TrialJob)
+    return job
 
 
 def write_result(folder: Path, result: TrialResult) -> None:
@@ -123,7 +124,8 @@ def read_result(folder: Path) -> TrialResult | None:
         RunError: where what it left is something else.
     """
     path = folder / RESULT_FILE
-    return _read(path, TrialResult) if path.is_file() else None
+    result: TrialResult | None = _read(path, TrialResult) if path.is_file() else None
+    return result
 
 
 def _read(path: Path, kind: Any) -> Any:

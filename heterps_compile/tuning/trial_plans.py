@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
-from heterps_compile.escape import one_line
+from heterps_compile.escape import one_line, short
 
 from .compute_classes import ComputeClass, TrialCost
-from .model_file import ModelFile
+from .model_file import BuiltModel, ModelFile
 from .parameters import Value
 from .space import Config, split_parts
 from .worker_classes import WorkerClass
@@ -127,23 +127,33 @@ class TrialPlans:
         """Return all that a compiled model depends on, within a search."""
         parts = split_parts(config)
         compiled = {"batch": parts["train"].get("batch"), "precision": parts["plan"].get("precision")}
-        return {"model": parts["model"], **compiled, "device": of.device.name, "units": of.units, "seed": self._seed}
+        free = _cuts_batches(parts["plan"])
+        return {
+            "model": parts["model"],
+            **compiled,
+            "free": free,
+            "device": of.device.name,
+            "units": of.units,
+            "seed": self._seed,
+        }
 
     def _made(self, folder: Path, config: Config, of: WorkerClass) -> TrialPlan:
         refused = folder.with_name(f"{folder.name}.{_REFUSED}")
         if refused.is_file():
             told = json.loads(refused.read_text("utf-8"))
-            return TrialPlan(folder, 0, (), 0.0, 0.0, str(told["misfit"]), str(told["fault"]))
+            return _refused(folder, misfit=str(told["misfit"]), fault=str(told["fault"]))
         try:
             if not (folder / "plan.json").is_file():
                 self._compile(folder, config, of)
-            return self._read(folder, split_parts(config)["plan"], of)
         except HeterpsError as error:
-            words = one_line(str(error))
-            misfit, fault = (words, "") if isinstance(error, InfeasibleError) else ("", words)
+            made = _refused_by(folder, error)
             refused.parent.mkdir(parents=True, exist_ok=True)
-            refused.write_text(json.dumps({"misfit": misfit, "fault": fault}) + "\n", "utf-8")
-            return TrialPlan(folder, 0, (), 0.0, 0.0, misfit, fault)
+            refused.write_text(json.dumps({"misfit": made.misfit, "fault": made.fault}) + "\n", "utf-8")
+            return made
+        try:
+            return _read(folder, split_parts(config)["plan"], of)
+        except HeterpsError as error:
+            return _refused_by(folder, error)
 
     def _compile(self, folder: Path, config: Config, of: WorkerClass) -> None:
         from heterps_compile.api import compile as compile_model  # noqa: PLC0415 - the passes, only where compiled
@@ -155,6 +165,8 @@ class TrialPlans:
             options["precision"] = parts["plan"]["precision"]
         if "batch" in parts["train"]:
             options["batch"] = parts["train"]["batch"]
+        if _cuts_batches(parts["plan"]):
+            options["dynamic_shapes"] = _free_batch(built)
         made = compile_model(
             built.model,
             built.inputs,
@@ -171,29 +183,67 @@ class TrialPlans:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made.save(folder)
 
-    def _read(self, folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPlan:
-        from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
 
-        plan = read_plan(str(folder))
-        widths = widths_of(plan, values)
-        if sum(widths) > of.units:
-            raise InfeasibleError(
-                f"{len(plan.stages)} stages with {sum(widths)} replicas in all need as many units, and a worker of "
-                f"class {of.name!r} has {of.units}"
-            )
-        memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
-        memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
-        return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.units), memory_bytes)
+def _cuts_batches(values: Mapping[str, Value]) -> bool:
+    """Whether a run cuts batches otherwise than the plan, for which their dimension must be free."""
+    return "micro_batches" in values or "replicas" in values
+
+
+def _free_batch(built: BuiltModel) -> Any:
+    """Return the dynamic shapes of a module's inputs, their first dimension free; None for a file."""
+    if isinstance(built.model, str):
+        return None
+    from torch.export import Dim  # noqa: PLC0415 - only where a module is compiled
+
+    batch = Dim("batch")
+
+    def shape(value: Any) -> dict[int, Any] | None:
+        return {0: batch} if getattr(value, "ndim", 0) else None
+
+    if built.keywords:
+        return {name: shape(value) for name, value in built.keywords.items()}
+    return tuple(shape(value) for value in built.inputs)
+
+
+def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPlan:
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
+
+    plan = read_plan(str(folder))
+    widths = widths_of(plan, values)
+    if sum(widths) > of.units:
+        raise InfeasibleError(
+            f"{len(plan.stages)} stages with {sum(widths)} replicas in all need as many units, and a worker of "
+            f"class {of.name!r} has {of.units}"
+        )
+    memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
+    memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
+    return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.units), memory_bytes)
+
+
+def _refused(folder: Path, *, misfit: str = "", fault: str = "") -> TrialPlan:
+    return TrialPlan(folder, 0, (), 0.0, 0.0, misfit, fault)
+
+
+def _refused_by(folder: Path, error: HeterpsError) -> TrialPlan:
+    words = one_line(str(error))
+    return _refused(folder, misfit=words) if isinstance(error, InfeasibleError) else _refused(folder, fault=words)
 
 
 def widths_of(plan: "Plan", values: Mapping[str, Value]) -> tuple[int, ...]:
-    """Return the replicas of every stage: those of ``plan.replicas`` in each, else the plan's."""
-    replicas = values.get("replicas")
-    if replicas is None:
-        return tuple(stage.replicas for stage in plan.stages)
-    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise InputError(f"plan.replicas is {replicas!r}; it is how many replicas every stage has, 1 or more")
-    return (replicas,) * len(plan.stages)
+    """Return the replicas of every stage: those of ``plan.replicas`` in each, else the plan's.
+
+    Raises:
+        InputError: where they are no whole number.
+    """
+    replicas = _whole(values, "replicas")
+    return tuple(stage.replicas for stage in plan.stages) if replicas is None else (replicas,) * len(plan.stages)
+
+
+def _whole(values: Mapping[str, Value], name: str) -> int | None:
+    value = values.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InputError(f"plan.{name} is {short(value)}; it must be a whole number of 1 or more")
+    return value
 
 
 def _step_s(plan: "Plan", values: Mapping[str, Value], units: int) -> float:
@@ -201,9 +251,7 @@ def _step_s(plan: "Plan", values: Mapping[str, Value], units: int) -> float:
     from heterps_compile.runtime.pipeline.layout import StepShape, make_layout  # noqa: PLC0415 - only where predicted
     from heterps_compile.runtime.predict import step_on_cores  # noqa: PLC0415 - as above
 
-    micro_batches, schedule = values.get("micro_batches"), values.get("schedule")
-    shape = StepShape(
-        None if schedule is None else str(schedule), int(micro_batches) if micro_batches is not None else None
-    )
+    schedule = values.get("schedule")
+    shape = StepShape(None if schedule is None else str(schedule), _whole(values, "micro_batches"))
     layout = make_layout(plan, training=True, replicas=widths_of(plan, values), step=shape)
     return step_on_cores(plan, layout, units) or plan.batch / plan.throughput_samples_per_s

@@ -35,6 +35,7 @@ def main() -> int:
     began_s = time.monotonic()
     job = read_job(Path(sys.argv[1]))
     _print_to(Path(job.folder) / OUTPUT_FILE)
+    print(f"process {os.getpid()}", flush=True)
     try:
         result = run_trial(job)
     except HeterpsError as error:

@@ -7,7 +7,7 @@ from heterps_compile.options import Amount, Choice, Command, Flag, Option, Text,
 BEGUN, RESUMED, SHOWN = "a search that begins", "a search that goes on", "a search that is shown"
 
 METHOD_NAMES = ("random", "hyperband", "tpe", "dehb")
-RULE_NAMES = ("plain", "size", "cost", "both")
+RULE_NAMES = ("whole", "plain", "size", "cost", "both")
 ENGINE_NAMES = ("local", "ray")
 
 _BEGINS = (BEGUN,)
@@ -37,7 +37,7 @@ TUNE = Command(
         _option("metric", "--metric", Text(), "Of the validation at the end of a trial.", "NAME"),
         _option("maximise", "--max", Flag(), "The highest value is the best.", default=False, against=("minimise",)),
         _option("minimise", "--min", Flag(), "The lowest is.", default=False),
-        _option("trials", "--trials", Whole(1, 1_000_000), "In all, short ones counted.", "N", subjects=_RUNS),
+        _option("trials", "--trials", Whole(1, 1_000_000), "In all, short ones too.", "N", default=100, subjects=_RUNS),
         _option("method", "--method", Choice(METHOD_NAMES), "What is tried next.", default="dehb"),
         _option(
             "fidelity", "--fidelity", Text(), "How long the shortest and a whole trial train: steps, samples, epochs.",
@@ -47,7 +47,10 @@ TUNE = Command(
             "eta", "--eta", Whole(2, 100), "One in so many trials is trained on, so many times as long.", "N",
             default=3,
         ),
-        _option("rule", "--rule", Choice(RULE_NAMES), "Which class of workers a trial is for.", default="cost"),
+        _option(
+            "rule", "--rule", Choice(RULE_NAMES), "Which class of workers a trial is for.",
+            default_words="cost; whole where there is one class",
+        ),
         _option("pool", "--pool", Text(), "The machines: a file, or a built-in pool.", "FILE.toml", default="local"),
         _option(
             "workers", "--workers", Text(), "How many of each type at once, with how many units: fast=1x2,slow=2x1.",

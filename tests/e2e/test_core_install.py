@@ -73,6 +73,8 @@ REFUSED = {
     "pip install 'heterps-compile[torch]'",
     "launch folder --hosts hosts.toml": "running stages needs safetensors and torch, which are not installed: "
     "pip install 'heterps-compile[torch]'",
+    "tune space.toml --model m.py --train t.py --metric loss -o s": "running trials needs safetensors and torch, which "
+    "are not installed: pip install 'heterps-compile[torch]'",
     "ops --backend jax": "the backend 'jax' needs jax and safetensors, which are not installed: "
     "pip install 'heterps-compile[jax]'",
 }

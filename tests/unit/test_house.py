@@ -255,6 +255,7 @@ NAMED = {
     "runtime/telemetry/step_log.py": "the best validation",
     "sync_rules/rule.py": "a class of rules",
     "sync_rules/topk.py": "a selection of values",
+    "tuning/search_request.py": "packages of others",
 }
 """Who may say the name of a backend or method, and what it is there."""
 

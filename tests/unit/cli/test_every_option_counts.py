@@ -71,6 +71,7 @@ from heterps_compile.runtime.export import export_options
 from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
+from heterps_compile.tuning.tune_options import BEGUN, RESUMED, SHOWN, TUNE
 
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
@@ -100,6 +101,9 @@ START = {
     (EXPLAIN.name, INFEASIBLE): ["explain", "--infeasible", "--model", "m.onnx"],
     (RUN.name, TRAINING): ["run", "m.heterps", "--train", "train.py"],
     (RUN.name, INFERENCE): ["run", "m.heterps", "--data", "random"],
+    (TUNE.name, BEGUN): ["tune", "space.toml", "-o", "search"],
+    (TUNE.name, RESUMED): ["tune", "-o", "search", "--resume"],
+    (TUNE.name, SHOWN): ["tune", "--show", "search"],
     ("launch", TRAINING): ["launch", "m.heterps", "--hosts", "h.toml", "--train", "train.py"],
     ("launch", INFERENCE): ["launch", "m.heterps", "--hosts", "h.toml", "--data", "random"],
     **{
@@ -147,6 +151,7 @@ def declared() -> Iterator[tuple[Command, str, Option]]:
         launch_options.LAUNCH,
         RESIZE,
         export_options.EXPORT,
+        TUNE,
     ):
         for subject in one.subjects:
             for option in one.options:
@@ -354,7 +359,7 @@ def test_commands_have_no_option_but_the_declared_ones():
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
     assert with_their_own <= undeclared | {"options.py"}
-    for one in (*COMMANDS, MACHINES, RUN, RESIZE):
+    for one in (*COMMANDS, MACHINES, RUN, RESIZE, TUNE):
         made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
         assert made == {option.name for option in one.options}
     made = {param.name for param in command.commands["launch"].params if isinstance(param, click.Option)}

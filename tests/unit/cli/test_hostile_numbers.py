@@ -31,6 +31,7 @@ from heterps_compile.profiling.calibration import calibrate
 from heterps_compile.runtime.engines.launch_options import LAUNCH
 from heterps_compile.runtime.export.export_options import EXPORT
 from heterps_compile.runtime.launch.run_options import RESIZE, RUN
+from heterps_compile.tuning.tune_options import TUNE
 
 ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e400", "1e308", "1e-400", "",
           "2147483647"]  # fmt: skip
@@ -42,6 +43,7 @@ BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES)} | {
     "launch": LAUNCHES,
     "resize": RESIZE,
     "export": EXPORT,
+    "tune": TUNE,
 }
 
 MODEL = ["--batch=4", "--shape=rows=2"]
@@ -57,6 +59,7 @@ START = {
     ADVISE.name: ["advise", "m.onnx", "--gpu=v100", "--speed-up=2", *MODEL],
     CALIBRATE.name: ["calibrate", "--no-replicas", "--no-link"],
     MACHINES.name: ["machines", "m.onnx", "--samples=1e6", "--deadline=2h", "--gpu=a100", "--max-machines=1", *MODEL],
+    TUNE.name: ["tune", "space.toml", "--model=m.onnx", "--train=none.py", "--metric=loss", "--trials=2", "-o", "search"],
     PROFILE.name: ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link"],
 }
 OF_A_WORKLOAD = {"accelerators": "graph.txt", "cpus": "chain.json"}

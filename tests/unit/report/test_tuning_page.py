@@ -1,5 +1,6 @@
 """The page of a search: everything is there, nothing is markup but ours, words stand apart, 2,000 trials stay small."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,8 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from drawn_words import SVG, outside, overlapping, parsed, words
-from search_states import HOSTILE, RECORD, first_trial_runs, searched_state
+from search_states import HOSTILE, RECORD, Simulated, first_trial_runs, searched_state
 
+from heterps_compile.console import make_console
 from heterps_compile.errors import InputError
 from heterps_compile.report.pictures.importance_bars import importance_bars
 from heterps_compile.report.pictures.parallel_axes import parallel_axes
@@ -18,7 +20,9 @@ from heterps_compile.report.pictures.search_curves import best_value, learning_c
 from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
 from heterps_compile.report.pictures.worker_gantt import worker_gantt
 from heterps_compile.report.tuning_page import tuning_page
+from heterps_compile.tuning.board import print_board
 from heterps_compile.tuning.importance import importances
+from heterps_compile.tuning.journal import Event, Reported, Told
 from heterps_compile.tuning.search_record import RecordedClass
 from heterps_compile.tuning.search_state import SearchState, state_of
 from heterps_compile.tuning.space_file import space_of_text
@@ -294,6 +298,30 @@ def test_a_configuration_of_another_space_is_refused_by_its_trial():
     first = replace(of.trials[0], config={**of.trials[0].config, "model.depth": 7})
     with pytest.raises(InputError, match=r"trial 0 of RUN: parameter 'model.depth': 7 is none of its values"):
         tuning_page(replace(of, trials=(first, *of.trials[1:])))
+
+
+LARGEST = 1.7e308
+
+
+def stretched(event: Event, times: float, value: float) -> Event:
+    """Return an event of a search that took so many times as long, and paid and reached what few numbers say."""
+    if isinstance(event, Told):
+        event = replace(event, money=LARGEST, time_s=event.time_s * times)
+    if isinstance(event, Told | Reported):
+        event = replace(event, value=value if event.trial % 2 else -value)
+    return replace(event, at_s=event.at_s * times)
+
+
+@pytest.mark.parametrize("times", [0.0, 1e-300, 2.5e305])
+@pytest.mark.parametrize("value", [0.0, 5e-324, LARGEST])
+def test_the_largest_and_the_least_numbers_of_a_journal_are_shown(times, value):
+    simulated = Simulated(replace(RECORD, trials=40))
+    simulated.run()
+    of = state_of(RECORD, [stretched(event, times, value) for event in simulated.events])
+    assert not re.search(r"\bnan\b", told(tuning_page(of)))
+    out = io.StringIO()
+    print_board(make_console(out, 80), of)
+    assert "nan" not in out.getvalue()
 
 
 def test_misfits_and_a_torn_journal_are_told():

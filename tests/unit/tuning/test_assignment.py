@@ -168,7 +168,8 @@ def test_a_wrong_prediction_is_assigned_anew():
 
 
 @pytest.mark.parametrize(
-    ("rule", "method"), [("plain", "random"), ("size", "random"), ("cost", "random"), ("both", "dehb")]
+    ("rule", "method"),
+    [("whole", "random"), ("plain", "random"), ("size", "random"), ("cost", "random"), ("both", "dehb")],
 )
 def test_no_trial_exceeds_the_memory_of_its_class(rule, method):
     search = AssignedSearch(settings(rule=rule, method=method), [GPU, CPU], predict)

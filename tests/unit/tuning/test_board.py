@@ -115,7 +115,9 @@ def test_a_long_name_of_a_parameter_leaves_room_for_its_value(width):
     record = replace(RECORD, space_text=f"[model]\n{name} = {{ integer = [1, 4] }}", parts=("all",), trials=1)
     told = board(searched_state(record, value=lambda *_: 0.5, ends="done"), width)
     assert [line for line in told.splitlines() if cells(line) > width] == []
-    assert any(line.startswith("  model.t") for line in told.splitlines())
+    shown = next(line for line in told.splitlines() if line.startswith("  model.t"))
+    assert shown.endswith("channels  " + shown[-1])
+    assert shown[-1] in "1234"
 
 
 def test_a_torn_journal_is_told():

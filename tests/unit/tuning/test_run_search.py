@@ -13,7 +13,7 @@ from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.plan.swap import locked
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
 from heterps_compile.tuning.journal import JOURNAL_FILE
-from heterps_compile.tuning.run_search import FIRST_FAILURES, SearchRun, run_search
+from heterps_compile.tuning.run_search import FIRST_FAILURES, MISFITS_TOLD, SearchRun, run_search
 from heterps_compile.tuning.search_record import read_record
 from heterps_compile.tuning.search_request import Search, SearchRequest, begin_search, reopen_search
 from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
@@ -147,7 +147,7 @@ def begun(folder: Path, *devices: str, **changes: object) -> Search:
     return begin_search(SearchRequest(**{**given, **changes}), str(folder / "run"))  # type: ignore[arg-type]
 
 
-def device(name: str, memory: int = 64, speed: int = 60, price: float = 1.0) -> str:
+def device(name: str, memory: float = 64, speed: int = 60, price: float = 1.0) -> str:
     return POOL.format(name=name, memory=memory, speed=speed, price=price)
 
 
@@ -364,10 +364,20 @@ def test_what_fits_no_class_is_told_and_takes_no_number(tmp_path: Path) -> None:
     assert any("a configuration fits no class: it needs " in line for line in told)
 
 
-def test_a_space_that_nothing_fits_is_one_sentence(tmp_path: Path) -> None:
-    search = begun(tmp_path, device("core", memory=1))
-    with pytest.raises(InfeasibleError, match="no compute class has the memory for the trials of 'all'"):
-        search_run(search, HandEngine(well))
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ("cost", "no compute class has the memory for the trials of 'all'"),
+        ("whole", "a hundred trials in a row need more than the 477 MiB of compute class 'core'"),
+    ],
+)
+def test_a_space_that_nothing_fits_is_one_sentence(tmp_path: Path, rule: str, fault: str) -> None:
+    told: list[str] = []
+    search = begun(tmp_path, device("core", memory=0.5), rule=rule)
+    with pytest.raises(InfeasibleError, match=fault) as error:
+        search_run(search, HandEngine(well), told).run()
+    assert "\n" not in str(error.value)
+    assert len(told) <= MISFITS_TOLD
 
 
 def test_a_budget_ends_the_search(tmp_path: Path) -> None:
@@ -383,6 +393,21 @@ def test_a_budget_that_does_not_last_for_one_trial_is_told(tmp_path: Path) -> No
     search = begun(tmp_path, device("core", price=3600.0), budget="0.01 USD", method="random", fidelity="16:steps")
     with pytest.raises(InfeasibleError, match=r"the budget of 0\.01 USD does not last for one trial"):
         search_run(search, HandEngine(well)).run()
+
+
+def test_a_space_is_split_where_there_are_several_classes_or_a_rule_asks_for_it(tmp_path: Path) -> None:
+    def parts(folder: str, *devices: str, **changes: object) -> tuple[str, tuple[str, ...]]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / "space").write_text("[model.kind]\nexclusive = true\na = {}\nb.x = { float = [0, 1] }\n")
+        record = begun(
+            tmp_path / folder, *devices, space=str((tmp_path / "space").rename(tmp_path / "s.toml")), **changes
+        ).record
+        return record.rule, record.parts
+
+    two = (device("fast"), device("slow", speed=6))
+    assert parts("one") == ("whole", ("all",))
+    assert parts("plain", rule="plain") == ("plain", ("model.kind = a", "model.kind = b"))
+    assert parts("two", *two, workers="fast=1x1,slow=1x1") == ("cost", ("model.kind = a", "model.kind = b"))
 
 
 def test_money_counts_every_attempt(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from heterps_compile.tuning.search_figures import (
     class_uses,
     counts_words,
     failures,
+    length_s,
     lengths,
     money_words,
     outlook,
@@ -82,7 +83,8 @@ def test_failures_are_told_by_reason_with_the_trials_that_were_left():
 
 def test_machines_are_as_busy_as_their_attempts_were_long():
     for use in class_uses(USUAL):
-        assert use.busy == pytest.approx(sum(worker.busy_s for worker in use.used) / (use.workers * USUAL.now_s))
+        busy_s = sum(length_s(USUAL, attempt) for worker in use.used for _, attempt in worker.attempts)
+        assert use.busy == pytest.approx(busy_s / (use.workers * USUAL.now_s))
         assert use.busy <= 1 + 1e-9
     gpu, cores = class_uses(USUAL)
     assert (gpu.workers, cores.workers) == (2, 4)

@@ -1,0 +1,246 @@
+"""``heterps-compile tune`` for real: trials of a small model of clicks, workers and drivers that are killed, Ray."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from commands import heterps
+from processes import end_of
+from safetensors.torch import load_file
+
+from heterps_compile.tuning.journal import Failed, Started, Told, read_journal
+from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
+
+pytestmark = pytest.mark.slow  # every trial is a training run
+
+PATIENCE_S = 120.0
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+FILES = {
+    name: PAGE.partition(f"`{name}`:\n\n```")[2].partition("\n")[2].partition("```")[0]
+    for name in ("space.toml", "model.py", "train.py")
+}
+"""The files of the page's example."""
+
+TRAIN = FILES["train.py"]
+WORDS = (
+    "tune", "space.toml", "--model", "model.py", "--train", "train.py", "--metric", "accuracy", "--max",
+    "--fidelity", "4:16:steps", "--eta", "2", "-o", "run",
+)  # fmt: skip
+
+
+def written(folder: Path, train: str = TRAIN) -> Path:
+    for name, text in {**FILES, "train.py": train}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def begin(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "heterps_compile", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not seen() and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+
+
+def told(folder: Path) -> list[int]:
+    return [event.trial for event in read_journal(folder / "run").events if isinstance(event, Told)]
+
+
+def process_of(folder: Path, trial: int) -> int | None:
+    """Return the process of a trial that began, as its output says it."""
+    output = folder / "run" / "trials" / str(trial) / "attempt-0" / "output.txt"
+    lines = output.read_text().splitlines() if output.exists() else []
+    return int(lines[0].removeprefix("process ")) if lines else None
+
+
+def kill_trial(folder: Path, trial: int, process: "subprocess.Popen[str]") -> None:
+    wait_for(lambda: process_of(folder, trial) is not None, process)
+    found = process_of(folder, trial)
+    assert found is not None, end_of(process, PATIENCE_S)
+    os.kill(found, signal.SIGKILL)
+
+
+def test_a_search_runs_and_its_best_weights_are_those_of_its_best_trial(tmp_path):
+    done = heterps(*WORDS, "--trials", "6", "--workers", "core=1x1", "--report", "page.html", cwd=written(tmp_path))
+    assert done.returncode == 0, done.stderr
+    state = read_search(tmp_path / "run")
+    assert (state.count(TOLD), state.ended_why) == (6, "all 6 trials ended")
+    assert any(trial.continues is not None for trial in state.trials)
+    assert "6 of 6 finished" in done.stdout
+    assert "<svg" in (tmp_path / "page.html").read_text("utf-8")
+    best = state.best
+    assert best is not None
+    assert f"weights of trial {best.number} written to " in done.stderr
+    weights = load_file(tmp_path / "run" / "best.safetensors")
+    assert accuracy_of(tmp_path, best.config["model.width"], weights) == pytest.approx(best.value, abs=1e-6)
+    shown = heterps("tune", "--show", "run", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, done.stdout)
+
+
+def accuracy_of(folder: Path, width: object, weights: dict[str, torch.Tensor]) -> float:
+    """Return the accuracy of the whole model with some weights, by the files of the search alone."""
+    files = {name: runpy.run_path(str(folder / f"{name}.py")) for name in ("model", "train")}
+    model, _ = files["model"]["build"]({"width": width})
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        right = [
+            ((model(batch["ids"], batch["numbers"]) > 0) == (batch["label"] > 0)).float().mean()
+            for batch in files["train"]["validation_data"]()
+        ]
+    return float(torch.stack(right).mean())
+
+
+def test_a_promoted_trial_ends_where_a_whole_one_ends(tmp_path):
+    """What trains on from checkpoints sees the same batches as one that trains at once."""
+    done = heterps(*WORDS, "--trials", "9", "--method", "hyperband", "--workers", "core=1x1", cwd=written(tmp_path))
+    assert done.returncode == 0, done.stderr
+    state = read_search(tmp_path / "run")
+    promoted = next(trial for trial in state.trials if trial.continues is not None)
+    values = {name.partition(".")[2]: value for name, value in promoted.config.items() if name.startswith("train.")}
+    log = tmp_path / "log.jsonl"
+    (plan,) = {
+        json.loads((tmp_path / "run" / "trials" / str(promoted.number) / "attempt-0" / "job.json").read_text())["plan"]
+    }
+    whole = heterps(
+        "run", plan, "--train", "train.py", "--steps", f"{promoted.fidelity:.0f}", "--log", log, "-q",
+        cwd=tmp_path, HETERPS_TRIAL_VALUES=json.dumps(values),
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stderr
+    found = [json.loads(line) for line in log.read_text().splitlines() if "validation" in line]
+    assert found[-1]["validation"]["accuracy"] == pytest.approx(promoted.value, abs=1e-6)
+
+
+def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
+    """The process of the first trial is killed once; trials of SGD raise an error in their second step."""
+    slow = tmp_path / "slow"
+    train = TRAIN + (
+        "\nimport os, time\n\ndef on_step(report):\n"
+        f"    while os.path.exists({str(slow)!r}):\n        time.sleep(0.01)\n"
+        '    if values["optimizer"] == "sgd" and report.step == 2:\n        raise ValueError("no such gradient")\n'
+    )
+    slow.touch()
+    process = begin(written(tmp_path, train), *WORDS, "--trials", "4", "--workers", "core=1x1", "--method", "random")
+    kill_trial(tmp_path, 0, process)
+    slow.unlink()
+    code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err + out
+    state = read_search(tmp_path / "run")
+    assert "its process was killed by signal 9" in err
+    assert state.trials[0].attempts[0].reason == "its process was killed by signal 9"
+    for trial in state.trials:
+        if trial.config["train.optimizer"] == "sgd":
+            assert trial.status == FAILED
+            assert "no such gradient" in trial.reason
+        else:
+            assert trial.status == TOLD
+    assert {trial.status for trial in state.trials} == {FAILED, TOLD}
+
+
+def check_nothing_ran_twice(folder: Path) -> SearchState:
+    events = read_journal(folder / "run").events
+    ended = Counter(event.trial for event in events if isinstance(event, Told))
+    assert set(ended.values()) == {1}
+    after: set[int] = set()
+    for event in events:
+        if isinstance(event, Told):
+            after.add(event.trial)
+        elif isinstance(event, Started | Failed):
+            assert event.trial not in after
+    return read_search(folder / "run")
+
+
+def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp_path):
+    process = begin(written(tmp_path), *WORDS, "--trials", "6")
+    wait_for(lambda: len(told(tmp_path)) >= 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    end_of(process, PATIENCE_S)
+    before = told(tmp_path)
+    assert before
+    done = heterps("tune", "-o", "run", "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    state = check_nothing_ran_twice(tmp_path)
+    assert state.count(TOLD) == 6
+    assert told(tmp_path)[: len(before)] == before
+    assert len(state.resumed_at_s) == 1
+
+
+def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
+    process = begin(written(tmp_path), *WORDS, "--trials", "500", "--workers", "core=1x1")
+    wait_for(lambda: bool(told(tmp_path)), process)
+    second = heterps("tune", "-o", "run", "--resume", cwd=tmp_path)
+    process.send_signal(signal.SIGINT)
+    code, out, err = end_of(process, PATIENCE_S)
+    assert code == 130, err + out
+    assert "the search goes on with: heterps-compile tune -o run --resume\n" in err
+    assert "Traceback" not in err
+    assert second.returncode == 1
+    assert "another process runs the search in" in second.stderr
+    assert read_search(tmp_path / "run").ended_why == "it was interrupted"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean() * float('nan')}\n", "nan"),
+        (
+            "\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean()}\n",
+            "the metric 'accuracy' was never reported",
+        ),
+    ],
+)
+def test_a_metric_that_is_no_number_or_never_reported_is_one_sentence(tmp_path, more, said):
+    done = heterps(*WORDS, "--trials", "1", "--retries", "0", cwd=written(tmp_path, TRAIN + more))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: none of 1 trial has a result, the last since ")
+    assert said in last
+
+
+def test_a_trial_that_never_ends_is_ended(tmp_path):
+    train = TRAIN + "\ndef on_validation(report):\n    import time\n    time.sleep(10_000)\n"
+    words = ("--trials", "1", "--retries", "0", "--time-limit", "6")
+    done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
+    assert done.returncode == 1
+    assert "it did not end within 6 s (--time-limit), and was ended" in done.stderr.splitlines()[-1]
+
+
+def test_a_search_on_ray_survives_its_workers(tmp_path):
+    pytest.importorskip("ray")
+    process = begin(
+        written(tmp_path), *WORDS, "--trials", "3", "--engine", "ray", "--workers", "core=1x1", "--retries", "3"
+    )
+    kill_trial(tmp_path, 1, process)
+    code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err + out
+    state = check_nothing_ran_twice(tmp_path)
+    assert state.count(TOLD) == 3
+    assert "trial 1 failed on core-0, it is started again: its process was killed by signal 9" in err
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
+    pytest.importorskip("ray")
+    done = heterps(*WORDS, "--engine", "ray", "--address", "127.0.0.1:9", cwd=written(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: no cluster of Ray answers at '127.0.0.1:9' (")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()

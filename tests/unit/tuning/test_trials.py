@@ -1,0 +1,382 @@
+"""What trials are made of: workers, cores, lengths, values, files of models, compiled models and their predictions."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.errors import InputError, OptionError, RunError, UnknownNameError
+from heterps_compile.tuning.assignment import RULES
+from heterps_compile.tuning.local_engine import deal_cores
+from heterps_compile.tuning.model_file import ModelFile
+from heterps_compile.tuning.search_methods import METHODS
+from heterps_compile.tuning.search_request import (
+    SearchRequest,
+    begin_search,
+    parse_budget,
+    parse_fidelity,
+    reopen_search,
+)
+from heterps_compile.tuning.trial_engine import ENGINES, workers_of
+from heterps_compile.tuning.trial_job import TrialJob, TrialResult, read_job, read_result, write_job, write_result
+from heterps_compile.tuning.trial_plans import START_S, Length, TrialPlans
+from heterps_compile.tuning.trial_values import VARIABLE, trial_values
+from heterps_compile.tuning.tune_options import ENGINE_NAMES, METHOD_NAMES, RULE_NAMES, TUNE
+from heterps_compile.tuning.worker_classes import recorded_classes, worker_classes
+
+POOL = load_cluster("heterps-paper")
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, width), torch.nn.Linear(width, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+def build(config):
+    return Net(config["width"]), (torch.zeros(16, 8),)
+"""
+TRAIN = "def loss(outputs, batch): ...\ndef optimizer(parameters): ...\ndef metrics(outputs, batch): ...\n"
+
+
+# ---- workers
+
+
+def test_without_words_every_unit_of_a_pool_is_a_worker() -> None:
+    for each, device in zip(worker_classes(POOL, None), POOL.device_types, strict=True):
+        assert (each.name, each.compute.workers, each.units) == (device.name, device.max_units, 1)
+
+
+def test_a_worker_of_several_units_has_what_they_have_together() -> None:
+    core = POOL.device_type("cpu-core")
+    (found,) = worker_classes(POOL, "cpu-core=3x4")
+    assert (found.compute.workers, found.units) == (3, 4)
+    assert found.compute.memory_bytes == 4 * core.memory_bytes
+    assert found.compute.price_per_hour == pytest.approx(4 * core.price_per_hour)
+    assert [(device.name, device.max_units) for device in found.pool.device_types] == [("cpu-core", 4)]
+
+
+def test_of_a_pool_with_one_type_classes_have_any_names() -> None:
+    pool = replace(POOL, device_types=(POOL.device_type("cpu-core"),), links=())
+    assert [each.name for each in worker_classes(pool, "fast=1x2,slow=2x1")] == ["fast", "slow"]
+    with pytest.raises(UnknownNameError, match="unknown class of workers 'fast'"):
+        worker_classes(POOL, "fast=1x2")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "'' is no class of workers"),
+        ("v100", "'v100' is no class of workers; write NAME=WORKERSxUNITS"),
+        ("v100=2", "'v100=2' is no class of workers"),
+        ("v100=0x1", "both numbers are from 1 to 10,000"),
+        ("v100=99999x1", "both numbers are from 1 to 10,000"),
+        ("v100=1x1,v100=1x1", "names 'v100' twice"),
+        ("v100=9000x9", "takes 81,000 units of 'v100', of which the pool has"),
+        ("\x1b[31m=1x1", r"\\x1b"),
+    ],
+)
+def test_words_that_are_no_workers_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault) as error:
+        worker_classes(POOL, text)
+    assert "\x1b" not in str(error.value)
+
+
+def test_classes_come_back_out_of_what_is_recorded() -> None:
+    classes = worker_classes(POOL, "cpu-core=3x4,v100=2x1")
+    assert recorded_classes(POOL, [each.recorded for each in classes]) == classes
+
+
+def test_cores_are_dealt_in_turn_and_shared_where_they_do_not_last() -> None:
+    pool = replace(POOL, device_types=(POOL.device_type("cpu-core"),), links=())
+    workers = workers_of(worker_classes(pool, "fast=1x2,slow=2x1"))
+    assert deal_cores(workers, [4, 5, 6, 7]) == ({"fast-0": (4, 5), "slow-0": (6,), "slow-1": (7,)}, ())
+    dealt, notes = deal_cores(workers, [4, 5, 6])
+    assert dealt == {"fast-0": (4, 5), "slow-0": (6,), "slow-1": (4,)}
+    assert notes == ("workers have 4 units in all and this machine 3 cores: they share them, and trials take longer",)
+
+
+# ---- lengths, money
+
+
+def test_a_fidelity_is_steps() -> None:
+    assert [Length("steps").steps(9.4, 64), Length("samples").steps(640, 64), Length("epochs", 1000).steps(3, 64)] == [
+        9,
+        10,
+        47,
+    ]
+    assert Length("samples").steps(1, 64) == 1
+    assert Length("epochs", 640).fidelity(15, 64) == 1.5
+
+
+def test_fidelities_are_read() -> None:
+    assert parse_fidelity("1:9:epochs") == (1, 9, "epochs")
+    assert parse_fidelity("500:steps") == (500, 500, "steps")
+    assert parse_fidelity("1e3:1e6:samples") == (1000, 1e6, "samples")
+
+
+@pytest.mark.parametrize("text", ["", "9", "1:9", "1:9:hours", "-1:9:steps", "nan:steps", "1:2:3:steps", "1e:steps"])
+def test_what_is_no_fidelity_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="says not how long trials train; write LEAST:MOST:UNIT"):
+        parse_fidelity(text)
+
+
+def test_budgets_are_read_in_the_currency_of_the_pool() -> None:
+    classes = worker_classes(POOL, "cpu-core=1x1")
+    assert parse_budget("20 USD", POOL, classes) == parse_budget("20", POOL, classes) == 20.0
+    for text, fault in (("", "no amount"), ("0", "no amount"), ("1e999", "no amount"), ("3 EUR", "is in EUR")):
+        with pytest.raises(InputError, match=fault):
+            parse_budget(text, POOL, classes)
+    local = load_cluster("local")
+    with pytest.raises(InputError, match="means nothing where all workers are free"):
+        parse_budget("20 USD", local, worker_classes(local, None))
+
+
+# ---- a request
+
+
+def request(folder: Path, **changes: object) -> SearchRequest:
+    (folder / "space.toml").write_text("[train]\nlr = { float = [0.1, 1.0] }\n")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "model.py").write_text(MODEL)
+    given: dict[str, object] = {
+        **{name: str(folder / f"{name}.{'toml' if name == 'space' else 'py'}") for name in ("space", "train", "model")},
+        "data": "random", "validate": "random", "metric": "auc", "is_maximised": True, "trials": 3,
+    }  # fmt: skip
+    return SearchRequest(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "fault"),
+    [
+        ({"space": "none.toml"}, InputError, r"none\.toml cannot be read"),
+        ({"train": "none.py"}, InputError, r"none\.py' does not exist"),
+        ({"model": "none.py"}, InputError, r"none\.py cannot be read: No such file"),
+        (
+            {"validate": None},
+            InputError,
+            "nothing would be validated, so that the metric 'auc' would never be reported",
+        ),
+        ({"is_maximised": None}, OptionError, "--metric auc does not say which value is the best"),
+        ({"metric": "loss"}, OptionError, "--max means the worst for the metric 'loss'"),
+        ({"method": "annealing"}, UnknownNameError, "unknown search method 'annealing'"),
+        ({"rule": "fair"}, UnknownNameError, "unknown rule of assignment 'fair'"),
+        ({"engine": "slurm"}, UnknownNameError, "unknown engine 'slurm'"),
+        ({"address": "a:1"}, OptionError, "--address names a cluster of Ray"),
+        ({"fidelity": "9:1:epochs"}, InputError, "trials train from 9 to 1 epochs"),
+        ({"pool": "none"}, UnknownNameError, "unknown cluster 'none'"),
+        ({"pool": "heterps-paper"}, InputError, r"the pool has [0-9,]+ units, each of them a worker, and this machine"),
+        ({"data": ""}, InputError, "there are no data"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, object], kind: type[Exception], fault: str
+) -> None:
+    asked = request(tmp_path, **changes)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(kind, match=fault):
+        begin_search(asked, str(tmp_path / "run"))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_metric_that_the_training_file_cannot_report_is_refused(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN.rpartition("def metrics")[0])
+    with pytest.raises(UnknownNameError, match=r"unknown metric \('.*train\.py' has no metrics\(\)\) 'auc'"):
+        begin_search(asked, str(tmp_path / "run"))
+
+
+def test_a_folder_that_is_not_empty_is_not_taken(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    with pytest.raises(InputError, match="is there and is not empty"):
+        begin_search(asked, str(tmp_path))
+    search = begin_search(asked, str(tmp_path / "run"))
+    with pytest.raises(InputError, match="has a search; go on with it"):
+        begin_search(asked, str(tmp_path / "run"))
+    again = reopen_search(search.folder, search.record)
+    assert (again.space, again.record) == (search.space, search.record)
+    assert [each.recorded for each in again.classes] == [each.recorded for each in search.classes]
+
+
+def test_a_pool_that_was_changed_is_refused(tmp_path: Path) -> None:
+    search = begin_search(request(tmp_path, workers="core=1x1"), str(tmp_path / "run"))
+    pool = search.folder / "pool.toml"
+    pool.write_text(pool.read_text().replace("GFLOP/s", "MFLOP/s"))
+    with pytest.raises(InputError, match="is not the pool that the search began with"):
+        reopen_search(search.folder, search.record)
+
+
+def test_the_options_name_what_there_is() -> None:
+    assert set(METHOD_NAMES) == set(METHODS)
+    assert (RULE_NAMES, ENGINE_NAMES) == (RULES, ENGINES)
+    usual = SearchRequest(space="", model="", train="", metric="", trials=1)
+    for name in ("method", "rule", "fidelity", "eta", "seed", "retries", "pool", "engine"):
+        assert getattr(usual, name) == TUNE.option(name).default, name
+
+
+# ---- values, jobs
+
+
+def test_values_of_a_trial_stand_in_the_place_of_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert trial_values({"lr": 0.1}) == {"lr": 0.1}
+    monkeypatch.setenv(VARIABLE, json.dumps({"lr": 0.5, "optimizer": "sgd"}))
+    assert trial_values({"lr": 0.1, "decay": 0.0}) == {"lr": 0.5, "optimizer": "sgd", "decay": 0.0}
+
+
+def test_jobs_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    job = TrialJob(
+        folder=str(tmp_path / "a"), plan="p", train="t.py", data="d", validate=None, metric="auc",
+        values={"lr": 0.5, "deep": True, "depth": 3, "kind": "a"}, run={"replicas": (2, 2), "schedule": "gpipe"},
+        steps=9, checkpoint="c", cores=(0, 3),
+    )  # fmt: skip
+    assert read_job(write_job(job)) == job
+    folder = Path(job.folder)
+    assert read_result(folder) is None
+    result = TrialResult(value=0.5, validations=((3, 0.25), (9, 0.5)), time_s=1.5)
+    write_result(folder, result)
+    assert read_result(folder) == result
+    write_job(job)
+    assert read_result(folder) is None
+    (folder / "result.json").write_text('{"value": "high"}')
+    with pytest.raises(RunError, match=r"result\.json is none: 'value'"):
+        read_result(folder)
+
+
+# ---- models
+
+
+def model_file(folder: Path, text: str) -> ModelFile:
+    path = folder / "model.py"
+    path.write_text(text)
+    return ModelFile(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("def buidl(config): ...", r"has no function build\(config\)"),
+        ("import nowhere_at_all", r"fails: ModuleNotFoundError: .* \(line 1\)"),
+        ("raise SystemExit(3)", "fails: SystemExit: 3"),
+        ("def build(config)", "fails: SyntaxError"),
+    ],
+)
+def test_a_file_without_models_is_refused_where_it_is_read(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        model_file(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("def build(config): return 1", "gives int; it must return the model and a tuple of inputs"),
+        ("def build(config): return config['depth']", r"fails: KeyError: 'depth' \(line 1\)"),
+        ("def build(config): return 1, [2]", "gives tuple; it must return the model and a tuple of inputs"),
+    ],
+)
+def test_a_build_that_gives_no_model_is_told(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        model_file(tmp_path, text).built({"width": 8}, 0)
+
+
+def test_a_model_begins_with_the_weights_of_the_seed(tmp_path: Path) -> None:
+    file = model_file(tmp_path, MODEL)
+    one, other, third = (file.built({"width": 8}, seed).model.first.weight for seed in (0, 0, 1))
+    assert one.equal(other)
+    assert not one.equal(third)
+
+
+def test_of_one_onnx_model_nothing_is_tuned(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    assert ModelFile(path).built({}, 0).model == str(path)
+    with pytest.raises(InputError, match=r"the space tunes 'width' of the model, and .* is one model"):
+        ModelFile(path).built({"width": 8}, 0)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> TrialPlans:
+    folder = tmp_path_factory.mktemp("plans")
+    classes = worker_classes(load_cluster("heterps-paper"), "cpu-core=1x1,v100=1x2")
+    return TrialPlans(folder / "plans", model_file(folder, MODEL), classes, 0, Length("steps"))
+
+
+def folders(plans: TrialPlans) -> int:
+    return sum(path.is_dir() for path in plans._folder.iterdir())
+
+
+def test_equal_models_are_compiled_once_and_a_batch_makes_another(plans: TrialPlans) -> None:
+    one = plans.plan({"model.width": 8, "train.lr": 0.1}, "cpu-core")
+    assert one.batch == 16
+    assert plans.plan({"model.width": 8, "train.lr": 0.2}, "cpu-core").folder == one.folder
+    count = folders(plans)
+    other = plans.plan({"model.width": 8, "train.batch": 32}, "cpu-core")
+    assert (other.batch, folders(plans)) == (32, count + 1)
+
+
+def test_what_was_compiled_is_read_again_by_the_next_process(plans: TrialPlans, tmp_path: Path) -> None:
+    one = plans.plan({"model.width": 8}, "cpu-core")
+    fresh = TrialPlans(
+        plans._folder, model_file(tmp_path, "def build(config): 1 / 0"), list(plans._classes.values()), 0
+    )
+    assert fresh.plan({"model.width": 8}, "cpu-core") == one
+
+
+def test_a_trial_takes_its_steps_times_the_step_of_its_plan(plans: TrialPlans) -> None:
+    (of,) = (each.compute for each in plans._classes.values() if each.name == "cpu-core")
+    config = {"model.width": 8}
+    step_s = plans.plan(config, "cpu-core").step_s
+    assert step_s > 0
+    assert plans.predict(config, 100, of).time_s == pytest.approx(START_S + 100 * step_s)
+
+
+def test_a_larger_model_takes_longer_by_its_plan(plans: TrialPlans) -> None:
+    small, large = (plans.plan({"model.width": width}, "cpu-core") for width in (8, 4096))
+    assert large.step_s > 2 * small.step_s
+    assert large.memory_bytes > small.memory_bytes
+
+
+def test_replicas_that_a_worker_has_no_units_for_do_not_fit_its_class(plans: TrialPlans) -> None:
+    config = {"model.width": 8, "plan.replicas": 2, "plan.micro_batches": 2}
+    assert (
+        "2 replicas in all need as many units, and a worker of class 'cpu-core' has 1"
+        in plans.plan(config, "cpu-core").misfit
+    )
+    assert plans.predict(config, 1, plans._classes["cpu-core"].compute).memory_bytes == math.inf
+    fits = plans.plan(config, "v100")
+    assert fits.fault == ""
+    assert (fits.widths, fits.misfit) == ((2,), "")
+    fresh = TrialPlans(plans._folder, plans._model, list(plans._classes.values()), 0)
+    assert fresh.plan({"model.width": 8}, "cpu-core").misfit == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"plan.micro_batches": "two"}, "plan.micro_batches is 'two'; it must be a whole number of 1 or more"),
+        ({"plan.replicas": 0}, "plan.replicas is 0; it must be a whole number of 1 or more"),
+        ({"plan.schedule": "rumba"}, "unknown schedule 'rumba'"),
+        ({"plan.precision": "fp8"}, "fp8"),
+        ({"train.batch": "large"}, "batch"),
+    ],
+)
+def test_values_that_no_plan_can_have_are_faults_in_one_sentence(plans: TrialPlans, values, fault: str) -> None:
+    plan = plans.plan({"model.width": 8, **values}, "cpu-core")
+    assert fault in plan.fault
+    assert "\n" not in plan.fault
+    assert plans.plan({"model.width": 8}, "cpu-core").fault == ""
+
+
+def test_a_model_that_cannot_be_built_is_a_fault_that_the_next_process_knows(plans: TrialPlans) -> None:
+    config = {"model.depth": 8}
+    fault = plans.plan(config, "cpu-core").fault
+    assert "build() of the model file" in fault
+    assert "KeyError: 'width'" in fault
+    fresh = TrialPlans(plans._folder, plans._model, list(plans._classes.values()), 0)
+    assert fresh.plan(config, "cpu-core").fault == fault
