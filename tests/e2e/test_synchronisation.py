@@ -26,7 +26,7 @@ from written_ctrdnn import (
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # some forty runs of the command
 
 STEPS = 7
 RULES = ("topk(density=0.1)", "adasum(on=step)", "local(steps=3)")
