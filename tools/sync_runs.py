@@ -49,6 +49,7 @@ RULES: tuple[SyncRule, ...] = (
     TopK(0.01),
     TopK(0.01, feedback=False),
     Adasum(),
+    Adasum(on="step"),
     LocalSteps(8),
     LocalSteps(64),
     Shadow(8, "average"),
@@ -150,8 +151,16 @@ class Apart:
         self.link = CountedLink(1)
 
     def step(self, step: int, batches: Sequence[Batch]) -> None:
+        before = self._adams[0].now.clone()
         for adam, batch in zip(self._adams, batches, strict=True):
             adam.step(self._model.gradient(adam.now, batch))
+        if isinstance(self._rule, Adasum):
+            self.link.all_gather(range(REPLICAS), [before.numel() * 4] * REPLICAS)
+            moves = [adam.now - before for adam in self._adams]
+            after = before + combine_all(moves, self._model.sizes)
+            for adam in self._adams:
+                adam.put(after)
+            return
         if self._due is not None and step == self._due[0]:
             self._arrive(self._rule, self._due[1])
             self._due = None
@@ -176,7 +185,7 @@ class Apart:
             pull, target = 0.9 / REPLICAS, self._centre
             self._centre = elastic_centre(self._centre, mean, REPLICAS, pull)
         elif kind == "bmuf":
-            self._momentum = self._momentum.after_block(mean, 0.5, 0.5)
+            self._momentum = self._momentum.after_block(mean, 1 - 1 / REPLICAS)
             target = self._momentum.weights
         for adam, snapshot in zip(self._adams, snapshots, strict=True):
             adam.put(pulled(adam.now, snapshot, mean if target is None else target, pull))
@@ -193,7 +202,8 @@ class Apart:
 def train(task: Task, rule: SyncRule) -> Ended:
     """Train a task under a rule; all rules see the same samples."""
     model = FlatModel(task.make, task.loss)
-    replicas = (Apart if isinstance(rule, LocalSteps | Shadow) else Together)(rule, model, task.rate)
+    alone = isinstance(rule, LocalSteps | Shadow) or rule == Adasum(on="step")
+    replicas = (Apart if alone else Together)(rule, model, task.rate)
     held_back = task.draw(4096, 1_000_000)
     checks, gaps = [], []
     for step in range(task.steps):
