@@ -26,6 +26,7 @@ from heterps_compile.plan.command_options import (
     SIMULATE,
 )
 from heterps_compile.plan.machine_options import MACHINES
+from heterps_compile.plan.sync_options import SYNC
 from heterps_compile.profiling import profile_model
 from heterps_compile.profiling.calibration import calibrate
 from heterps_compile.runtime.engines.launch_options import LAUNCH
@@ -37,7 +38,7 @@ ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
 LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
-BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES)} | {
+BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES, SYNC)} | {
     "run": RUN,
     "launch": LAUNCHES,
     "resize": RESIZE,
