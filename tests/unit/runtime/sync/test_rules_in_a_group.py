@@ -238,6 +238,14 @@ def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_ru
         find_runtime("gossip")
 
 
+def test_what_was_kept_of_a_parameter_that_has_no_dense_gradient_any_more_is_not_lost_in_silence():
+    group: Any = SimpleNamespace(ranks=(0,))
+    rule = make_rule(parse_rule("topk(density=0.5)"), Shared(group, 0, {}, 1.0))
+    rule.load_state({"residual:gone": torch.ones(3), "residual:nothing": torch.zeros(3)})
+    with pytest.raises(RunError, match="gradients of 'gone' that were not sent yet, and that parameter has no dense"):
+        rule.prepare([Flat(torch.zeros(2), ("here",), (torch.Size([2]),))])
+
+
 @dataclass(frozen=True, slots=True)
 class Gossip(SyncRule):
     """A third party's rule as data."""
