@@ -34,12 +34,13 @@ def row(line: Line) -> str:
 def runs(share: float, picture: Path | None) -> Iterator[str | Line]:
     ended: dict[str, list[Ended]] = {}
     lines: list[Line] = []
-    for task in tasks(share):
+    on_clicks, on_language = tasks(share)
+    for task in (on_clicks, on_language):
         ended[task.name] = [train(task, rule) for rule in RULES]
         yield from ("", *run_table(task, ended[task.name]))
         lines += byte_lines(task, ended[task.name])
     yield ""
-    yield from (*lines, *click_lines(ended["clicks"]))
+    yield from (*lines, *click_lines(on_clicks, ended["clicks"]))
     yield from block_cycle(share)
     if picture is not None:
         picture.write_text(run_picture(ended).svg, encoding="utf-8")
