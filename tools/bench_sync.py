@@ -3,7 +3,7 @@
 Prints a line for every number that a rule's definition gives, beside the one that our code gives, as Markdown, and
 exits with 1 where they differ. `--runs` trains a click model and a small transformer under every rule besides, with
 the replicas in this process, and prints loss, bytes and the time to a target loss; `--share 0.1` takes a tenth of the
-steps, `--picture FILE.svg` draws it.
+steps, `--picture FILE.svg` draws it. `--processes` trains under the rules of `heterps-compile run`, in processes.
 """
 
 import argparse
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sync_laws import LAWS, Line
 from sync_picture import run_picture
+from sync_processes import processes
 from sync_runs import RULES, Ended, block_cycle, byte_lines, click_lines, run_table, train
 from sync_tasks import tasks
 
@@ -33,12 +34,13 @@ def row(line: Line) -> str:
 def runs(share: float, picture: Path | None) -> Iterator[str | Line]:
     ended: dict[str, list[Ended]] = {}
     lines: list[Line] = []
-    for task in tasks(share):
+    on_clicks, on_language = tasks(share)
+    for task in (on_clicks, on_language):
         ended[task.name] = [train(task, rule) for rule in RULES]
         yield from ("", *run_table(task, ended[task.name]))
         lines += byte_lines(task, ended[task.name])
     yield ""
-    yield from (*lines, *click_lines(ended["clicks"]))
+    yield from (*lines, *click_lines(on_clicks, ended["clicks"]))
     yield from block_cycle(share)
     if picture is not None:
         picture.write_text(run_picture(ended).svg, encoding="utf-8")
@@ -48,6 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(LAWS), help=f"laws of {', '.join(LAWS)}; none for none")
     parser.add_argument("--runs", action="store_true")
+    parser.add_argument("--processes", action="store_true")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -57,7 +60,8 @@ def main() -> int:
     torch.set_num_threads(1)
     began_s, wrong, in_table = time.process_time(), 0, False
     laws = (line for name in names for line in LAWS[name]())
-    for line in chain(laws, runs(given.share, given.picture) if given.runs else ()):
+    trainings = runs(given.share, given.picture) if given.runs else ()
+    for line in chain(laws, trainings, processes() if given.processes else ()):
         if isinstance(line, Line):
             if not in_table:
                 print(*HEAD, sep="\n")

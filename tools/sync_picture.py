@@ -6,23 +6,31 @@ from sync_runs import LINKS, STEP_S, Ended
 
 from heterps_compile.report.pictures.pareto import Axis
 from heterps_compile.report.pictures.svg import DEVICE_COLOURS, WIDTH, Picture, legend, line, picture, text
+from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import SyncGroup
 from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.shadow import Shadow
+from heterps_compile.sync_rules.through_servers import Servers
 from heterps_compile.units import format_count
 
 _LEFT, _RIGHT, _HEIGHT, _BETWEEN = 52.0, 16.0, 210.0, 64.0
 _MOST = 1.3
 """Of the loss of dense: worse ones are drawn at the upper edge."""
 
+_LEFT_OUT = (Adasum(on="step"), LocalSteps(64), Shadow(8, "bmuf"), Servers(16))
+"""There are eight colours."""
+
 Curve = list[tuple[float, float]]
 
 
 def run_picture(ended: Mapping[str, Sequence[Ended]]) -> Picture:
     """Draw a panel for every training and link; both axes are logarithmic."""
-    rules = [one.rule for one in next(iter(ended.values()))][:DEVICE_COLOURS]
+    drawn = {name: [one for one in trainings if one.rule not in _LEFT_OUT] for name, trainings in ended.items()}
+    rules = [one.rule for one in next(iter(drawn.values()))][:DEVICE_COLOURS]
     parts, top = legend([(f"d{place}", rule_text(rule)) for place, rule in enumerate(rules)], WIDTH)
     width = (WIDTH - 2 * _LEFT - _RIGHT) / 2
-    for name, trainings in ended.items():
+    for name, trainings in drawn.items():
         for place, link in enumerate(LINKS):
             left = _LEFT + place * (width + _LEFT)
             parts.append(text(left, top + 12, f"{name}, {link}: loss over seconds", "soft"))

@@ -47,5 +47,9 @@ class Adasum(SyncRule):
         return Exchange(sent_bytes, card_bytes, others * size_bytes * slowest_s, hops_s)
 
     def extra_bytes(self, group: SyncGroup) -> int:
-        """Return the bytes of the weights before a step, where steps are combined."""
-        return group.parameter_bytes if self.on == "step" and group.agrees else 0
+        """Return the bytes of what all have sent, and of the weights before a step where steps are combined."""
+        if not group.agrees:
+            return 0
+        if self.on == "gradient":
+            return group.replicas * group.gradient_bytes
+        return (group.replicas + 1) * group.parameter_bytes

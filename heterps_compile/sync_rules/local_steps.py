@@ -1,7 +1,8 @@
 """The rule ``local``: replicas step on their own gradients, and average their weights every so many steps.
 
 The exchange is a ring all-reduce of the weights, once in ``steps`` steps. ``average`` keeps the last mean; ``mm`` and
-``mc`` keep predictors for data that come in blocks, one after the other (Ding et al.): a running mean of the weights.
+``mc`` keep predictors for data that come in blocks, one after the other (Ding et al.): they are algorithms
+(``runtime/sync/algorithms/``) that no plan and no run can have, for neither knows blocks.
 """
 
 from dataclasses import dataclass
@@ -53,5 +54,11 @@ class LocalSteps(SyncRule):
         return ring_exchange(group.parameter_bytes, group.replicas, group.network)
 
     def extra_bytes(self, group: SyncGroup) -> int:
-        """Return the bytes of a running mean of the weights, where one is kept."""
-        return group.parameter_bytes if self.rule != "average" and group.agrees else 0
+        """Return the bytes of the copy of the weights that becomes the mean."""
+        return group.parameter_bytes if group.agrees else 0
+
+    def refusal(self, group: SyncGroup) -> str:
+        """Refuse predictors, which no run has."""
+        if self.rule == "average":
+            return ""
+        return "its predictors are one for each block of the data, and a run does not know blocks; take rule=average"

@@ -15,8 +15,9 @@ from heterps_compile.errors import InputError
 from .all_reduce_rule import ring_exchange
 from .rule import ANY, Exactness, Exchange, Exposed, SyncGroup, SyncRule
 
-_COPIES = {"average": 1, "easgd": 2, "bmuf": 3}
-"""Copies of the weights: what is exchanged; a centre or the last mean; bmuf's momentum."""
+_COPIES = {"average": 3, "easgd": 5, "bmuf": 5}
+"""Copies of the weights: the one that becomes the mean, the replica's own beside it, and the move that follows; besides
+a centre, or the last block, and a velocity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The rule ``topk``: of each replica's gradient the values of largest magnitude, and their places, go to all others.
 
-Legend: n elements of one dtype, density d, K = max(1, round(d n)) values with an index each, 8 bytes a pair (int32 and
-float32). In a ring all-gather every pair goes to k - 1 others, so that a replica sends (k - 1) 8 K. A dense all-reduce
-sends 2 (k - 1) / k 4 n: topk sends less where d < 1 / k, which follows from the two and stands nowhere else.
+Legend: n elements of one dtype, density d, K = max(1, round(d n)) values with an index each, 8 bytes a pair: int32 and
+float32; another dtype has its own bytes, and more than 2^31 - 1 elements have indices in int64. In a ring all-gather
+every pair goes to k - 1 others, so that a replica sends (k - 1) 8 K. A dense all-reduce sends 2 (k - 1) / k 4 n: topk
+sends less where d < 1 / k, which follows from the two and stands nowhere else.
 
 Where u' replicas share a machine, they divide the gradient among themselves first (HiTopKComm of the paper): a
 reduce-scatter inside, the largest K / u' of each shard, an all-gather of pairs among the m machines for every shard,
@@ -11,7 +12,10 @@ and an all-gather of the dense shards inside::
     inside    2 (u' - 1) / u' 4 n      of every replica
     between   (m - 1) 8 K              of every machine's card, over its u' replicas
 
-What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step.
+What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step; a replica also holds the
+pairs of all.
+
+``run`` gathers over all replicas in one ring, wherever they stand: that is u' = 1.
 
 Left out: what selecting takes the processor.
 """
@@ -21,11 +25,10 @@ from typing import ClassVar, Literal
 
 from heterps_compile.errors import InputError
 
-from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, FlatBuffer, SyncGroup, SyncRule
 
-PAIR_BYTES = 8
-"""Of one value in float32 and its index in int32."""
-_MOST_ELEMENTS = 2**31 - 1  # that an int32 can count
+_SHORT_INDEX_BYTES, _LONG_INDEX_BYTES = 4, 8
+_MOST_SHORT = 2**31 - 1  # elements that an int32 can count
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,17 @@ class TopK(SyncRule):
         """Return K, the values that are sent of so many; at least one."""
         return min(elements, max(1, round(self.density * elements)))
 
+    def pairs_bytes(self, buffer: FlatBuffer) -> int:
+        """Return the bytes of the values and indices that a replica sends of a buffer."""
+        index_bytes = _SHORT_INDEX_BYTES if buffer.elements <= _MOST_SHORT else _LONG_INDEX_BYTES
+        return (buffer.element_bytes + index_bytes) * self.kept(buffer.elements)
+
     def exchange(self, group: SyncGroup) -> Exchange:
         """Return the all-gather of values and indices, inside machines after a reduce-scatter."""
         if not group.agrees:
             return NOTHING
         network, inside, machines = group.network, group.inside, group.machines
-        pairs_bytes = sum(PAIR_BYTES * self.kept(buffer.elements) for buffer in group.gradients)
+        pairs_bytes = sum(map(self.pairs_bytes, group.gradients))
         card_bytes = (machines - 1) * pairs_bytes
         dense_bytes = group.gradient_bytes * 2 * (inside - 1) / inside  # of one replica, inside
         sent_bytes = 2 * (group.replicas - machines) * group.gradient_bytes + machines * card_bytes
@@ -80,12 +88,8 @@ class TopK(SyncRule):
         return Exchange(sent_bytes, card_bytes, bytes_s, hops_s)
 
     def extra_bytes(self, group: SyncGroup) -> int:
-        """Return the bytes of what is kept for the next step, in float32."""
-        return 4 * sum(buffer.elements for buffer in group.gradients) if self.feedback and group.agrees else 0
-
-    def refusal(self, group: SyncGroup) -> str:
-        """Refuse more elements than an index can count."""
-        most = max((buffer.elements for buffer in group.gradients), default=0)
-        if most <= _MOST_ELEMENTS:
-            return ""
-        return f"topk counts elements in 32 bits, up to {_MOST_ELEMENTS:,}, and {most:,} lie in one buffer"
+        """Return the bytes of what is kept for the next step, and of the pairs of all replicas."""
+        if not group.agrees:
+            return 0
+        kept_bytes = group.gradient_bytes if self.feedback else 0
+        return kept_bytes + group.replicas * sum(map(self.pairs_bytes, group.gradients))

@@ -26,7 +26,7 @@ from written_ctrdnn import (
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # some forty runs of the command
 
 STEPS = 7
 RULES = ("topk(density=0.1)", "adasum(on=step)", "local(steps=3)")
@@ -85,6 +85,15 @@ def test_a_run_that_is_stopped_or_killed_goes_on_to_the_bit(written, tmp_path, r
     assert (tmp_path / "killed").exists()
     assert "restart 1 of 1, from step-000004" in run.stderr
     assert_same_bits(tmp_path / "killed_ck" / last, tmp_path / "whole" / last)
+
+
+def test_a_run_whose_replicas_are_brought_together_beside_it_goes_on_after_one_was_killed(written, tmp_path):
+    (tmp_path / "killed.py").write_text((written / "train.py").read_text() + KILLED.format(mark=tmp_path / "killed"))
+    often = ("--checkpoint", str(tmp_path / "ck"), "--every", "2", "--restarts", "1", "-q")
+    run = train(written, "--sync", "shadow(every=1)", *often, "--train", str(tmp_path / "killed.py"))
+    assert "restart 1 of 1, from step-000004" in run.stderr
+    assert f"{STEPS} steps, {STEPS * BATCH} samples" in run.stdout
+    assert (tmp_path / "ck" / f"step-{STEPS:06d}" / "own-1.safetensors").exists()
 
 
 def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):

@@ -8,6 +8,7 @@ from plan_changes import KINDS, PRICES, planned
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.plan_diff.compare_plans import apply, diff
 from heterps_compile.plan_diff.decisions import decisions
 
@@ -33,6 +34,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 replicas=replicas,
                 compute_s=0.001,
                 price_per_hour=replicas * PRICES[device],
+                sync=draw(st.sampled_from([None, StageSync("adasum", "any", 1.0, 2.0, 0.1)])),
             )
         )
     known = draw(st.sets(st.sampled_from(names)))

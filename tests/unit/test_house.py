@@ -244,6 +244,7 @@ NAMED = {
     "passes/max_load/solve.py": "its own methods",
     "plan/request.py": "defaults",
     "plan/schema.py": "an error of an estimate is exact",
+    "plan/schema_types.py": "a class of rules, a provisioner",
     "cost/provisioners.py": "a provisioner",
     "cli/export.py": "the best checkpoint",
     "cli/output.py": "the best plan so far",

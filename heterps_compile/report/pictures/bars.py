@@ -13,6 +13,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
+from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .svg import WIDTH, Picture, device_classes, legend, line, listed, picture, rect, text
@@ -175,7 +176,15 @@ def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Pic
 def rule_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     """Draw what the rules of stages move in a step and take after the last backward, beside an all-reduce."""
     numbers = [
-        NumberChange(f"stage {stage.index}, {what}", "", unit, old, new, shown(old), shown(new))
+        NumberChange(
+            f"stage {stage.index}, {parse_rule(stage.sync.rule).name}: {what}",
+            "",
+            unit,
+            old,
+            new,
+            shown(old),
+            shown(new),
+        )
         for stage in plan.stages[:_MOST_ROWS]
         if stage.sync is not None
         for what, unit, old, new, shown in (

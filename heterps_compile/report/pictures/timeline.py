@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
 from heterps_compile.schedule.simulate import AllReduce, RowsMoved, Span, worker_spans
@@ -54,7 +56,7 @@ class _Clock:
 def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
     """Draw who runs what when: a row a replica, a piece an action."""
     rows = _rows(step)
-    parts, top = _legend(step, width)
+    parts, top = _legend(plan, step, width)
     clock = _Clock(step.step_s, width, top)
     bottom = top + len(rows) * (_ROW + _SPACE)
     parts += _axis(clock, bottom)
@@ -68,9 +70,10 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-        parts += [_around(each, y, clock) for each in step.timeline.all_reduces if each.stage == stage]
-        parts += [_around(each, y, clock) for each in step.timeline.rows if each.stage == stage]
-    more, height = listed([*_takes(step), *_left_out(step, rows)], width, bottom + 24)
+        for each in (*step.timeline.all_reduces, *step.timeline.rows):
+            if each.stage == stage:
+                parts.append(_around(plan, each, y, clock))
+    more, height = listed([*_takes(plan, step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
 
@@ -132,13 +135,14 @@ def _busy(step: Step) -> list[int]:
     return [max(1, sum((i, r) in workers for r in range(count))) for i, count in enumerate(step.timeline.replicas)]
 
 
-def _takes(step: Step) -> Iterator[str]:
+def _takes(plan: Plan, step: Step) -> Iterator[str]:
     """Say what a micro-batch takes in every stage."""
     found: dict[int, dict[Phase, list[float]]] = {}
     for span in step.timeline.spans:
         found.setdefault(span.action.stage, {}).setdefault(span.action.phase, []).append(span.end_s - span.start_s)
     sums = {
-        each.stage: f", all-reduce {format_seconds(each.end_s - each.start_s)}" for each in step.timeline.all_reduces
+        each.stage: f", {rule_name(plan.stages[each.stage])} {format_seconds(each.end_s - each.start_s)}"
+        for each in step.timeline.all_reduces
     }
     for each in step.timeline.rows:
         took = f", {each.name} {format_seconds(each.end_s - each.start_s)}"
@@ -162,11 +166,12 @@ def _left_out(step: Step, rows: Sequence[tuple[int, int]]) -> Iterator[str]:
         yield f"{counted(missing, 'more replica')} not drawn; the trace has all"
 
 
-def _legend(step: Step, width: float) -> tuple[list[str], float]:
+def _legend(plan: Plan, step: Step, width: float) -> tuple[list[str], float]:
     phases = dict.fromkeys(span.action.phase for span in step.timeline.spans)
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
     told = f"numbers are micro-batches{chunks}; what one takes stands below"
-    sums = [(_ALL_REDUCE, "all-reduce of gradients")] if step.timeline.all_reduces else []
+    agreement = dict.fromkeys(_agreement(plan.stages[each.stage]) for each in step.timeline.all_reduces)
+    sums = [(_ALL_REDUCE, " or ".join(agreement))] if agreement else []
     rows = [(_ROWS, "rows from servers, their gradients to servers")] if step.timeline.rows else []
     items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, *rows, ("", told)]
     return legend(items, width)
@@ -210,14 +215,19 @@ def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
 
 
-def _around(each: AllReduce | RowsMoved, y: float, clock: _Clock) -> str:
+def _around(plan: Plan, each: AllReduce | RowsMoved, y: float, clock: _Clock) -> str:
     """Draw what a stage does before its first action or behind its last."""
-    words, colour = "all-reduce of gradients", _ALL_REDUCE
+    words, colour = _agreement(plan.stages[each.stage]), _ALL_REDUCE
     if isinstance(each, RowsMoved):
         words, colour = "push of gradients to servers" if each.is_push else "pull of rows from servers", _ROWS
     width = max((each.end_s - each.start_s) * clock.scale - 0.8, 0.4)
     shape = rect(clock.x(each.start_s), y, width, _ROW, colour, f' rx="{min(3.0, width / 3):.1f}"')
     return titled(shape, f"{words}, {format_seconds(each.end_s - each.start_s)}")
+
+
+def _agreement(stage: PlannedStage) -> str:
+    """Say how the replicas of a stage agree."""
+    return "all-reduce of gradients" if stage.sync is None else stage.sync.rule
 
 
 def _blocks(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:

@@ -313,7 +313,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
             parts = [f"{stage.of_replica(i)[0]} takes {taken[i]}" for i in range(stage.replicas)]
             planned = f" ({printable(', '.join(parts))})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
-    lines += [f"  {note}" for note in rule_notes(prepared.sync, plan, layout)]
+    lines += [f"  {note}" for note in rule_notes(prepared.sync, plan, layout, is_asked=options.sync is not None)]
     if options.ema is not None:
         lines += _average_lines(plan, options.ema)
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]

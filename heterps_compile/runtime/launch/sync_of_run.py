@@ -59,8 +59,16 @@ def _layer_words(plan: Plan) -> list[list[LayerWords]]:
 
 
 def planned_rules(plan: Plan) -> tuple[SyncRule, ...]:
-    """Return the rule of every stage as planned."""
-    return tuple(parse_rule(rule_name(stage)) for stage in plan.stages)
+    """Return the rule of every stage as planned.
+
+    A stage that is planned with one replica has none in the plan; with more it has the one that was asked for, where
+    that was one for all stages.
+    """
+    asked = plan.request.sync_rules.rules
+    for_all = asked[0] if len(asked) == 1 else USUAL
+    return tuple(
+        for_all if stage.replicas == 1 and stage.sync is None else parse_rule(rule_name(stage)) for stage in plan.stages
+    )
 
 
 def _as_it_runs(rule: SyncRule, options: RunOptions) -> SyncRule:
@@ -127,16 +135,23 @@ def _holders(plan: Plan, folder: Path, name: str) -> list[int]:
     return found
 
 
-def rule_notes(rules: Sequence[SyncRule], plan: Plan, layout: Layout) -> Iterator[str]:
+def rule_notes(rules: Sequence[SyncRule], plan: Plan, layout: Layout, *, is_asked: bool = False) -> Iterator[str]:
     """Say how replicas agree where it is not by all-reduce, or not as planned, and of which rules nothing comes.
 
     Args:
         rules: Of every stage; empty in an inference.
         plan: The plan.
         layout: Of the ranks.
+        is_asked: Whether the rules were asked for, not the plan's.
     """
     for index, (rule, planned) in enumerate(zip(rules, planned_rules(plan), strict=False)):
         replicas = len(layout.ranks_of(index))
+        stage, asked = plan.stages[index], plan.request.sync_rules.rules
+        if stage.replicas == 1 < replicas and stage.sync is None and len(asked) > 1 and not is_asked:
+            yield (
+                f"stage {index} is planned with one replica, which has no rule: its {replicas} agree by all-reduce, or "
+                f"by what --sync says"
+            )
         if rule == USUAL:
             if planned != USUAL and replicas > 1 and layout.training:
                 instead = ": no servers are started" if isinstance(planned, Servers) else ""

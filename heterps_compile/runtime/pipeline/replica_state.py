@@ -28,7 +28,7 @@ from heterps_compile.runtime.sync.capabilities import rule_of_tied
 from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
-from heterps_compile.sync_rules.rule import SyncRule
+from heterps_compile.sync_rules.rule import EXACT, SyncRule
 from heterps_compile.sync_rules.rules import USUAL
 
 from .gradient_sums import OwnGradients, SharedGradients
@@ -207,6 +207,9 @@ def share_state(
         RunError: where the plan has a tied tensor that ``parts.tied`` does not have, or a rule that nothing runs.
     """
     layout, rank, tied = parts.layout, parts.rank, parts.tied
+    for index, rule in enumerate(sync if exact_sums else ()):
+        if len(layout.ranks_of(index)) > 1 and rule.exactness != EXACT:
+            raise RunError(f"stage {index} is to agree by {rule.name}, which has no exact sums; take all-reduce")
     state = SharedState()
     modules = {index: stage for index, stage in parts.stages.items() if isinstance(stage, nn.Module)}
     held = {index: _parameters(module) for index, module in modules.items()}

@@ -18,7 +18,7 @@ power of two: the ones beyond it are folded into the first. So all have the same
 
 ``adasum(on=step)`` combines what the optimisers make of each replica's own mean: each steps by itself, and the moves of
 the weights are combined. For plain SGD both are one. With momentum or Adam, whose state stays with its replica, what is
-combined is what a replica would have stepped by, as the paper has it for optimisers of these kinds (section 4).
+combined is what a replica would have stepped by.
 
 Left out: sparse gradients, but in moves; recursive halving.
 """

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+
 from .contract import RESIDUAL, Flat
 
 
@@ -30,7 +33,19 @@ class Residuals:
         self._next: list[Tensor | None] = []
 
     def prepare(self, flats: Sequence[Flat]) -> None:
-        """Lay out what is known by name as gradients lie."""
+        """Lay out what is known by name as gradients lie.
+
+        Raises:
+            RunError: where a parameter has no dense gradient that its residual could be added to.
+        """
+        laid_out = {name for flat in flats for name in flat.names}
+        for name, residual in self._known.items():
+            if name not in laid_out and bool(residual.any()):
+                raise RunError(
+                    f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and that parameter "
+                    f"has no dense gradient in this run; begin with the checkpoint's weights (--weights) in another "
+                    f"folder"
+                )
         self._flats = list(flats)
         self._kept = [flat.of(self._known) if self._known.keys() & set(flat.names) else None for flat in flats]
         self._next = list(self._kept)

@@ -66,6 +66,7 @@ from heterps_compile.plan.command_options import (
 )  # fmt: skip
 from heterps_compile.plan.machine_options import MACHINES
 from heterps_compile.plan.schema import RequestPart
+from heterps_compile.plan.sync_options import SYNC
 from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.export import export_options
 from heterps_compile.runtime.launch import run_options
@@ -146,6 +147,7 @@ def declared() -> Iterator[tuple[Command, str, Option]]:
     for one in (
         *COMMANDS,
         MACHINES,
+        SYNC,
         RUN,
         Command("launch", RUN.subjects, RUN.options),
         launch_options.LAUNCH,
@@ -263,11 +265,12 @@ def test_what_is_not_refused_for_a_workload_changes_what_comes_out(subject, fold
 
 REQUESTED = {
     "objective": "throughput", "min_throughput": 2.0, "budget": "9 USD/h", "mode": "training", "method": "heuristic",
-    "min_stages": 2, "max_stages": 1, "provisioner": "newton", "synchronisation": "parameter-server",
+    "min_stages": 2, "max_stages": 1, "provisioner": "newton", "synchronisation": "parameter-server", "allow": "any",
     "tables": "held", "pins": {"fc1": "v100"}, "forbidden": [("fc1", "v100")], "seed": 3, "time_limit": 7.0,
 }  # fmt: skip
 BESIDE = {"budget": {"objective": "throughput"}, "provisioner": {"min_throughput": 2.0},
-          "synchronisation": {"mode": "training"}}  # fmt: skip
+          "synchronisation": {"mode": "training"},
+          "allow": {"mode": "training", "synchronisation": "auto"}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REQUESTED)
@@ -359,7 +362,7 @@ def test_commands_have_no_option_but_the_declared_ones():
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
     assert with_their_own <= undeclared | {"options.py"}
-    for one in (*COMMANDS, MACHINES, RUN, RESIZE, TUNE):
+    for one in (*COMMANDS, MACHINES, SYNC, RUN, RESIZE, TUNE):
         made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
         assert made == {option.name for option in one.options}
     made = {param.name for param in command.commands["launch"].params if isinstance(param, click.Option)}

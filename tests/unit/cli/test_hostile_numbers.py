@@ -26,6 +26,7 @@ from heterps_compile.plan.command_options import (
     SIMULATE,
 )
 from heterps_compile.plan.machine_options import MACHINES
+from heterps_compile.plan.sync_options import SYNC
 from heterps_compile.profiling import profile_model
 from heterps_compile.profiling.calibration import calibrate
 from heterps_compile.runtime.engines.launch_options import LAUNCH
@@ -38,7 +39,7 @@ ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
 LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
-BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES)} | {
+BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES, SYNC)} | {
     "run": RUN,
     "launch": LAUNCHES,
     "resize": RESIZE,
@@ -59,7 +60,7 @@ START = {
     ADVISE.name: ["advise", "m.onnx", "--gpu=v100", "--speed-up=2", *MODEL],
     CALIBRATE.name: ["calibrate", "--no-replicas", "--no-link"],
     MACHINES.name: ["machines", "m.onnx", "--samples=1e6", "--deadline=2h", "--gpu=a100", "--max-machines=1", *MODEL],
-    TUNE.name: ["tune", "space.toml", "--model=m.onnx", "--train=none.py", "--metric=loss", "--trials=2", "-o", "search"],
+    TUNE.name: ["tune", "space.toml", "--model=m.onnx", "--train=none.py", "--metric=loss", "--trials=2", "-o", "s"],
     PROFILE.name: ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link"],
 }
 OF_A_WORKLOAD = {"accelerators": "graph.txt", "cpus": "chain.json"}

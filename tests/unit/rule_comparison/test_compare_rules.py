@@ -23,6 +23,8 @@ from heterps_compile.rule_comparison import RuleComparison, compare_rules
 from heterps_compile.rule_comparison.comparison_words import comparison_document, print_comparison
 from heterps_compile.sync_rules.rules import COMPARED
 
+PAIRS_BYTES = 4 * 8 * round(0.01 * GRADIENT_BYTES / 4)
+
 
 def again(plan: Plan, cluster: Cluster | None = None) -> PosedAgain:
     """Pose a plan again; its model is read already, with its dimensions."""
@@ -66,7 +68,7 @@ def test_a_row_is_what_the_planner_makes_of_the_rule(number):
 def test_the_planned_step_with_a_rule_is_that_of_its_row():
     made = agreeing(synchronisation="topk(density=0.01)")
     [row] = [row for row in compared().rows if row.rule == "topk(density=0.01)"]
-    assert (row.step_s, row.rule_bytes) == (made.schedule.step_s, (GRADIENT_BYTES,))
+    assert (row.step_s, row.rule_bytes) == (made.schedule.step_s, (GRADIENT_BYTES + PAIRS_BYTES,))
     assert made.stages[0].sync is not None
     assert row.sent_bytes == (4 * made.stages[0].sync.step_bytes,)
 
@@ -142,7 +144,7 @@ def test_explain_says_why_the_stage_has_its_rule_and_what_all_reduce_would_take(
     assert explain_layer(posed(), "fc1").agreement == ""
     alone = json.loads(layer_document(find_layer(at.plan, "fc1")))
     assert alone["agreement"]["rule"] == "topk(density=0.01)"
-    assert alone["agreement"]["held_bytes"] == GRADIENT_BYTES
+    assert alone["agreement"]["held_bytes"] == GRADIENT_BYTES + PAIRS_BYTES
 
 
 def test_explain_says_that_the_planner_chose():

@@ -145,7 +145,8 @@ def test_memory_that_rules_take_besides():
         "all-reduce", "topk(density=0.1)", "topk(density=0.1, feedback=false)", "shadow(every=1, rule=average)",
         "local(steps=2)",
     )}  # fmt: skip
-    assert list(taken.values()) == [0, 4000, 0, 4000, 0]
+    pairs = 4 * 8 * 100  # of all four replicas
+    assert list(taken.values()) == [0, 4000 + pairs, pairs, 3 * 4000, 4000]
 
 
 @pytest.mark.parametrize("rule", [AllReduce(), TopK(0.01), Adasum(), Shadow(2), Servers(), LocalSteps(2)])
@@ -156,9 +157,16 @@ def test_one_replica_and_a_stage_without_gradients_exchange_nothing(rule):
         assert rule.extra_bytes(alone) == 0
 
 
-def test_topk_refuses_more_elements_than_32_bits_count():
-    assert TopK(0.01).refusal(group(2)) == ""
-    assert "2,147,483,648 lie in one buffer" in TopK(0.01).refusal(group(2, 2**31))
+@pytest.mark.parametrize(
+    ("buffer", "pair_bytes"), [(FlatBuffer(100), 8), (FlatBuffer(100, 2), 6), (FlatBuffer(2**31), 12)]
+)
+def test_a_pair_has_the_bytes_of_its_value_and_of_an_index_that_is_long_enough(buffer, pair_bytes):
+    assert TopK(0.01).pairs_bytes(buffer) == pair_bytes * TopK(0.01).kept(buffer.elements)
+
+
+def test_predictors_of_blocks_are_refused_for_a_stage():
+    assert LocalSteps(2).refusal(group(2)) == ""
+    assert "a run does not know blocks; take rule=average" in LocalSteps(2, "mc").refusal(group(2))
 
 
 STAGES = (

@@ -56,6 +56,22 @@ def test_what_goes_together_goes():
     assert rules_of(plan, 2, 2, sync="adasum(on=step)", ema=0.9) == ["adasum(on=step)"] * 2
 
 
+def test_a_stage_that_is_planned_with_one_replica_has_the_rule_that_was_asked_for_all():
+    one = of_torch()
+    one = replace(one, stages=tuple(replace(stage, replicas=1) for stage in one.stages))
+    for_all = replace(one, request=replace(one.request, synchronisation="topk(density=0.1)"))
+    assert rules_of(for_all, 2, 1) == ["topk(density=0.1)"] * 2
+    several = replace(one, request=replace(one.request, synchronisation="stage 0=adasum, *=topk(density=0.1)"))
+    assert rules_of(several, 2, 1) == ["all-reduce"] * 2
+    layout = layout_of(several, 2, 1)
+    rules = rules_of_run(RunOptions(directory="m", train="train.py"), several, layout, Path("m"))
+    (note,) = rule_notes(rules, several, layout)
+    assert note == (
+        "stage 0 is planned with one replica, which has no rule: its 2 agree by all-reduce, or by what --sync says"
+    )
+    assert list(rule_notes(rules, several, layout, is_asked=True)) == []
+
+
 def test_an_inference_agrees_on_nothing():
     plan = of_torch("adasum", "adasum")
     options = RunOptions(directory="m", data="x.tsv")

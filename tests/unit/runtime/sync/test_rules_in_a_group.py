@@ -1,7 +1,9 @@
 """Rules of synchronisation in process groups, on gradients whose result is known."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -9,13 +11,15 @@ import torch
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.sync import find
+from heterps_compile.runtime.sync.capabilities import Capabilities, capabilities_of
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
-from heterps_compile.runtime.sync.find import find_runtime, make_rule
+from heterps_compile.runtime.sync.find import GROUP, find_runtime, make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
+from heterps_compile.sync_rules.rule import NOTHING, Exactness, Exchange, FlatBuffer, SyncGroup, SyncRule
 
 LENGTHS = 40, 57
 LENGTH = sum(LENGTHS)
@@ -222,10 +226,7 @@ def test_a_state_goes_on_in_another_object_and_all_reduce_adds_it_once(ranks):
 
 
 def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_runs_is_named():
-    class Alone:
-        ranks = (0,)
-
-    group: Any = Alone()
+    group: Any = SimpleNamespace(ranks=(0,))
     for text in ("adasum", "local(steps=2)"):
         rule = make_rule(parse_rule(text), Shared(group, 0, {}, 1.0, where="stage 3"))
         rule.load_state({"residual:a": torch.zeros(3)})
@@ -234,4 +235,44 @@ def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_ru
         ):
             rule.load_state({"residual:a": torch.ones(3)})
     with pytest.raises(RunError, match=r"nothing here runs the synchronisation rule 'gossip'.* take one of all-reduce"):
+        find_runtime("gossip")
+
+
+def test_what_was_kept_of_a_parameter_that_has_no_dense_gradient_any_more_is_not_lost_in_silence():
+    group: Any = SimpleNamespace(ranks=(0,))
+    rule = make_rule(parse_rule("topk(density=0.5)"), Shared(group, 0, {}, 1.0))
+    rule.load_state({"residual:gone": torch.ones(3), "residual:nothing": torch.zeros(3)})
+    with pytest.raises(RunError, match="gradients of 'gone' that were not sent yet, and that parameter has no dense"):
+        rule.prepare([Flat(torch.zeros(2), ("here",), (torch.Size([2]),))])
+
+
+@dataclass(frozen=True, slots=True)
+class Gossip(SyncRule):
+    """A third party's rule as data."""
+
+    name: ClassVar[str] = "gossip"
+    example: ClassVar[str] = "gossip"
+
+    @property
+    def exactness(self) -> Exactness:
+        return "any"
+
+    def exchange(self, group: SyncGroup) -> Exchange:
+        return NOTHING
+
+
+class Gossiping(Rule):
+    """What runs it."""
+
+    can: ClassVar[Capabilities] = Capabilities(steps_alone=True, apart=True)
+
+
+def test_a_third_party_brings_a_rule_and_what_runs_it(monkeypatch):
+    entry = SimpleNamespace(name="gossip", value="gossip:Gossiping", group=GROUP, load=lambda: Gossiping)
+    monkeypatch.setattr(find, "entry_points", lambda group: [entry] if group == GROUP else [])
+    group: Any = SimpleNamespace(ranks=(0,))
+    assert isinstance(make_rule(Gossip(), Shared(group, 0, {}, 1.0)), Gossiping)
+    assert capabilities_of(Gossip()).apart
+    entry.load = lambda: Gossip
+    with pytest.raises(PlugInError, match=r"the plug-in 'gossip' .* is no class that inherits Rule of heterps_compile"):
         find_runtime("gossip")

@@ -16,7 +16,7 @@ TOOLS = Path(__file__).parents[5] / "tools"
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
     yield importlib.import_module("bench_sync")
-    for name in ("bench_sync", "sync_laws", "sync_runs", "sync_tasks", "sync_picture"):
+    for name in ("bench_sync", "sync_laws", "sync_runs", "sync_tasks", "sync_picture", "sync_processes"):
         sys.modules.pop(name, None)
 
 
