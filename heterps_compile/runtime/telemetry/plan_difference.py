@@ -10,10 +10,11 @@ one first that by itself changes the step most. What each adds is its part of th
     measured, from step to step                    42.5 ms    1 ms is not explained
 
 A cause is what a rank does by itself: it computes, waits for its data or for rows of served tables, runs what lies
-between actions and between steps. How ranks wait for one another follows from these. A step of training begins and
-ends in the first stage, so what lies between steps counts there; in inference a step takes what the slowest stage
-takes for it. What follows from none of these is not explained: messages that take longer than planned, sums of
-gradients.
+between actions and between steps. Waiting for rows stands in place of the plan's pull and push, as servers answer the
+first pull of a step after the pushes of the one before. How ranks wait for one another follows from these. A step of
+training begins and ends in the first stage, so what lies between steps counts there; in inference a step takes what the
+slowest stage takes for it. What follows from none of these is not explained: messages that take longer than
+planned, sums of gradients.
 
 Measured numbers are means, since medians do not add up. Left out: runs that are not as their plan says.
 """
@@ -105,6 +106,8 @@ def plan_difference(plan: Plan, planned_s: float, mean: MeanStep) -> Difference 
         return None
     causes = [_stage(index) for index in sorted(mean.stages)]
     causes += dict.fromkeys(cause for stage in mean.stages.values() for cause in (*stage.own_s, *stage.between_s))
+    if any(stage.rows is not None for stage in plan.stages):
+        causes = list(dict.fromkeys([*causes, PULL]))
     before_s = _step_s(plan, mean, frozenset())
     alone_s = {cause: _step_s(plan, mean, frozenset({cause})) - before_s for cause in causes}
     parts_s = {DIVIDING: before_s - planned_s} if abs(before_s - planned_s) > 1e-9 * planned_s else {}
@@ -178,7 +181,11 @@ def _words(plan: Plan, mean: MeanStep, cause: str) -> str:
         return f"a step has {count}, and the plan's steady state is of whole batches"
     if cause in (DATA, PULL):
         what = "data" if cause == DATA else "rows of served tables"
-        return f"stage {longest} waited {format_seconds(time_s)} a micro-batch for {what}"
+        planned, rows = "", plan.stages[longest].rows
+        if cause == PULL and rows is not None:
+            around_s = plan.stages[longest].pull_s(plan.schedule.micro_batches) + rows.push_s
+            planned = f", planned {format_seconds(around_s)} a step"
+        return f"stage {longest} waited {format_seconds(time_s)} a micro-batch for {what}{planned}"
     if cause == RUNTIME:
         return f"stage {longest} spent {format_seconds(time_s)} a micro-batch between its actions"
     return f"{_NAMES.get(cause, cause)} took {format_seconds(time_s)} between two steps"
@@ -203,7 +210,8 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
             forward_s, backward_s = found.forward_s, found.backward_s
         forward_s += sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
         micro_batch = MicroBatch(count, forward_s, backward_s, delay_s=stage.micro_batch_delay_s)
-        loads.append(StageLoad(stage.replicas, (micro_batch,), types=_types(stage, micro_batch)))
+        rows = None if PULL in put_in else stage.rows
+        loads.append(StageLoad(stage.replicas, (micro_batch,), types=_types(stage, micro_batch), rows=rows))
         between_s.append(sum(time_s for cause, time_s in found.between_s.items() if cause in put_in))
     if training:
         return simulate_step(plan.schedule.name, loads, count, training=True).makespan_s + between_s[0]

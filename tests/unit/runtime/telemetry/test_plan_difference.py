@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from plans import PLAN
 
+from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.plan.plan import Plan, Schedule
 from heterps_compile.runtime.telemetry.events import RankStep
 from heterps_compile.runtime.telemetry.plan_difference import (
@@ -103,6 +104,21 @@ def test_slow_data_is_the_cause_where_it_makes_the_step_longer():
 def test_each_cause_has_its_words(mean, said):
     (line,) = lines(mean)
     assert line.endswith(said)
+
+
+def test_waiting_for_rows_stands_in_place_of_the_planned_pull_and_push():
+    """Planned: 1 ms in front of stage 0 and 1 ms behind it, 27 + 2; waited: 4.5 ms a micro-batch."""
+    plan = planned()
+    first = replace(plan.stages[0], rows=ServedRows(network_s=0.0, servers_s=0.0, requests_s=1 * MS))
+    plan, planned_s = replace(plan, stages=(first, plan.stages[1])), PLANNED_S + 2 * MS
+    mean = measured(40, (1, 2), (2, 4), stage0={"own_s": {PULL: 4.5 * MS}})
+    found = plan_difference(plan, planned_s, mean)
+    assert found is not None
+    assert set(found.parts_s) == {"stage 0", "stage 1", PULL}
+    # forwards of stage 0 last 5.5 ms: 4 * 5.5 + 2 + 4 * 4 + 2
+    assert found.parts_s[PULL] == pytest.approx(42 * MS - planned_s)
+    (line,) = difference_lines(plan, mean, found)
+    assert "stage 0 waited 4.5 ms a micro-batch for rows of served tables, planned 2 ms a step" in line
 
 
 def test_in_inference_the_slowest_stage_is_the_step_and_dividing_is_a_part():
