@@ -70,9 +70,8 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-        for each in (*step.timeline.all_reduces, *step.timeline.rows):
-            if each.stage == stage:
-                parts.append(_around(plan, each, y, clock))
+        around: list[AllReduce | RowsMoved] = [*step.timeline.all_reduces, *step.timeline.rows]
+        parts += [_around(plan, each, y, clock) for each in around if each.stage == stage]
     more, height = listed([*_takes(plan, step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
