@@ -39,6 +39,8 @@ PLAIN_SHARE = 0.5
 """Of a time limit, for the plan whose stages have one type each."""
 
 _MOST_S = 20.0
+_MOST_REPLICAS = 512  # of one stage that all units share, which is tried whatever the time
+_LITTLE = 1e-3  # of a batch, that a type works on
 _MOST_TRIED = 12  # plans whose steps are simulated, of each search
 _SHARE_OF_STEPS = 0.4  # of the time that is left, for the plans and for the bound, where values are of steps
 _SLOWER = 1.3  # a step than a batch in the steady state, where no plan tells
@@ -95,7 +97,7 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
     share = _SHARE_OF_STEPS if draft.request.minimises_step else 1.0
     found = search_mixed(posed.problem, start, share * deadline.left_s())
     bound = _bound(posed, found, deadline.within(share * deadline.left_s()), factor)
-    plans = [placement for placement, _ in found.plans]
+    plans = [*_whole(posed.problem), *(placement for placement, _ in found.plans)]
     if draft.request.minimises_step and posed.problem.min_throughput > 0:  # a step must be quick enough by itself
         quicker = replace(posed.problem, min_throughput=posed.problem.min_throughput * _slower(plain))
         plans += [placement for placement, _ in search_mixed(quicker, None, deadline.left_s()).plans]
@@ -154,6 +156,16 @@ def _slower(plain: Placed | InfeasibleError) -> float:
         return _SLOWER
     stages = detail(plain.problem, plain.search.placement, np.array(plain.search.step.units, np.float64)).stages
     return max(1.0, plain.search.step.step_s / max(stage.time_s for stage in stages)) * (1 + _GAIN)
+
+
+def _whole(problem: Problem) -> Iterator[MixedPlacement]:
+    """Yield the plan of one stage that all units of the pool are replicas of, where they are not many and all help."""
+    whole = MixedPlacement((0,), (tuple(int(count) for count in problem.max_units),))
+    if sum(whole.units[0]) > _MOST_REPLICAS or not np.isfinite(worth_of(problem, whole).value):
+        return
+    (stage,) = detail_of(problem, whole)
+    if min(each.share for each in stage.types) > _LITTLE:
+        yield whole
 
 
 def _candidates(draft: Posed, plans: Sequence[MixedPlacement]) -> Iterator[_Candidate]:

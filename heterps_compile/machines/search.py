@@ -44,8 +44,8 @@ class SearchEffort:
 
     front: int = 24
     likely: int = 16
-    bound: int = 60
-    ruled_out: int = 400
+    bound: int = 40
+    ruled_out: int = 100
 
 
 EFFORT = SearchEffort()

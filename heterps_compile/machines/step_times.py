@@ -40,10 +40,9 @@ from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
-from heterps_compile.passes.placement.steps.step_bound import step_times
 from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, is_listed
 from heterps_compile.passes.placement.steps.step_search import StepEffort
-from heterps_compile.passes.placement.steps.step_segments import StepSegments
+from heterps_compile.passes.placement.steps.step_segments import StepSegments, class_times
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule.shortest_step import Step
 from heterps_compile.units import format_percent
@@ -54,8 +53,11 @@ from .machine_set import MachineSet
 QUICK = StepEffort(starts=4, rounds=3, neighbours=60, simulations=4, actions=20_000)
 """How hard a set is searched while sets are compared."""
 
-QUICK_CLOSING = ClosingEffort(branches=40_000, extended=200, choices=500, actions=20_000)
-"""How hard it is tried to prove that a set has no better plan."""
+QUICK_CLOSING = ClosingEffort(cells=100_000, branches=40_000, extended=200, choices=500, actions=20_000)
+"""How hard it is tried to prove that a plan that was searched for is the best on its set."""
+
+RULING_OUT = ClosingEffort(cells=3_000)
+"""Up to which size of a set it is tried to prove that no plan on it is good enough, before any is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +197,10 @@ class StepTimes:
         if key not in self._segments:
             self._segments[key] = StepSegments(steps_of(posed))
         segments = self._segments[key]
-        if not is_listed(segments, QUICK_CLOSING):
+        if not is_listed(segments, RULING_OUT):
             return False
-        never = Deadline.after(None)
-        bounds = (step_times(segments, count, than_s, never) for count in segments.of.all_counts)
-        return all(bound is None or bound.bound >= than_s for bound in bounds)
+        found = (class_times(segments, count).least_s.min(axis=1) for count in segments.of.all_counts)
+        return all(segments.lowest_peak(least_s) >= than_s for least_s in found)
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
         """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""

@@ -1,12 +1,12 @@
 """Money against time of the sets of machines whose plans were searched for: a picture.
 
-The front is drawn as steps and the set that is chosen as a star.
+The front is drawn as steps, each of its sets with its number in the list below, and the set that is chosen as a star.
 """
 
 from heterps_compile.machines.goal import HOUR_S
 from heterps_compile.machines.search import Answer, Option
 from heterps_compile.offers.offer import CURRENCY
-from heterps_compile.units import format_count, format_duration, format_money
+from heterps_compile.units import format_duration, format_money
 
 from .pareto import Axis, star
 from .svg import WIDTH, Picture, legend, line, listed, picture, text
@@ -22,14 +22,14 @@ def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
     told = [("p4", f"chosen: {chosen.machines.title}"), ("p0", "no other set that was searched beats it in both")]
     told += [("soft", "a set that another one beats, or that comes next")] if others else []
     parts, top = legend(told, width)
-    parts.append(text(12, top + 8, f"{CURRENCY} over hours, each in the median", "soft"))
+    parts.append(text(12, top + 8, f"{CURRENCY} over time, each in the median; numbers as in the list below", "soft"))
     top += 28
     hours = [option.outlook.median_s / HOUR_S for option in (chosen, *options)]
     across = Axis(hours, _LEFT, width - _RIGHT)
     up = Axis([option.outlook.median_money for option in (chosen, *options)], top + _HEIGHT, top)
     for value in across.ticks(round((width - _LEFT) / _TICK)):
         parts += [line(across(value), top, across(value), top + _HEIGHT, "grid")]
-        parts += [text(across(value), top + _HEIGHT + 18, format_count(value), "soft small", "middle")]
+        parts += [text(across(value), top + _HEIGHT + 18, format_duration(value * HOUR_S), "soft small", "middle")]
     for value in up.ticks(round(_HEIGHT / _TICK)):
         parts += [line(_LEFT, up(value), width - _RIGHT, up(value), "grid")]
         parts += [text(_LEFT - 8, up(value) + 4, format_money(value), "soft small", "end")]
@@ -40,9 +40,13 @@ def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
         x, y = across(option.outlook.median_s / HOUR_S), up(option.outlook.median_money)
         colour = "p0" if option in answer.front else "soft"
         parts.append(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
+    for number, (x, y) in enumerate(corners, 1):  # above the step that leaves the dot to the right
+        parts.append(text(x + 5, y - 8, str(number), "soft small"))
     x, y = across(chosen.outlook.median_s / HOUR_S), up(chosen.outlook.median_money)
     parts.append(f'<path class="p4" d="{star(x, y, 10)}"/>')
-    below, height = listed([_words(option) for option in answer.front], width, top + _HEIGHT + 28)
+    below, height = listed(
+        [f"({n}) {_words(option)}" for n, option in enumerate(answer.front, 1)], width, top + _HEIGHT + 28
+    )
     return picture("machines", "Money against time", height, [*parts, *below], width=width)
 
 
