@@ -96,7 +96,10 @@ def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
     output = asked["output"]
     if resume:
         folder = Path(output).absolute()
-        return reopen_search(folder, read_record(folder))
+        search = reopen_search(folder, read_record(folder))
+        engine = asked["engine"] if "engine" in asked.given else search.record.engine
+        address = asked["address"] if {"address", "engine"} & asked.given else search.path("address") or None
+        return search.started_by(engine, address)
     assert space is not None, "a search begins with one"  # noqa: S101 - checked above
     for name in _NEEDED:
         option = TUNE.option(name)

@@ -1,4 +1,4 @@
-"""Tuning: spaces of configurations, methods that search them, and which machine a trial goes to.
+"""Tuning: spaces of configurations, methods that search them, which machine a trial goes to, and running all of it.
 
-Left out: starting trials. The caller asks for one, runs it, and tells what came of it.
+Left out: the command (``cli/tune.py``), the page of a search (``report/tuning_page.py``).
 """

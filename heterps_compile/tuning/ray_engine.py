@@ -18,8 +18,8 @@ import os
 import shlex
 import socket
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -74,17 +74,22 @@ class RayEngine(TrialEngine):
     def start(self, worker: Worker, job: TrialJob) -> None:
         """Have the actor of a worker run the trial; it is placed where it is not yet, or not any more."""
         file = write_job(job)
+        with self._answering():
+            self._begin(worker, str(file))
+
+    def _begin(self, worker: Worker, file: str) -> None:
         if worker not in self._actors:
             self._actors[worker] = self._placed(worker)
         environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-        self._running[worker] = self._actors[worker].run.remote(str(file), environment)
+        self._running[worker] = self._actors[worker].run.remote(file, environment)
 
     def wait(self, within_s: float) -> Sequence[Left]:
         """Return the trials whose actor has an exit code, or is gone."""
         if not self._running:
             return []
         workers = {answer: worker for worker, answer in self._running.items()}
-        ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=within_s)
+        with self._answering():
+            ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=within_s)
         left = []
         for answer in ready:
             worker = workers[answer]
@@ -108,6 +113,19 @@ class RayEngine(TrialEngine):
             with suppress(self._ray.exceptions.RayError):
                 self.end(worker)
         self._ray.shutdown()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Tell in one sentence that Ray itself is gone.
+
+        Raises:
+            RunError: where it is.
+        """
+        try:
+            yield
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            told = _first_line(str(error)) or type(error).__name__
+            raise RunError(f"Ray gave up: {told}; start it again, and go on with --resume") from error
 
     def _placed(self, worker: Worker) -> Any:
         gpus = worker.of.units if self._counts_gpus and worker.of.device.kind == "gpu" else 0

@@ -6,7 +6,7 @@ Left out: running it (``run_search.py``).
 import hashlib
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,6 +105,16 @@ class Search:
     space: Space
     classes: tuple[WorkerClass, ...]
 
+    def started_by(self, engine: str, address: str | None) -> "Search":
+        """Return the search with another engine, or another cluster, to go on with.
+
+        Raises:
+            OptionError: where an address is given for an engine that has none.
+        """
+        _check_address(engine, address)
+        arguments = {**self.record.arguments, "address": address or ""}
+        return replace(self, record=replace(self.record, engine=engine, arguments=arguments))
+
     def path(self, name: str) -> str:
         """Return an argument of the search: a path, or what names data; "" for none."""
         return self.record.arguments.get(name, "")
@@ -120,8 +130,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
         raise UnknownNameError("rule of assignment", request.rule, RULES)
     if request.engine not in ENGINES:
         raise UnknownNameError("engine", request.engine, ENGINES)
-    if request.address is not None and request.engine != "ray":
-        raise OptionError("--address names a cluster of Ray, and means nothing without --engine ray; give both")
+    _check_address(request.engine, request.address)
     space = read_space(Path(request.space))
     least, most, unit = parse_fidelity(request.fidelity)
     fidelity = Fidelity(least, most, request.eta, unit)
@@ -266,6 +275,11 @@ def _is_maximised(request: SearchRequest) -> bool:
             "--min for the lowest"
         )
     return request.is_maximised
+
+
+def _check_address(engine: str, address: str | None) -> None:
+    if address is not None and engine != "ray":
+        raise OptionError("--address names a cluster of Ray, and means nothing without --engine ray; give both")
 
 
 def _check_cores(request: SearchRequest, classes: tuple[WorkerClass, ...]) -> None:

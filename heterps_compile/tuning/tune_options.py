@@ -64,10 +64,11 @@ TUNE = Command(
         _option("seed", "--seed", Whole(0), "Of chance.", "N", default=0),
         _option(
             "engine", "--engine", Choice(ENGINE_NAMES), "What starts trials: processes here, or Ray.", default="local",
+            subjects=_RUNS,
         ),
         _option(
             "address", "--address", Text(), "Of a cluster of Ray, or auto.", "HOST:PORT",
-            default_words="Ray is started here",
+            default_words="Ray is started here", subjects=_RUNS,
         ),
         _option("output", "-o, --output", Text(), "Folder of the search.", "DIR", subjects=_RUNS),
         _option(

@@ -276,3 +276,45 @@ def test_a_time_that_is_none_is_refused_and_the_trial_goes_on(time_s):
             tell()
     search.tell(0, 1.0, 2.0)
     assert search.best is not None
+
+
+def test_a_promoted_trial_is_predicted_by_what_it_trains_beyond_the_one_it_continues():
+    asked: list[float] = []
+
+    def predict_by_fidelity(config: Config, trained: float, of: ComputeClass) -> TrialCost:
+        asked.append(trained)
+        return TrialCost(trained)
+
+    search = AssignedSearch(settings(method="hyperband", rule="whole"), [CPU], predict_by_fidelity)
+    found = []
+    for _ in range(40):
+        assigned = search.ask("cpu")
+        assert assigned is not None
+        found.append(assigned)
+        search.tell(assigned.number, 0.5, assigned.predicted_s)
+    promoted = [each for each in found if each.continues is not None]
+    assert promoted
+    for each in promoted:
+        assert each.predicted_s == pytest.approx(each.trial.fidelity - found[each.continues].trial.fidelity)
+    assert all(each.predicted_s == pytest.approx(each.trial.fidelity) for each in found if each.continues is None)
+
+
+def test_attempts_that_failed_before_are_paid_too():
+    search = AssignedSearch(settings(rule="whole"), [GPU], predict)
+    assigned = search.ask("gpu")
+    assert assigned is not None
+    search.tell(assigned.number, 0.5, 1800.0, 3600.0)
+    assert search.spent == pytest.approx(GPU.price_per_hour * 1.5)
+
+
+def test_a_class_draws_on_past_what_does_not_fit_it():
+    """Widths 5 to 8 do not fit the small class, and wait for the large one."""
+    search = AssignedSearch(settings(rule="whole"), [GPU, CPU], predict)
+    for _ in range(20):
+        assigned = search.ask("cpu")
+        assert assigned is not None
+        assert predict(assigned.config, 1.0, CPU).memory_bytes <= CPU.memory_bytes
+    assert search.has_waiting
+    waited = search.ask("gpu")
+    assert waited is not None
+    assert predict(waited.config, 1.0, CPU).memory_bytes > CPU.memory_bytes

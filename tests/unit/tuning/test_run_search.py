@@ -254,7 +254,7 @@ def test_a_trial_that_never_ends_is_ended_at_its_time_limit(tmp_path: Path) -> N
     assert state.count(TOLD) == 3
 
 
-@pytest.mark.parametrize("method", ["random", "hyperband", "dehb"])
+@pytest.mark.parametrize("method", ["random", "hyperband", "dehb", "tpe"])
 def test_killed_after_any_trial_a_search_goes_on_as_if_it_had_not_been(tmp_path: Path, method: str) -> None:
     (tmp_path / "whole").mkdir()
     whole = search_run(begun(tmp_path / "whole", method=method), HandEngine(well)).run()

@@ -380,3 +380,15 @@ def test_a_model_that_cannot_be_built_is_a_fault_that_the_next_process_knows(pla
     assert "KeyError: 'width'" in fault
     fresh = TrialPlans(plans._folder, plans._model, list(plans._classes.values()), 0)
     assert fresh.plan(config, "cpu-core").fault == fault
+
+
+def test_a_search_goes_on_with_another_engine(tmp_path: Path) -> None:
+    search = begin_search(request(tmp_path, engine="ray", address="a:1", workers="core=1x1"), str(tmp_path / "run"))
+    moved = search.started_by("ray", "b:2")
+    assert (moved.record.engine, moved.path("address")) == ("ray", "b:2")
+    assert (search.started_by("local", None).record.engine, search.started_by("local", None).path("address")) == (
+        "local",
+        "",
+    )
+    with pytest.raises(OptionError, match="--address names a cluster of Ray"):
+        search.started_by("local", "b:2")
