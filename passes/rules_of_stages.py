@@ -26,7 +26,7 @@ from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
 from heterps_compile.sync_rules.rule import EXACTNESSES, SyncGroup, SyncRule, allowed_classes
 from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import COMPARED, USUAL
+from heterps_compile.sync_rules.rules import COMPARED, USUAL, faults_of
 from heterps_compile.units import format_bytes, format_rate
 
 from .choose_schedule import step_of
@@ -54,9 +54,15 @@ def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup) -> PlannedS
 
     Raises:
         InfeasibleError: where the rule cannot be that of the stage.
+        PlugInError: where a third party's rule fails.
     """
     if rule == USUAL or not group.agrees:
         return stage
+    with faults_of(type(rule)):
+        return _with_other_rule(stage, rule, group)
+
+
+def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup) -> PlannedStage:
     refusal = rule.refusal(group)
     if refusal:
         raise InfeasibleError(

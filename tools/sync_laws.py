@@ -233,11 +233,40 @@ def adsaga() -> Iterator[Line]:
     yield Line.fact("adsaga", "64 workers at twice the step diverge", worse, f"error {problem.error(end):.1g}", why)
 
 
+def servers() -> Iterator[Line]:
+    """Gradients of weights that are s steps old: on |x|^2 / 2, x <- x - rate x of s steps ago."""
+    for staleness in (0, 1, 4, 16):
+        low, high = 0.0, 3.0
+        for _ in range(30):
+            rate = (low + high) / 2
+            low, high = (rate, high) if _settles(rate, staleness) else (low, rate)
+        limit = 2 * math.sin(math.pi / (4 * staleness + 2))
+        why = "2 sin(pi / (4 s + 2)), where a root of z^(s+1) = z^s - rate reaches length 1; simulated steps"
+        what = f"staleness {staleness}: largest rate on a curvature of 1"
+        yield Line.near("servers", what, limit, low, 0.01 * limit, why)
+
+
+def _settles(rate: float, staleness: int) -> bool:
+    """Whether the last of 2,000 steps for each step of staleness are shorter than those in the middle."""
+    steps = 2000 * (staleness + 1)
+    seen = [1.0] * (staleness + 1)
+    sizes = []
+    for _ in range(steps):
+        seen.append(seen[-1] - rate * seen[-1 - staleness])
+        sizes.append(abs(seen[-1]))
+        if sizes[-1] > 1e6:
+            return False
+        del seen[0]
+    middle, end = sizes[steps // 2 : 3 * steps // 4], sizes[3 * steps // 4 :]
+    return max(end) < max(middle) or max(end) < 1e-12
+
+
 LAWS = {
     "topk": top_k,
     "norms": layerwise_norms,
     "adasum": adasum,
     "shadow": shadow,
     "local": local_steps,
+    "servers": servers,
     "adsaga": adsaga,
 }

@@ -22,7 +22,7 @@ from heterps_compile.review.ruled import decided_rules, scheduled_with
 from heterps_compile.sync_rules.assignment import EVERY, Assignment, RuleEntry, parse_rule
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import COMPARED, USUAL
+from heterps_compile.sync_rules.rules import COMPARED, USUAL, faults_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,8 @@ def _with(posed: PosedAgain, priced: PlacementDetail, groups: Sequence[SyncGroup
     try:
         draft = scheduled_with(posed, priced, [rule] * len(groups))
         paid = _price(posed, priced, rule)
+        with faults_of(type(rule)):
+            sent_bytes = tuple(rule.sent_bytes_a_step(group) * group.replicas for group in groups)
     except HeterpsError as error:
         return RuleOnPlan(text, rule.exactness, str(error))
     step_s, batch = draft.schedule.step_s, posed.plan.batch
@@ -128,7 +130,7 @@ def _with(posed: PosedAgain, priced: PlacementDetail, groups: Sequence[SyncGroup
         step_s=step_s,
         samples_per_s=batch / step_s,
         exposed_s=tuple(stage.all_reduce_s for stage in draft.stages),
-        sent_bytes=tuple(rule.sent_bytes_a_step(group) * group.replicas for group in groups),
+        sent_bytes=sent_bytes,
         held_bytes=tuple(0 if each is None else each.total_bytes for each in memory),
         rule_bytes=tuple(0 if each is None else each.sync_bytes for each in memory),
         price_per_hour=paid,

@@ -26,7 +26,7 @@ from heterps_compile.escape import short
 
 from .rule import SyncRule
 from .rule_text import RULE, parse_options, rule_text
-from .rules import USUAL, find_rule
+from .rules import USUAL, faults_of, find_rule
 
 AUTO = "auto"
 """Leaves the rules to the planner."""
@@ -185,7 +185,7 @@ def parse_rule(text: str) -> SyncRule:
     match = RULE.fullmatch(text)
     if match is None:
         raise InputError(f"{short(text)} is no synchronisation rule; write one such as topk(density=0.01)")
-    return parse_options(find_rule(match[1]), match[2])
+    return _rule_of(match)
 
 
 def parse_assignment(text: str) -> Assignment:
@@ -209,12 +209,18 @@ def parse_assignment(text: str) -> Assignment:
                 f"the synchronisation rules have {short(left) if left else 'an end'} where "
                 f"{'a rule' if rule is None else 'a comma'} is expected; write them like {EXAMPLE}"
             )
-        entries.append(RuleEntry(_pattern_of(pattern), parse_options(find_rule(rule[1]), rule[2])))
+        entries.append(RuleEntry(_pattern_of(pattern), _rule_of(rule)))
         if len(entries) > _MOST_ENTRIES:
             raise InputError(f"more than {_MOST_ENTRIES} synchronisation rules are given; give fewer")
         place = rule.end() + 1
         if rule.end() == len(text):
             return Assignment(tuple(entries))
+
+
+def _rule_of(match: "re.Match[str]") -> SyncRule:
+    kind = find_rule(match[1])
+    with faults_of(kind):
+        return parse_options(kind, match[2])
 
 
 def _pattern_of(match: "re.Match[str] | None") -> str:

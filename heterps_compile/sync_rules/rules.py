@@ -5,13 +5,15 @@ A third party adds one as an entry point of the group ``heterps_compile.sync_rul
 same way (``runtime/sync/``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from heterps_compile.errors import PlugInError, UnknownNameError
+from heterps_compile.errors import HeterpsError, PlugInError, UnknownNameError
+from heterps_compile.escape import one_line
 from heterps_compile.plug_ins import load_plug_in, shown
 
 from .adasum import Adasum
@@ -55,6 +57,26 @@ def find_rule(name: str) -> type[SyncRule]:
     if name not in others:
         raise UnknownNameError("synchronisation rule", name, [*RULES, *sorted(others)])
     return _checked(others[name])
+
+
+@contextmanager
+def faults_of(rule: type[SyncRule]) -> Iterator[None]:
+    """Tell what fails in a third party's rule as theirs; in ours it is a bug.
+
+    Raises:
+        PlugInError: naming the rule.
+    """
+    try:
+        yield
+    except HeterpsError:
+        raise
+    except Exception as error:
+        if rule in RULES.values():
+            raise
+        raise PlugInError(
+            f"the synchronisation rule {rule.name!r} fails: {one_line(f'{type(error).__name__}: {error}')}; mend it, "
+            f"or take another"
+        ) from error
 
 
 def _checked(entry: EntryPoint) -> type[SyncRule]:

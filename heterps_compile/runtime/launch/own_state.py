@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.escape import printable
 from heterps_compile.runtime.sync.capabilities import capabilities_of
+from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import USUAL
+from heterps_compile.sync_rules.through_servers import Servers
+from heterps_compile.sync_rules.topk import TopK
 
 from .checkpoint_format import check_some, open_tensors, write_tensors
 from .checkpoint_state import RunState
@@ -133,10 +137,16 @@ def own_state_notes(found: Path, state: RunState, prepared: Prepared, *, resumes
         return notes
     if not resumes:
         return [f"{name} has a state of each rank (gradients not sent yet, or weights of its own), which is left"]
-    if [replicas for _, replicas in then] != [replicas for _, replicas in now]:
-        notes.append(
-            f"{name} is of {', '.join(str(replicas) for _, replicas in then)} replicas, the run has "
-            f"{', '.join(str(replicas) for _, replicas in now)}: gradients that were not sent yet are added up and "
-            f"divided evenly; replicas that stepped alone begin at their mean, with the first one's optimiser"
-        )
+    widths = [", ".join(str(replicas) for _, replicas in rules) for rules in (then, now)]
+    becomes = _becomes({text.partition("(")[0] for text, replicas in then if replicas > 1 and text != Adasum.name})
+    if widths[0] != widths[1] and becomes:
+        notes.append(f"{name} is of {widths[0]} replicas, the run has {widths[1]}: {becomes}")
     return notes
+
+
+def _becomes(rules: set[str]) -> str:
+    """Say what becomes of what ranks had of their own by the rules of these names; "" for nothing."""
+    found = ["gradients that were not sent yet are added up and divided evenly"] if TopK.name in rules else []
+    if rules - {TopK.name, USUAL.name, Servers.name}:
+        found.append("replicas that stepped alone begin at their mean, with the first one's optimiser")
+    return "; ".join(found)

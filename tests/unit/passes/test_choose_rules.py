@@ -1,15 +1,16 @@
 """Which stage has which rule: asked for, or the one with which the step is the shortest."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 from agreeing import BATCH, GRADIENT_BYTES, agreeing, pool
 
 import heterps_compile
-from heterps_compile.errors import InfeasibleError, InputError, PlanError, UnknownNameError
+from heterps_compile.errors import InfeasibleError, InputError, PlanError, PlugInError, UnknownNameError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.provenance import make_hashes
@@ -128,6 +129,23 @@ def test_a_rule_whose_memory_has_no_room_is_refused_and_not_chosen():
     ):
         agreeing(small, synchronisation="topk(density=0.01)")
     assert rule(agreeing(small, synchronisation="auto", allow="bounded")) == "local(steps=4)"
+
+
+@dataclass(frozen=True)
+class Failing(TopK):
+    """A third party's, which fails where it is asked what it moves."""
+
+    name = "failing"
+
+    def exchange(self, group):
+        raise ZeroDivisionError("no such group")
+
+
+def test_a_third_partys_rule_that_fails_is_told_as_theirs(monkeypatch):
+    entry = EntryPoint("failing", f"{__name__}:Failing", rules.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(rules, "entry_points", lambda *, group: [entry] if group == rules.ENTRY_POINT_GROUP else [])
+    with pytest.raises(PlugInError, match="rule 'failing' fails: ZeroDivisionError: no such group; mend it"):
+        agreeing(synchronisation="failing(density=0.1)")
 
 
 def test_servers_are_paid_and_their_old_name_goes_on_to_work():

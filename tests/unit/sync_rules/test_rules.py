@@ -242,6 +242,14 @@ class Half(SyncRule):
         return AllReduce().exchange(group)
 
 
+@dataclass(frozen=True)
+class Broken(Half):
+    """One that fails with its options."""
+
+    def __post_init__(self):
+        raise ValueError(f"part {self.part}\nis broken")
+
+
 class NoRule:
     name = "half"
 
@@ -255,6 +263,14 @@ def test_a_third_partys_rule_is_found_by_its_entry_point(monkeypatch):
     plug_in(monkeypatch, "Half")
     rule = parse_rule("half(part=0.25)")
     assert (type(rule).__name__, rule_text(rule)) == ("Half", "half(part=0.25)")
+
+
+def test_a_third_partys_rule_that_fails_is_told_as_theirs(monkeypatch):
+    plug_in(monkeypatch, "Broken")
+    with pytest.raises(
+        PlugInError, match=r"rule 'half' fails: ValueError: part 0\.5 is broken; mend"
+    ):
+        parse_rule("half")
 
 
 def test_a_third_partys_rule_that_is_none_is_told_as_theirs(monkeypatch):

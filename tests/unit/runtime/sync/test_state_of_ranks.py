@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,11 @@ def test_what_does_not_just_go_on_is_told():
     (other,) = own_state_notes(found, state, prepared(2, "all-reduce"), resumes=True)
     assert other == f"replicas agreed by {TOPK} in step-000002, and the run goes on with all-reduce"
     (wider,) = own_state_notes(found, state, prepared(3, TOPK), resumes=True)
-    assert wider.startswith("step-000002 is of 2 replicas, the run has 3: gradients that were not sent yet are added")
+    was = "step-000002 is of 2 replicas, the run has 3"
+    assert wider == f"{was}: gradients that were not sent yet are added up and divided evenly"
+    local = replace(state, sync=(("local(steps=2)", 2),))
+    (wider,) = own_state_notes(found, local, prepared(3, "local(steps=2)"), resumes=True)
+    assert wider == f"{was}: replicas that stepped alone begin at their mean, with the first one's optimiser"
     (left,) = own_state_notes(found, state, prepared(2, TOPK), resumes=False)
     assert left == "step-000002 has a state of each rank (gradients not sent yet, or weights of its own), which is left"
     earlier = RunState(2, 8, 4, 0, "m", "p", (0,))
