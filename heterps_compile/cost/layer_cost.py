@@ -27,12 +27,13 @@ class KindWork:
 
     Attributes:
         kind: One of :data:`~heterps_compile.ir.graph.WORK_KINDS`.
-        operations: Kernels; of a concatenation one for every part.
-        flops: Floating-point operations; of what draws random numbers their count.
+        operations: Kernels; of a concatenation one for every part. Views start none, and are called all the same.
+        flops: Floating-point operations; of what draws random numbers their count, of look-ups that of rows.
         moved_bytes: What they read and make that grows with the batch; of an embedding the rows too; of an attention
             its weights, of which exponentials are taken wherever they are kept.
         parameter_bytes: Weights that they read whatever the batch.
         table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch.
+        has_backward: Whether training has a backward of it: what is made of ids and constants alone has none.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class KindWork:
     moved_bytes: int
     parameter_bytes: int
     table_bytes: int = 0
+    has_backward: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class LayerCost:
 
 _STAYS_IN_CACHE = frozenset({OpKind.ELEMENTWISE, OpKind.VIEW, OpKind.SHAPE, OpKind.CONSTANT})
 _STARTS_NO_KERNEL = frozenset({OpKind.VIEW, OpKind.SHAPE})
+_TAKES_APART = frozenset({"_operator.getitem"})  # the results of a node; nothing is called
 _READS_AS_MUCH_AS_IT_MAKES = frozenset({OpKind.EMBEDDING, OpKind.MOVE, OpKind.CONSTANT})
 
 
@@ -102,14 +105,29 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
             leaving[edge.producer] += edge.size_bytes
         for reader in edge.consumers:
             entering[reader] += edge.size_bytes
-    crossing = {edge.value for edge in layer_graph.edges}
+    crossing, trained = {edge.value for edge in layer_graph.edges}, _of_weights(layer_graph.graph)
     return tuple(
-        _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing)
+        _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing, trained)
         for i, layer in enumerate(layer_graph.layers)
     )
 
 
-def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]) -> LayerCost:
+def _of_weights(graph: Graph) -> set[str]:
+    """Return the values that a gradient goes through: made of weights, and neither integers nor truths."""
+    found = {name for name, parameter in graph.parameters.items() if parameter.kind == "weight"}
+    for node in graph.nodes:
+        if any(name in found for name in node.inputs):
+            found.update(name for name in node.outputs if not _is_whole(graph, name))
+    return found
+
+
+def _is_whole(graph: Graph, name: str) -> bool:
+    return name in graph.values and graph.values[name].dtype.startswith(("int", "uint", "bool"))
+
+
+def _layer_cost(  # noqa: PLR0917 - a layer, what crosses its ends, and two sets of values
+    graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str], trained: set[str]
+) -> LayerCost:
     flops = operations = intermediate_bytes = inside_bytes = 0
     gathered: dict[str, int] = {}
     copied: dict[str, int] = {}
@@ -140,23 +158,42 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
         operations=operations,
         inside_bytes=inside_bytes,
         copied_bytes=sum(copied.values()),
-        by_kind=_work_by_kind(graph, layer),
+        by_kind=_work_by_kind(graph, layer, trained),
         fixed_bytes=sum(size for name, size in sizes.items() if name not in gathered) + copies_bytes,
     )
 
 
-def _work_by_kind(graph: Graph, layer: Layer) -> tuple[KindWork, ...]:
-    """Return the work of the nodes that start kernels, by kind in the order of their first nodes."""
-    found: dict[str, tuple[int, ...]] = {}
+def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWork, ...]:
+    """Return the work of the nodes, by kind in the order of their first ones.
+
+    A view moves nothing, but an eager runtime calls it as it calls a kernel; what takes a result apart is no call. Ids
+    that are a part of others, such as a column of them, do not lie side by side: a look-up copies them first.
+    """
+    found: dict[tuple[str, bool], tuple[int, ...]] = {}
+
+    def add(kind: str, work: tuple[int, ...], *, has_backward: bool) -> None:
+        before = found.get((kind, has_backward), (0,) * len(work))
+        found[kind, has_backward] = tuple(map(sum, zip(before, work, strict=True)))
+
+    makers = {name: node for node in (graph.nodes[i] for i in layer.nodes) for name in node.outputs}
     for i in layer.nodes:
         node = graph.nodes[i]
+        has_backward = any(name in trained for name in node.outputs)
+        if node.kind is OpKind.VIEW and node.op not in _TAKES_APART:
+            add(str(OpKind.VIEW), (1, 0, 0, 0, 0), has_backward=has_backward)
         if node.kind in _STARTS_NO_KERNEL:
             continue
+        if node.kind is OpKind.EMBEDDING:
+            copied = sum(graph.size_bytes(name) for name in node.inputs if _is_strided(graph, makers.get(name)))
+            if copied:
+                add(str(OpKind.MOVE), (1, 0, 2 * copied, 0, 0), has_backward=False)
         made = sum(graph.size_bytes(out) for out in node.outputs)
         held = sum(graph.parameters[name].size_bytes for name in set(node.inputs) if name in graph.parameters)
         if node.kind in _READS_AS_MUCH_AS_IT_MAKES:
             parts = _parts(graph, node) if node.kind is OpKind.MOVE else 1
-            work = (parts, node.flops, 2 * made, 0, held if node.kind is OpKind.EMBEDDING else 0)
+            work = (parts, node.flops, 2 * made, 0, 0)
+            if node.kind is OpKind.EMBEDDING:
+                work = (1, _rows(graph, node), 2 * made, 0, held)
         else:
             read = sum(graph.size_bytes(name) for name in set(node.inputs) if name not in graph.parameters)
             inside = _attention_bytes(graph, node) if node.kind is OpKind.ATTENTION else 0
@@ -166,8 +203,21 @@ def _work_by_kind(graph: Graph, layer: Layer) -> tuple[KindWork, ...]:
             kind = DROPPING_ATTENTION
         elif node.draws and node.kind in (OpKind.ELEMENTWISE, OpKind.CONSTANT):
             kind, work = DROPOUT, (1, sum(map(graph.numel, _tensors(graph, node.outputs))), *work[2:])
-        found[kind] = tuple(map(sum, zip(found.get(kind, (0,) * len(work)), work, strict=True)))
-    return tuple(KindWork(kind, *work) for kind, work in found.items())
+        add(kind, work, has_backward=has_backward)
+    return tuple(KindWork(kind, *work, has_backward=has_backward) for (kind, has_backward), work in found.items())
+
+
+def _rows(graph: Graph, node: Node) -> int:
+    """Return how many rows of tables a node looks up."""
+    return sum(graph.numel(name) for name in _tensors(graph, node.inputs) if _is_whole(graph, name))
+
+
+def _is_strided(graph: Graph, maker: Node | None) -> bool:
+    """Whether a value is a part of another one that does not lie there in one piece: its columns, not its rows."""
+    if maker is None or maker.kind is not OpKind.VIEW or not maker.inputs or maker.inputs[0] not in graph.values:
+        return False
+    made, of = graph.shape(maker.outputs[0]), graph.shape(maker.inputs[0])
+    return 0 < prod(made) < prod(of) and (len(made) < 1 or tuple(made[-(len(of) - 1) :]) != tuple(of[1:]))
 
 
 def _tensors(graph: Graph, names: Iterable[str]) -> list[str]:

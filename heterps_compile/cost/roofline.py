@@ -13,10 +13,11 @@ Where a type has measured rates of a kind of work
 
     time = operations * start + FLOPs / rate + bytes / memory rate
 
-of which starts and weights are all there too; in inference the sum of a kind is multiplied by a factor of its own, as a
-forward then keeps nothing for a backward. Training runs the layer forward
-once and backward at twice the forward's work, the usual count for layers whose inputs and weights both need gradients;
-measured rates have a factor of their own.
+Views are a kind too, of starts alone: an eager runtime calls them as it calls kernels, and to take a column of ids
+costs as much as to look a few rows up. Starts and weights are all there in a part of a batch too; in inference the sum
+of a kind is multiplied by a factor of its own, as a forward then keeps nothing for a backward. Training runs the layer
+forward once and backward at twice the forward's work, the usual count for layers whose inputs and weights both need
+gradients; measured rates have a factor of their own, and what is made of ids or constants has no backward.
 
 Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
 """
@@ -24,6 +25,7 @@ Left out: caches, occupancy at small sizes, overlap between layers, and measured
 from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.ir.graph import OpKind
 
 from .layer_cost import LayerCost
 
@@ -81,6 +83,8 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
     forward_s, backward_s = 0.0, 0.0
     for work in cost.by_kind:
         rate = device.rates.get(work.kind)
+        if rate is None and work.kind == OpKind.VIEW:
+            continue  # a pool of before: its other kinds have the calls of views in their starts
         if rate is None:
             whole_bytes = work.moved_bytes + work.parameter_bytes
             plain = replace(
@@ -101,6 +105,6 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
             + moved_bytes / rate.bytes_per_s
         )
         forward_s += own_s if training else own_s * rate.inference
-        if training:
+        if training and work.has_backward:
             backward_s += own_s * rate.backward + work.table_bytes / rate.gradient_bytes_per_s
     return Phases(forward_s, backward_s, backward_s)

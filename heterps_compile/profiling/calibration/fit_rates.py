@@ -106,14 +106,11 @@ def _own_error(timed: Sequence[TimedWork], rates: Mapping[str, KindRate], kind: 
 def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     kinds = sorted({work.kind for each in timed for work in each.work})
     column = {kind: i for i, kind in enumerate(kinds)}
-    does = np.zeros((len(timed), len(kinds), _PARTS))
-    for row, each in enumerate(timed):
-        for work in each.work:
-            does[row, column[work.kind]] += (work.operations, work.flops, work.moved_bytes + work.parameter_bytes)
+    does = _does(timed, column, backward=False)
     forward_s = np.array([each.forward_s for each in timed])
     costs = _least_absolute(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
-    parts_s = (does * costs).sum(axis=2)
     trained = np.array([each.backward_s > 0 for each in timed])
+    parts_back_s = (_does(timed, column, backward=True) * costs).sum(axis=2)
     tables = np.zeros((len(timed), len(kinds)))
     for row, each in enumerate(timed):
         for work in each.work:
@@ -121,7 +118,7 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     backward = np.zeros((2, len(kinds)))
     if np.any(trained):
         backward_s = np.array([each.backward_s for each in timed])[trained]
-        makes = np.concatenate([parts_s, tables], axis=1)[trained]
+        makes = np.concatenate([parts_back_s, tables], axis=1)[trained]
         backward = _least_absolute(makes / backward_s[:, None]).reshape(2, -1)
     return {
         kind: KindRate(
@@ -135,6 +132,16 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
         )
         for i, kind in enumerate(kinds)
     }
+
+
+def _does(timed: Sequence[TimedWork], column: Mapping[str, int], *, backward: bool) -> Floats:
+    """Return [L, K, 3], the work of layers by kind and part; of what has a backward alone, where that is asked for."""
+    found = np.zeros((len(timed), len(column), _PARTS))
+    for row, each in enumerate(timed):
+        for work in each.work:
+            if work.has_backward or not backward:
+                found[row, column[work.kind]] += (work.operations, work.flops, work.moved_bytes + work.parameter_bytes)
+    return found
 
 
 def _rate(cost_s: float) -> float:

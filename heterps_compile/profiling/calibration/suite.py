@@ -118,7 +118,8 @@ class _Tables(nn.Module):
         return torch.cat(rows, -1) if self.together else rows
 
 
-_LARGE = ((8_000, 4), (200_000, 8), (60_000, 24), (30_000, 64), (8_000, 256))
+_LARGE = ((12_000, 4), (12_000, 8), (12_000, 24), (12_000, 64), (12_000, 256))
+"""As many rows each, as they share their ids: rows of all of a table are looked up, and are in no cache."""
 _SMALL = (
     (900, 8),
     (300, 4),
@@ -137,6 +138,30 @@ def _tables(sizes: Sequence[tuple[int, int]], columns: int) -> Callable[[], tupl
     def make() -> tuple[nn.Module, Inputs]:
         fewest = min(rows for rows, _ in sizes)
         return _Tables(sizes, together=sizes is _SMALL), {"ids": torch.randint(0, fewest, (2, columns))}
+
+    return make
+
+
+class _Columns(nn.Module):
+    """A table for every column of the ids, or for every few of them; their rows are put together."""
+
+    def __init__(self, sizes: Sequence[tuple[int, int]], columns: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for rows, width in sizes)
+        self.columns = columns
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.columns == 1:
+            return torch.cat([table(ids[:, at]) for at, table in enumerate(self.tables)], -1)
+        starts = range(0, self.columns * len(self.tables), self.columns)
+        parts = [ids[:, at : at + self.columns] for at in starts]
+        return torch.cat([table(part) for table, part in zip(self.tables, parts, strict=True)], -1)
+
+
+def _columns(columns: int) -> Callable[[], tuple[nn.Module, Inputs]]:
+    def make() -> tuple[nn.Module, Inputs]:
+        fewest = min(rows for rows, _ in _SMALL)
+        return _Columns(_SMALL, columns), {"ids": torch.randint(0, fewest, (2, columns * len(_SMALL)))}
 
     return make
 
@@ -198,6 +223,18 @@ def _numbers(x: Tensor) -> Tensor:
     return x + torch.where(seen, torch.zeros(x.shape[1:], device=x.device), torch.ones(x.shape[1:], device=x.device))
 
 
+def _turned(x: Tensor) -> Tensor:
+    """Look at numbers another way, and again, which moves none."""
+    return x.unsqueeze(1).transpose(1, 2).flatten(1, 2).unsqueeze(-1).squeeze(-1)
+
+
+def _counted(x: Tensor) -> Tensor:
+    """Add numbers that are made anew in every pass, one tensor after the other."""
+    width = x.shape[2]
+    x = x + torch.arange(width, device=x.device) + torch.zeros(width, device=x.device)
+    return x + torch.ones(width, device=x.device) + torch.arange(1, width + 1, device=x.device)
+
+
 _SMOOTH = (torch.sigmoid, torch.tanh, lambda x: x * 0.5 + 0.1, lambda x: x * x, nn.functional.gelu)
 _PLAIN = (torch.relu, lambda x: x + 1, torch.relu, lambda x: x * 2, lambda x: x + x)
 
@@ -217,6 +254,8 @@ SUITE: Mapping[str, Sample] = MappingProxyType(
         "tables, 20 ids": Sample(_tables(_LARGE, 20), (8, 96, 600)),
         "small tables, 1 id": Sample(_tables(_SMALL, 1), (4, 48, 900)),
         "small tables, 12 ids": Sample(_tables(_SMALL, 12), (2, 24, 200)),
+        "columns of ids": Sample(_columns(1), (4, 48, 900)),
+        "columns of 3 ids": Sample(_columns(3), (4, 60, 600)),
         "elementwise, narrow": Sample(_chain((300,), *_SMOOTH), (1, 30, 900)),
         "elementwise, wide": Sample(_chain((40, 500), *_SMOOTH), (1, 8, 40)),
         "relus": Sample(_chain((40, 500), *_PLAIN), (1, 8, 40)),
@@ -224,6 +263,8 @@ SUITE: Mapping[str, Sample] = MappingProxyType(
         "dropouts, narrow": Sample(_chain((300,), _drop, torch.relu, _drop), (1, 30, 300)),
         "dropouts, wide": Sample(_chain((40, 200), _drop, torch.relu, _drop), (1, 8, 40)),
         "numbers": Sample(_chain((40, 60), _numbers, _numbers), (1, 20)),
+        "constants": Sample(_chain((40, 60), _counted, _counted, _counted), (1, 20)),
+        "views": Sample(_chain((40, 60), _turned, _turned, _turned), (1, 8, 60)),
         "norms, narrow": Sample(_norms(64), (2, 60, 900)),
         "norms, wide": Sample(_norms(1500), (2, 60, 400)),
         "softmaxes": Sample(_chain((6, 30, 30), lambda x: x.softmax(-1), lambda x: x.softmax(1)), (1, 8, 60)),

@@ -51,6 +51,22 @@ def test_the_gradient_of_a_table_is_made_whole():
     assert layer_phases(work, device, "float32", training=False).backward_s == 0
 
 
+def test_what_has_no_backward_takes_none():
+    device = replace(CORE, rates=MappingProxyType({"gemm": GEMM}))
+    work = replace(COST, by_kind=(replace(WORK[0], has_backward=False),))
+    assert layer_phases(work, device, "float32", training=True).backward_s == 0
+
+
+def test_views_take_their_start_where_a_pool_has_it_and_nothing_where_it_was_made_before():
+    view = KindWork("view", 3, 0, 0, 0)
+    pool = {"gemm": GEMM, "view": KindRate(2e-6, float("inf"), float("inf"), 1.0, 0.1)}
+    with_views, before = (replace(CORE, rates=MappingProxyType(rates)) for rates in (pool, {"gemm": GEMM}))
+    work = replace(COST, by_kind=(WORK[0], view))
+    plain_s = layer_phases(replace(COST, by_kind=WORK[:1]), before, "float32", training=False).forward_s
+    assert layer_phases(work, with_views, "float32", training=False).forward_s == pytest.approx(plain_s + 6e-6)
+    assert layer_phases(work, before, "float32", training=False).forward_s == pytest.approx(plain_s)
+
+
 def test_another_dtype_is_as_much_faster_as_its_peak():
     device = replace(CORE, rates=MappingProxyType({"gemm": GEMM}), peak_flops={"float32": 1e9, "bfloat16": 4e9})
     work = replace(COST, by_kind=WORK[:1])

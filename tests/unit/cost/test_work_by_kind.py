@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from sketch import sketch
 from torch import nn
@@ -28,13 +29,13 @@ def work(graph: Graph) -> dict[str, KindWork]:
 
 
 def test_an_attention_takes_exponentials_of_its_weights():
-    assert work(ATTENTION)["attention"] == KindWork("attention", 1, 3360, READ_AND_MADE + WEIGHTS, 0)
+    assert work(ATTENTION)["attention"] == KindWork("attention", 1, 3360, READ_AND_MADE + WEIGHTS, 0, 0, False)
 
 
 def test_what_draws_is_a_kind_of_its_own():
     drawing = replace(ATTENTION, nodes=tuple(replace(node, draws=True) for node in ATTENTION.nodes))
     assert work(drawing).keys() == {DROPPING_ATTENTION, DROPOUT}
-    assert work(drawing)[DROPOUT] == KindWork(DROPOUT, 1, 120, 960, 0)
+    assert work(drawing)[DROPOUT] == KindWork(DROPOUT, 1, 120, 960, 0, 0, False)
 
 
 def test_a_concatenation_starts_a_copy_for_each_part_and_none_for_indices():
@@ -55,6 +56,41 @@ def test_a_concatenation_starts_a_copy_for_each_part_and_none_for_indices():
     """)
     ids = {**picks.values, "x": replace(picks.values["x"], dtype="int64")}
     assert work(replace(picks, values=ids))["move"].operations == 1
+
+
+class Columns(nn.Module):
+    """Looks up a column of ids, or the first half of them, and multiplies what it finds with a row of positions."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.table, self.of = nn.Embedding(50, 8), of
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        ids = ids[:, 1] if self.of == "column" else ids[:2] if self.of == "rows" else ids.reshape(-1)
+        return self.table(ids) * torch.arange(8)
+
+
+def by_kind(of: str) -> list[KindWork]:
+    inputs = {"ids": torch.zeros(4, 3, dtype=torch.int64)}
+    graph = import_torch(Columns(of), (), inputs, batch=None, shapes={}, dynamic_shapes=None)
+    return [each for cost in layer_costs(group_nodes(graph)) for each in cost.by_kind]
+
+
+def test_a_column_of_ids_is_taken_and_copied_before_its_rows_are_looked_up():
+    found = by_kind("column")
+    assert KindWork("view", 1, 0, 0, 0, 0, False) in found
+    assert KindWork("move", 1, 0, 2 * 4 * 8, 0, 0, False) in found  # four ids of eight bytes, read and written
+    assert KindWork("embedding", 1, 4, 2 * 4 * 8 * 4, 0, 50 * 8 * 4) in found
+
+
+@pytest.mark.parametrize("of", ["rows", "all"])
+def test_ids_that_lie_side_by_side_are_not_copied(of: str) -> None:
+    assert "move" not in {each.kind for each in by_kind(of)}
+
+
+def test_what_is_made_of_ids_and_constants_has_no_backward():
+    backward = {each.kind: each.has_backward for each in by_kind("column")}
+    assert backward == {"view": False, "move": False, "embedding": True, "constant": False, "elementwise": True}
 
 
 class Dropping(nn.Module):

@@ -45,6 +45,18 @@ def test_a_law_without_noise_is_found_again():
     assert found["gemm"].error == pytest.approx(0, abs=1e-3)
 
 
+def test_work_without_a_backward_does_not_bend_the_factor_of_its_kind():
+    timed = layers()
+    extra = KindWork("elementwise", 2, 0, 4000, 0, has_backward=False)
+    for place, each in enumerate(timed):
+        if place % 3 == 0:
+            forward_s = each.forward_s + forward_time_s(LAW, [extra])
+            timed[place] = replace(each, work=(*each.work, extra), forward_s=forward_s)
+    found = fit_rates(timed)
+    assert found["elementwise"].backward == pytest.approx(LAW["elementwise"].backward, rel=1e-3)
+    assert found["elementwise"].start_s == pytest.approx(LAW["elementwise"].start_s, rel=1e-3)
+
+
 def test_a_few_layers_that_a_cache_helps_bend_nothing():
     timed = layers()
     timed[::10] = [replace(each, forward_s=each.forward_s / 3) for each in timed[::10]]
