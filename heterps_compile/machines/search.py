@@ -4,7 +4,7 @@ Every set has a bound on its step that costs nothing, and with it bounds on time
 
 1. on the sets of one kind that no other of them beats by its likely time and money, which make the front;
 2. on those that are likely to be the best, until none is likely to be better than what was found;
-3. on the sets of one and of two kinds whose bounds may still beat that, the best bound first.
+3. on the sets of one kind whose bounds may still beat that, and then on those of two as well, the best bound first.
 
 The third ends where no bound that is left is below the best value found. It ends sooner where the effort is spent. The
 least bound of all sets, those that were searched too, as a quick search proves nothing, says how much better a set may
@@ -266,9 +266,20 @@ def _search_likely(found: _Found, singles: Sequence[Candidate], goal: Goal, effo
 def _search_by_bound(
     found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: SearchEffort, most: int
 ) -> dict[int, float]:
-    """Search for the plans of sets in the order of their bounds; return the least bound of sets by number of kinds."""
+    """Search for the plans of sets in the order of their bounds; return the least bound of sets by number of kinds.
+
+    The bounds of pairs are the looser ones: half of the effort is for sets of one kind, which go first.
+    """
     order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
-    left, ruled_out = effort.bound, effort.ruled_out
+    alone = [each for each in order if len(candidates[each[-1]].machines.parts) == 1]
+    left = effort.bound // 2
+    for value, _, number in alone:
+        if not left or value >= found.best * (1 - _GAP):
+            break
+        if not found.is_known(candidates[number]):
+            left -= 1
+            _search_all(found, [candidates[number]], most)
+    left, ruled_out = left + effort.bound - effort.bound // 2, effort.ruled_out
     for value, _, number in order:
         if not left or value >= found.best * (1 - _GAP):
             break

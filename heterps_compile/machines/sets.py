@@ -74,7 +74,8 @@ class Candidate:
         machines: The set.
         batch: Samples in a step.
         least_s: A lower bound on its step.
-        likely_s: What its step is likely to be.
+        likely_s: What its step is likely to be: of one kind the geometric mean of the bound and of what replicas of the
+            whole model take, of two kinds the bound.
     """
 
     machines: MachineSet
@@ -125,7 +126,8 @@ def sets_of_one_kind(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> lis
             least_s = times.least_s(kind.device, units, batch)
             if not np.isfinite(least_s[0]):
                 continue
-            likely_s = times.likely_s(kind.device, units, batch)
+            # pipelines and overlap avoid some of the all-reduce that replicas of the whole model wait for
+            likely_s = np.sqrt(least_s * times.likely_s(kind.device, units, batch))
             found += [
                 Candidate(MachineSet(((kind.rental, int(count)),), times.learned), batch, float(least), float(likely))
                 for count, least, likely in zip(counts, least_s, likely_s, strict=True)
