@@ -59,7 +59,7 @@ START = {
     ADVISE.name: ["advise", "m.onnx", "--gpu=v100", "--speed-up=2", *MODEL],
     CALIBRATE.name: ["calibrate", "--no-replicas", "--no-link"],
     MACHINES.name: ["machines", "m.onnx", "--samples=1e6", "--deadline=2h", "--gpu=a100", "--max-machines=1", *MODEL],
-    TUNE.name: ["tune", "space.toml", "--model=m.onnx", "--train=none.py", "--metric=loss", "--trials=2", "-o", "search"],
+    TUNE.name: ["tune", "space.toml", "--model=m.onnx", "--train=none.py", "--metric=loss", "-o", "search"],
     PROFILE.name: ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link"],
 }
 OF_A_WORKLOAD = {"accelerators": "graph.txt", "cpus": "chain.json"}
