@@ -215,7 +215,7 @@ def adsaga() -> Iterator[Line]:
         saga = AsyncSaga(problem.terms(), problem.start(), workers=workers, step=0.25)
         steps = (done for done, weights in enumerate(saga.run(25_000), 1) if problem.error(weights) < 1e-8)
         found[workers] = next(steps, math.inf)
-        why = f"asked for; one draw, 10 %. n ln 1e8 = {512 * math.log(1e8):,.0f}, 1.37 times for 64"
+        why = f"wanted; one draw, 10 %. n ln 1e8 = {512 * math.log(1e8):,.0f}, 1.37 times for 64"
         what = f"iterations to 1e-8, {workers} workers"
         yield Line.near("adsaga", what, published, found[workers], 0.1 * published, why)
     theory = (512 + 8 * 28.6) / (512 + 28.6)

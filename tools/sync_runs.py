@@ -262,15 +262,15 @@ def click_lines(task: Task, ended: Sequence[Ended]) -> Iterator[Line]:
     dense = by_rule[AllReduce()]
     worse, lost = (by_rule[TopK(0.01, feedback=feedback)] / dense - 1 for feedback in (True, False))
     yield Line(
-        "topk", "clicks, 1 %, feedback: loss over dense", "<= +1 %", f"{100 * worse:+.2f} %", worse <= 0.01, "asked for"
+        "topk", "clicks, 1 %, feedback: loss over dense", "<= +1 %", f"{100 * worse:+.2f} %", worse <= 0.01, "wanted"
     )
     holds = lost > max(5 * worse, 0.02)
-    why = "loses: clearly worse, asked for"
+    why = "loses: clearly worse, wanted"
     yield Line("topk", "the same without feedback", "> +2 %", f"{100 * lost:+.2f} %", holds, why)
     for rule in (Shadow(8, "average"), Shadow(8, "easgd"), Shadow(8, "bmuf")):
         beside = by_rule[rule] / train(task, rule, delay_steps=0).loss - 1
         what = f"clicks: loss of {rule.rule}, every 8, over the same in the foreground"
-        yield Line("shadow", what, "<= +1 %", f"{100 * beside:+.2f} %", beside <= 0.01, "asked for")
+        yield Line("shadow", what, "<= +1 %", f"{100 * beside:+.2f} %", beside <= 0.01, "wanted")
 
 
 def auc(scores: Tensor, labels: Tensor) -> float:
@@ -318,4 +318,4 @@ def block_cycle(share: float) -> Iterator[Line]:
     for name in ("mm", "mc"):
         what = f"clicks of {blocks} blocks: AUC of {name} over the last averaged model"
         measured = f"{areas[name]:.4f} over {areas['average']:.4f}"
-        yield Line("local", what, "higher", measured, areas[name] > areas["average"], "asked for of mm")
+        yield Line("local", what, "higher", measured, areas[name] > areas["average"], "wanted of mm")
