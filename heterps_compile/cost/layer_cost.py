@@ -9,7 +9,7 @@ Left out: caches, padding to tile sizes, the order in which a kernel walks its o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
@@ -204,7 +204,9 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
         elif node.draws and node.kind in (OpKind.ELEMENTWISE, OpKind.CONSTANT):
             kind, work = DROPOUT, (1, sum(map(graph.numel, _tensors(graph, node.outputs))), *work[2:])
         add(kind, work, has_backward=has_backward)
-    return tuple(KindWork(kind, *work, has_backward=has_backward) for (kind, has_backward), work in found.items())
+    return tuple(
+        replace(KindWork(kind, *work), has_backward=has_backward) for (kind, has_backward), work in found.items()
+    )
 
 
 def _rows(graph: Graph, node: Node) -> int:
