@@ -9,7 +9,7 @@ Left out: caches, padding to tile sizes, the order in which a kernel walks its o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
@@ -42,7 +42,7 @@ class KindWork:
     moved_bytes: int
     parameter_bytes: int
     table_bytes: int = 0
-    has_backward: bool = True
+    has_backward: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +204,7 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
         elif node.draws and node.kind in (OpKind.ELEMENTWISE, OpKind.CONSTANT):
             kind, work = DROPOUT, (1, sum(map(graph.numel, _tensors(graph, node.outputs))), *work[2:])
         add(kind, work, has_backward=has_backward)
-    return tuple(
-        replace(KindWork(kind, *work), has_backward=has_backward) for (kind, has_backward), work in found.items()
-    )
+    return tuple(KindWork(kind, *work, has_backward=has_backward) for (kind, has_backward), work in found.items())
 
 
 def _rows(graph: Graph, node: Node) -> int:
