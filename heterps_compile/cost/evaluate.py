@@ -15,8 +15,9 @@ from .chosen_units import BUDGET_TOLERANCE, chosen_units, fewest_units
 from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Bools, Floats, Ints, Placement, Problem
+from .row_sums import RowSums
 from .segments import FlatStages, flatten_stages
-from .served_rows import RowSums, ServedRows
+from .served_rows import ServedRows
 from .table_servers import ServedRange, extended, extended_types, fixed_range, served_ranges, servers_at, work_s
 from .whole_machines import idle_price_per_hour, paid_per_hour, units_by_type
 

@@ -9,7 +9,7 @@ Left out: caches, padding to tile sizes, the order in which a kernel walks its o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
@@ -42,7 +42,7 @@ class KindWork:
     moved_bytes: int
     parameter_bytes: int
     table_bytes: int = 0
-    has_backward: bool = True
+    has_backward: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

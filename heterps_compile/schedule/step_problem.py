@@ -26,8 +26,9 @@ from heterps_compile.cost.pose import network_of
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import StageWork
 from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.cost.row_sums import RowSums
 from heterps_compile.cost.segments import FlatStages, flatten_stages
-from heterps_compile.cost.served_rows import RowSums, pull_s
+from heterps_compile.cost.served_rows import pull_s
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
-from heterps_compile.cost.served_rows import RowSums
+from heterps_compile.cost.row_sums import RowSums
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.schedule.step_problem import MicroBatches, StageWorks, StepProblem
 

@@ -8,7 +8,8 @@ from small_problems import plain_problem, with_rows
 
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import Placement
-from heterps_compile.cost.served_rows import RowSums, ServedRows
+from heterps_compile.cost.row_sums import RowSums
+from heterps_compile.cost.served_rows import ServedRows
 
 THREE_LAYERS = replace(
     plain_problem([[1.0, 2.0]] * 3, [1.0, 2.0]), max_units=np.array([4, 4]), data_parallel=np.array([0.5, 1.0])

@@ -29,13 +29,15 @@ def work(graph: Graph) -> dict[str, KindWork]:
 
 
 def test_an_attention_takes_exponentials_of_its_weights():
-    assert work(ATTENTION)["attention"] == KindWork("attention", 1, 3360, READ_AND_MADE + WEIGHTS, 0, 0, False)
+    assert work(ATTENTION)["attention"] == KindWork(
+        "attention", 1, 3360, READ_AND_MADE + WEIGHTS, 0, has_backward=False
+    )
 
 
 def test_what_draws_is_a_kind_of_its_own():
     drawing = replace(ATTENTION, nodes=tuple(replace(node, draws=True) for node in ATTENTION.nodes))
     assert work(drawing).keys() == {DROPPING_ATTENTION, DROPOUT}
-    assert work(drawing)[DROPOUT] == KindWork(DROPOUT, 1, 120, 960, 0, 0, False)
+    assert work(drawing)[DROPOUT] == KindWork(DROPOUT, 1, 120, 960, 0, has_backward=False)
 
 
 def test_a_concatenation_starts_a_copy_for_each_part_and_none_for_indices():
@@ -78,8 +80,10 @@ def by_kind(of: str) -> list[KindWork]:
 
 def test_a_column_of_ids_is_taken_and_copied_before_its_rows_are_looked_up():
     found = by_kind("column")
-    assert KindWork("view", 1, 0, 0, 0, 0, False) in found
-    assert KindWork("move", 1, 0, 2 * 4 * 8, 0, 0, False) in found  # four ids of eight bytes, read and written
+    assert KindWork("view", 1, 0, 0, 0, has_backward=False) in found
+    assert (
+        KindWork("move", 1, 0, 2 * 4 * 8, 0, has_backward=False) in found
+    )  # four ids of eight bytes, read and written
     assert KindWork("embedding", 1, 4, 2 * 4 * 8 * 4, 0, 50 * 8 * 4) in found
 
 
