@@ -267,9 +267,7 @@ def test_a_third_partys_rule_is_found_by_its_entry_point(monkeypatch):
 
 def test_a_third_partys_rule_that_fails_is_told_as_theirs(monkeypatch):
     plug_in(monkeypatch, "Broken")
-    with pytest.raises(
-        PlugInError, match=r"rule 'half' fails: ValueError: part 0\.5 is broken; mend"
-    ):
+    with pytest.raises(PlugInError, match=r"rule 'half' fails: ValueError: part 0\.5 is broken; mend"):
         parse_rule("half")
 
 
