@@ -10,7 +10,7 @@ prior of both (Gelman et al., Bayesian Data Analysis, 3.3)::
     late  = exp(t s sqrt(1 + 1 / (1 + n))) - 1     nine of ten runs are at most that much later; t: the 90 % quantile
                                                    of Student's law with 4 + n degrees of freedom
 
-``s_0`` is such that without any measurement ``late`` is the 12.8 % that everything else is held to. Few measurements
+The s_0 is such that without any measurement ``late`` is the 12.8 % that everything else is held to. Few measurements
 far from 1 therefore widen it, and many that agree narrow it.
 
 A factor is of whole steps: all that a unit does takes so much longer, what it sends included, so that a step on
