@@ -29,7 +29,7 @@ from heterps_compile.profiling.profile_model import Settings, profile_model
 _BATCHES = (2, 16)
 
 MODELS = ("ctrdnn", "matchnet", "mlp", "resnet", "bert", "gpt2", "mobile", "tagger", "mixer", "dense")
-LOOKED_AT = ("ctrdnn", "resnet", "bert", "mobile", "tagger")
+LOOKED_AT = ("ctrdnn", "resnet", "bert", "mobile", "tagger", "gpt2", "matchnet")
 """Of these, whose errors were looked at while the law of ``calibrate`` and its suite were made; the others judge."""
 
 
