@@ -141,7 +141,7 @@ def compile(  # noqa: A001 - the product's verb
             the HeterPS paper at the floor, ``"closed-form"`` or ``"newton"``.
         synchronisation: How replicas agree: ``"all-reduce"``, rules by stage
             (``"embedding=servers, *=topk(density=0.01)"``) or ``"auto"``.
-        allow: What ``"auto"`` may choose: ``"exact"``, ``"bounded"``, ``"any"``.
+        allow: Up to which class ``"auto"`` goes: exact, bounded or any.
         tables: Where embedding tables lie: on parameter servers if no unit
             holds them (``"auto"``), in their stages (``"held"``), on servers
             (``"served"``), or wherever the plan is the best (``"cheapest"``).

@@ -61,7 +61,8 @@ def machines(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile machines m.onnx --samples 2e9 --budget "300 USD"
       heterps-compile machines m.onnx --samples 2e9 --deadline 24h --gpu v100,a100
       heterps-compile machines m.onnx --samples 2e9 --deadline 2d --spot -o out
-      heterps-compile machines m.onnx --samples 2e9 --deadline 9h --resume ckpt --plan out --lost 1
+      heterps-compile machines m.onnx --samples 2e9 --deadline 9h --resume ckpt \\
+          --plan out --lost 1
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, MACHINES, ONNX) as asked:
         _machines(model, asked)

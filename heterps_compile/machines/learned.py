@@ -5,12 +5,12 @@ prior of both (Gelman et al., Bayesian Data Analysis, 3.3)::
 
     x_i   of n measurements, their mean x, squares S = sum of (x_i - x)^2
     m     = n x / (1 + n)                          the factor is exp(m): one more measurement had said 1
-    s^2   = (4 s_0^2 + S + x^2 n / (1 + n)) / (4 + n)
+    s^2   = (4 a^2 + S + x^2 n / (1 + n)) / (4 + n)
     error = exp(s / sqrt(1 + n)) - 1               one standard deviation of the factor
     late  = exp(t s sqrt(1 + 1 / (1 + n))) - 1     nine of ten runs are at most that much later; t: the 90 % quantile
                                                    of Student's law with 4 + n degrees of freedom
 
-The s_0 is such that without any measurement ``late`` is the 12.8 % that everything else is held to. Few measurements
+The a is such that without any measurement ``late`` is the 12.8 % that everything else is held to. Few measurements
 far from 1 therefore widen it, and many that agree narrow it.
 
 A factor is of whole steps: all that a unit does takes so much longer, what it sends included, so that a step on

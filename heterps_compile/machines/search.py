@@ -39,7 +39,7 @@ class SearchEffort:
         front: Of those that are likely to be on the front.
         likely: Of those that are likely to be better than the best found.
         bound: Of those whose bounds may be.
-        ruled_out: Of two kinds, of which it may be proven instead that no plan is better.
+        ruled_out: Of two kinds, of which it may be proven instead that none of their plans wins.
     """
 
     front: int = 24

@@ -16,8 +16,8 @@ PRINTED = {
         r"^the stages of the folder differ from the model by at most (0|\de-0[6-9])$",
     ],
     "library_author": [
-        r"^\[-{10}\] reading$",
-        r"^\[#{10}\] done$",
+        r"^\[-{11}\] reading$",
+        r"^\[#{11}\] done$",
         r"^{'stages': {0: '1 x cpu-core'}, 'price_per_hour': [\d.]+, 'notes': \(\)}$",
         r"^a throughput of .* cannot be reached: .*; the best reachable throughput is ",
         r"^cancelled; nothing was written$",

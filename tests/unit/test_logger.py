@@ -22,6 +22,7 @@ SPEAK = {
     "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
     "runtime.launch.watch": "a rank that ends at once, with its fault",
     "runtime.launch.worker": "the screen of a run under torchrun, and the fault of a rank",
+    "tuning.trial_run": "a trial's output.txt, which is all that its process prints to",
 }
 """Modules that write to a standard file though they are no command, and what."""
 
@@ -61,7 +62,7 @@ def test_what_was_compiled_written_and_loaded_is_logged(tmp_path, caplog, capsys
     shown = str(out).replace("\x1b", "\\x1b")
     assert told[1:] == [f"wrote {shown}", f"loading {shown}, stages: 1"]
     steps = [record.getMessage() for record in ours if record.levelno == logging.DEBUG]
-    assert (steps[0], steps[-1]) == ("step 0 of 10: reading", "step 10 of 10: done")
+    assert (steps[0], steps[-1]) == ("step 0 of 11: reading", "step 11 of 11: done")
     assert capsys.readouterr() == ("", "")
 
 
