@@ -13,8 +13,9 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.sync_rules.rule import SyncRule
 
-from .contract import RESIDUAL, Flat
+from .contract import RESIDUAL, Flat, Rule, Shared
 
 
 class Residuals:
@@ -92,3 +93,32 @@ class Residuals:
         """Take them back before the first step."""
         kinds = ((key.partition(":"), tensor) for key, tensor in state.items())
         self._known = {name: tensor for (kind, _, name), tensor in kinds if kind == RESIDUAL}
+
+
+class AddsResiduals(Rule):
+    """A rule that adds what was not sent before, be it by itself or by the rule before a checkpoint, to its gradients.
+
+    Attributes:
+        residuals: What was not sent.
+    """
+
+    def __init__(self, shared: Shared, asked: SyncRule) -> None:
+        """Begin without any."""
+        super().__init__(shared, asked)
+        self.residuals = Residuals(may_skip=shared.is_scaled)
+
+    def prepare(self, flats: Sequence[Flat]) -> None:
+        """Lay out what was not sent."""
+        self.residuals.prepare(flats)
+
+    def after_step(self, step: int, *, is_skipped: bool) -> None:
+        """Have what is kept count, or what was before a step that was skipped."""
+        self.residuals.settle(is_skipped=is_skipped)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what has not been sent yet."""
+        return self.residuals.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take what had not been sent; what is not kept again is added in the next step."""
+        self.residuals.load(state)

@@ -15,7 +15,7 @@ shown, a step in float16 is skipped on all, and what was kept stays.
 Left out: sparse gradients, which are summed whole; how many entries a density is (``sync_rules/topk.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -26,14 +26,14 @@ from heterps_compile.sync_rules.rule import SyncRule
 
 from .algorithms.top_k import Selection, select_exact, select_threshold
 from .capabilities import TOPK, Capabilities
-from .contract import Flat, Rule, Shared, Work
-from .residuals import Residuals
+from .contract import Flat, Shared, Work
+from .residuals import AddsResiduals
 
 SELECTIONS = {"exact": select_exact, "threshold": select_threshold}
 _LONGEST = 2**31 - 1
 
 
-class TopK(Rule):
+class TopK(AddsResiduals):
     """Sums the largest entries of every rank's gradients."""
 
     can: ClassVar[Capabilities] = TOPK
@@ -42,26 +42,21 @@ class TopK(Rule):
         assert isinstance(asked, rule.TopK)  # noqa: S101 - of that name
         super().__init__(shared, asked)
         self._asked, self._select = asked, SELECTIONS[asked.selection]
-        self._residuals = Residuals(may_skip=shared.is_scaled)
         self._sent: list[tuple[Flat, int, Work, list[Tensor]]] = []
-
-    def prepare(self, flats: Sequence[Flat]) -> None:
-        """Lay out what is kept."""
-        self._residuals.prepare(flats)
 
     def after_backward(self, flats: Sequence[Flat], scale: float) -> None:
         """Select what is sent, keep the rest, and begin to send."""
         for place, flat in enumerate(flats):
             gradient = flat.tensor
-            self._residuals.add_to(place, gradient, scale)
+            self.residuals.add_to(place, gradient, scale)
             k = self._asked.kept(gradient.numel())
             if bool(gradient.isfinite().all()):
                 chosen = self._select(gradient, k)
                 gradient[chosen.indices] = 0
                 if self._asked.feedback:
-                    self._residuals.keep(place, gradient, scale)
+                    self.residuals.keep(place, gradient, scale)
                 else:
-                    self._residuals.forget(place)
+                    self.residuals.forget(place)
             else:
                 indices = torch.arange(k, device=gradient.device)
                 chosen = Selection(torch.full_like(gradient[:k], torch.nan), indices)
@@ -77,18 +72,6 @@ class TopK(Rule):
                 chosen = unpacked(message, k, flat.tensor)
                 flat.tensor.index_add_(0, chosen.indices, chosen.values)
         self._sent.clear()
-
-    def after_step(self, step: int, *, is_skipped: bool) -> None:
-        """Have what is kept count, or what was before a step that was skipped."""
-        self._residuals.settle(is_skipped=is_skipped)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what has not been sent yet."""
-        return self._residuals.state()
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take what had not been sent; without feedback it is sent, or lost, with the next step."""
-        self._residuals.load(state)
 
 
 def packed(chosen: Selection, length: int) -> Tensor:
