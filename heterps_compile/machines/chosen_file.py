@@ -85,7 +85,7 @@ def read_chosen(folder: str | Path) -> Chosen:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is no JSON document in UTF-8"
         raise InputError(
-            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote (--from DIR)"
+            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote (--plan DIR)"
         ) from error
     try:
         return _chosen(document)
