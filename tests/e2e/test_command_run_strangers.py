@@ -16,7 +16,7 @@ from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, loopback_
 from loopback import using_loopback
 from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, write_ctrdnn
 
-STEPS = 30
+STEPS = 150  # a run that lasts longer than one look of the stranger
 PATIENCE_S = 180.0
 
 # an attack takes its time, alone on the loopback interface
@@ -109,7 +109,7 @@ def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_
     found = stranger.found()
     assert isinstance(found, dict), found
     assert run.returncode == 0, err
-    assert f"{STEPS} steps, {STEPS * BATCH} samples" in out
+    assert f"{STEPS} steps, {STEPS * BATCH:,} samples" in out
     assert found["opened"] == []
     assert found["seen"] >= 4, found  # the launcher and three ranks: it did look
     assert not any(
