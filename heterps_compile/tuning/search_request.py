@@ -26,7 +26,7 @@ from .assignment import RULE, RULES, parts_of
 from .search_methods import make_search
 from .search_record import RECORD_FILE, SearchRecord, write_record
 from .space import Space
-from .space_file import read_space, space_of_text
+from .space_file import read_space_text, space_of_text
 from .trial_engine import ENGINES
 from .worker_classes import WorkerClass, recorded_classes, worker_classes
 
@@ -131,7 +131,8 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     if request.engine not in ENGINES:
         raise UnknownNameError("engine", request.engine, ENGINES)
     _check_address(request.engine, request.address)
-    space = read_space(Path(request.space))
+    space_text = read_space_text(Path(request.space))
+    space = space_of_text(request.space, space_text)
     least, most, unit = parse_fidelity(request.fidelity)
     fidelity = Fidelity(least, most, request.eta, unit)
     pool = load_cluster(request.pool)
@@ -147,7 +148,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     files = {"train": request.train, "model": request.model}
     record = SearchRecord(
         space_name=Path(request.space).name,
-        space_text=Path(request.space).read_text("utf-8"),
+        space_text=space_text,
         method=request.method,
         metric=request.metric,
         is_maximised=_is_maximised(request),

@@ -57,6 +57,15 @@ def read_space(path: Path) -> Space:
     Raises:
         InputError: naming the file, the place and the fault.
     """
+    return space_of_text(str(path), read_space_text(path))
+
+
+def read_space_text(path: Path) -> str:
+    """Return what stands in the file of a space.
+
+    Raises:
+        InputError: naming the file and the fault.
+    """
     where = printable(str(path))
     if path.suffix not in (".toml", ".json"):
         raise InputError(f"{where}: a space is a .toml file, or a .json file that ConfigSpace wrote")
@@ -68,10 +77,9 @@ def read_space(path: Path) -> Space:
     if len(data) > _LARGEST_BYTES:
         raise InputError(f"{where} has more than {_LARGEST_BYTES:,} bytes, which are the most of a space")
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except ValueError as error:
         raise InputError(f"{where} is no {path.suffix[1:].upper()}: {printable(str(error))}") from error
-    return space_of_text(str(path), text)
 
 
 def space_of_text(name: str, text: str) -> Space:
