@@ -86,6 +86,20 @@ class Whole:
             raise InputError(f"{short(text)} is no whole number from {self.least} to {self.most}")
         return number
 
+    def check(self, what: str, value: object) -> None:
+        """Check a value that did not come as text.
+
+        Raises:
+            InputError: where the option has no such value.
+        """
+        if not isinstance(value, int) or isinstance(value, bool) or value < self.least:
+            raise InputError(f"{what} is {short(value)}; it must be a whole number, {self.least} or more")
+        if value > self.most:
+            raise InputError(f"{what} is {short(value)}; it must be {self.most} or less")
+
+
+SEED = Whole(0, 2**63 - 1)
+"""Of chance: torch takes no greater one."""
 
 UNBOUNDED = "unbounded"
 """Stands where a number would be a bound."""
@@ -139,6 +153,20 @@ class Amount:
         if not math.isfinite(number) or number < 0 or (self.above_zero and number == 0):
             raise InputError(f"{short(text)} must be {'above zero' if self.above_zero else 'zero or more'} and finite")
         return number
+
+    def check(self, what: str, value: object) -> None:
+        """Check a value that did not come as text.
+
+        Raises:
+            InputError: where the option has no such value.
+        """
+        try:
+            number = math.nan if isinstance(value, (bool, str)) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number) or number < 0 or (self.above_zero and number == 0):
+            least = "above zero" if self.above_zero else "zero or more"
+            raise InputError(f"{what} is {short(value)}; it must be {least} and finite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable, short
-from heterps_compile.options import Amount, Choice, Flag, Option, OptionType, Pairs, Pins, Text, Whole
+from heterps_compile.options import SEED, Amount, Choice, Flag, Option, OptionType, Pairs, Pins, Text, Whole
 from heterps_compile.sync_rules.assignment import AUTO as CHOSEN
 from heterps_compile.sync_rules.assignment import Assignment, parse_assignment
 from heterps_compile.sync_rules.rule import EXACTNESSES
@@ -30,7 +30,6 @@ from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
-MOST_SEED = 2**63 - 1
 DEFAULT_CLUSTER = "heterps-paper"
 DEFAULT_METHOD = "best"
 PROVISIONERS = ("exact", "closed-form", "newton")
@@ -56,10 +55,10 @@ def _one_of(what: str, names: tuple[str, ...]) -> Accept:
     return accept
 
 
-def _whole(what: str, least: int = 1) -> Accept:
+def _whole(what: str, of: Whole) -> Accept:
     def accept(count: Any, _currency: str) -> Any:
-        if count is not None and (not isinstance(count, int) or count < least):
-            raise InputError(f"{what} is {count!r}; it must be a whole number, {least} or more")
+        if count is not None:
+            of.check(what, count)
         return count
 
     return accept
@@ -76,9 +75,11 @@ def _yes_or_no(what: str) -> Accept:
 
 def _number(what: str, value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} is {value!r}; it must be a number") from error
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{what} is {short(value)}; it must be a number")
 
 
 def _floor(value: Any, _currency: str) -> float:
@@ -173,10 +174,11 @@ class Request:
         default=DEFAULT_METHOD,
     )  # fmt: skip
     min_stages: int = _option(
-        "--min-stages", Whole(), "Cut into so many or more.", accept=_whole("min_stages"), metavar="N", default=1
-    )
+        "--min-stages", Whole(), "Cut into so many or more.", accept=_whole("min_stages", Whole()), metavar="N",
+        default=1,
+    )  # fmt: skip
     max_stages: int | None = _option(
-        "--max-stages", Whole(), "Cut into so many or fewer.", accept=_whole("max_stages"), metavar="N"
+        "--max-stages", Whole(), "Cut into so many or fewer.", accept=_whole("max_stages", Whole()), metavar="N"
     )
     mixed_stages: bool = _option(
         "--mixed-stages", Flag(), "Let replicas of a stage be of several device types, fed by their speed.",
@@ -214,7 +216,7 @@ class Request:
         default=(),
     )  # fmt: skip
     seed: int = _option(
-        "--seed", Whole(0, MOST_SEED), "Of search and verification.", accept=_whole("the seed", 0), metavar="N",
+        "--seed", SEED, "Of search and verification.", accept=_whole("the seed", SEED), metavar="N",
         default=0,
     )  # fmt: skip
     time_limit_s: float | None = _option(

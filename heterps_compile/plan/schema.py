@@ -97,7 +97,7 @@ class RequestPart(Part):
     tables: Tables = "auto"
     pins: list[Pin]
     forbidden: list[Pin]
-    seed: int
+    seed: Count
     time_limit_s: Amount | None
 
     @model_serializer(mode="wrap")

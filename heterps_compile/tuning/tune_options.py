@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from heterps_compile.options import Amount, Choice, Command, Flag, Option, Text, Whole
+from heterps_compile.options import SEED, Amount, Choice, Command, Flag, Option, Text, Whole
 
 BEGUN, RESUMED, SHOWN = "a search that begins", "a search that goes on", "a search that is shown"
 
@@ -61,7 +61,7 @@ TUNE = Command(
         _option(
             "retries", "--retries", Whole(0, 1_000), "How often a trial that failed is started again.", "N", default=1,
         ),
-        _option("seed", "--seed", Whole(0), "Of chance.", "N", default=0),
+        _option("seed", "--seed", SEED, "Of chance.", "N", default=0),
         _option(
             "engine", "--engine", Choice(ENGINE_NAMES), "What starts trials: processes here, or Ray.", default="local",
             subjects=_RUNS,

@@ -15,6 +15,7 @@ from heterps_compile.cost.precision import PRECISIONS
 from heterps_compile.errors import InputError
 from heterps_compile.options import (
     MOST_WHOLE,
+    SEED,
     Amount,
     Command,
     CountOrWord,
@@ -28,7 +29,7 @@ from heterps_compile.options import (
 )
 from heterps_compile.runtime.validation.best import BestMetric, parse_best
 
-from .option_fields import SUBJECTS, at_least, check_numbers, declared, one_of, option, positive
+from .option_fields import SUBJECTS, check_numbers, declared, one_of, option
 from .server_options import ServerOptions
 
 WIRES = ("float32", "float16", "bfloat16")
@@ -36,7 +37,6 @@ OUTPUT_FORMATS = ("safetensors", "npz")
 ALL_SAMPLES = "all"
 
 TRAINING, INFERENCE = SUBJECTS
-MOST_SEED = 2**63 - 1
 
 _KEPT = ("checkpoint",)
 _JUDGED = ("checkpoint", "keep_best")
@@ -161,7 +161,7 @@ class RunOptions:
         metavar="DECAY",
         subjects=(TRAINING,),
     )
-    seed: int = option("--seed", Whole(0, MOST_SEED), "Of chance.", metavar="N", default=0)
+    seed: int = option("--seed", SEED, "Of chance.", metavar="N", default=0)
     threads: int = option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
     weights: str | None = option(
         "--weights", Text(), "Begin with the weights of this checkpoint.", metavar="DIR/step-N"
@@ -263,16 +263,16 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_numbers(self)
         for replicas in self.replicas:
-            at_least("--replicas", replicas, 1)
+            Whole().check("--replicas", replicas)
         for speeds in self.speeds:
             for speed in speeds:
-                positive("--speeds", speed)
+                Amount(above_zero=True).check("--speeds", speed)
         if self.hang_after_s > MOST_WHOLE:
             raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
         if isinstance(self.shuffle, str):
             one_of("window of --shuffle", self.shuffle, [ALL_SAMPLES])
         elif self.shuffle is not None:
-            at_least("--shuffle", self.shuffle, 1)
+            Whole().check("--shuffle", self.shuffle)
         one_of("wire format", self.wire, WIRES)
         one_of("output format", self.output_format, OUTPUT_FORMATS)
         if self.precision is not None:

@@ -129,6 +129,7 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("model.batch", 2**63, "model.batch: Input should be less than or equal to 9223372036854775807"),
         ("estimates.stages[0].sent_bytes", 10**400, "stages[0].sent_bytes: Input should be less than or equal to"),
         ("estimates.throughput_samples_per_s", 5e-324, "5e-324, but the slowest stage gives 16000.0 samples/s"),
+        ("request.seed", -1, "request.seed: Input should be greater than or equal to 0"),
         ("model.batch", 0, "model.batch: Input should be greater than or equal to 1, got 0"),
         ("model.batch", ..., "model.batch: the key is missing"),
         ("decisions.stages[1].replicas", 0, "decisions.stages[1].replicas: Input should be greater than"),

@@ -45,6 +45,11 @@ def test_any_other_budget_is_refused(budget: str | float, fault: str) -> None:
         ({"max_stages": 1.5}, "max_stages is 1.5; it must be a whole number, 1 or more"),
         ({"seed": -1}, "the seed is -1; it must be a whole number, 0 or more"),
         ({"seed": 1.5}, "the seed is 1.5; it must be a whole number, 0 or more"),
+        ({"seed": 2**63}, "the seed is 9223372036854775808; it must be 9223372036854775807 or less"),
+        ({"seed": True}, "the seed is True; it must be a whole number, 0 or more"),
+        ({"max_stages": 10**5000}, "max_stages is a number of very many digits; it must be 2147483647 or less"),
+        ({"min_throughput": True}, "the throughput floor is True; it must be a number"),
+        ({"time_limit": 10**400}, "the time limit is 1000.*; it must be a number"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_told(options: dict[str, Any], fault: str) -> None:

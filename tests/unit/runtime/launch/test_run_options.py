@@ -37,7 +37,12 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"steps": 0}, "--steps is 0; it must be 1 or more"),
+        ({"steps": 0}, "--steps is 0; it must be a whole number, 1 or more"),
+        ({"steps": 1.5}, "--steps is 1.5; it must be a whole number, 1 or more"),
+        ({"steps": "many"}, "--steps is 'many'; it must be a whole number, 1 or more"),
+        ({"seed": 2**63}, "--seed is 9223372036854775808; it must be 9223372036854775807 or less"),
+        ({"clip_norm": "much"}, "--clip-norm is 'much'; it must be above zero and finite"),
+        ({"clip_norm": True}, "--clip-norm is True; it must be above zero and finite"),
         ({"replicas": (2, 0)}, "--replicas is 0"),
         ({"speeds": ((1.0, -1.0),)}, "--speeds is -1.0"),
         ({"hang_after_s": float("nan")}, "--hang-after is nan"),
