@@ -288,8 +288,8 @@ class DrawnWindows:
                     calm_moves[before, level] += 1
             watch.see(level, broken)
             levels.append(level)
-        for before, found in enumerate(self.what):
-            found += [] if found else [(before, (True,) * (ways - 1) + (False,))]
+        for before in range(ways):
+            found = self.what[before] = self.what[before] or [(before, (True,) * (ways - 1) + (False,))]
             for level, broken in found:
                 for way, is_broken in enumerate(broken):
                     break_moves[way, before, int(is_broken), level] += 1
@@ -364,7 +364,9 @@ def main() -> None:
     parser.add_argument("--lifetimes", type=Path)
     parser.add_argument("--checkpoints", type=Path)
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses,known-law,known-law-of-losses,choices")
+    parser.add_argument(
+        "--only", default="checkpoints,lifetimes,deadlines,losses,known-law,known-law-of-losses,choices"
+    )
     given = parser.parse_args()
     folder = given.data / "cm-dare"
     trace = given.trace or given.data / "bamboo" / "p3-trace.csv"

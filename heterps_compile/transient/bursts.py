@@ -95,8 +95,9 @@ class Watch:
     def law(self) -> Law:
         """Return the probabilities by all that was seen."""
         prior, ways = self.prior, self.ways
-        breaks, steps = self._breaks.sum(axis=0) + (prior.weight / 2, prior.weight * prior.lasts)
-        rates = breaks / steps * np.array(prior.early)
+        breaks, steps = self._breaks.sum(axis=0).tolist()
+        mean = (breaks + prior.weight / 2) / (steps + prior.weight * prior.lasts)
+        rates = mean * np.array(prior.early)
         rate = (self._breaks[:, 0] + prior.bucket_weight * rates) / (self._breaks[:, 1] + prior.bucket_weight)
         rate = np.minimum(rate, 0.95)
         calm_moves = self._calm_moves + np.full((ways, ways), prior.weight / max(ways - 1, 1))
@@ -122,8 +123,8 @@ def law_of(rate: Chances, calm_moves: Chances, break_moves: Chances) -> Law:
     Args:
         rate: [calms], of a break.
         calm_moves: [levels, levels], weights of the level after a step without a break.
-        break_moves: [ways, levels, 2, levels], weights of what a break does: by way, level before, whether it breaks the
-            way, and level after.
+        break_moves: [ways, levels, 2, levels], weights of what a break does: by way, level before, whether it breaks
+            the way, and level after.
     """
     ways = len(calm_moves)
     calm_moves = calm_moves / calm_moves.sum(axis=1, keepdims=True)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -18,8 +19,8 @@ from heterps_compile.machines.resume_words import nothing_to_write, resumption_d
 from heterps_compile.machines.resumed import PLANNING_S, Standing, last_state, lost_of, resume
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental
-from heterps_compile.plan.source import read_plan
 from heterps_compile.plan.request import make_request
+from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.launch.checkpoint_folder import step_name
 from heterps_compile.runtime.launch.checkpoint_format import write_state
 from heterps_compile.runtime.launch.checkpoint_state import RunState
@@ -200,10 +201,13 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     assert document["told"] == list(told(found))
     assert "step-000200 was written under another plan (SHA-256 p…)" in document["notes"][0]
     other = torch.nn.Sequential(torch.nn.Linear(1024, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
-    with pytest.raises(InputError, match=r"Sequential is not the model that the plan was made for: the SHA-256 of its structure is"):
+    with pytest.raises(
+        InputError, match=r"Sequential is not the model that the plan was made for: the SHA-256 of its structure is"
+    ):
         decide_for(other, asked, now, offers, example_inputs=BATCH)
     state = RunState(300, 300 * 1024, 1024, 0, sha256, "p", (0,), sync=(("sgd", 3),))
-    noted = standing_of(tmp_path / "out", written_checkpoint(tmp_path / "ckpt", 300, state))
+    noted_folder = written_checkpoint(tmp_path / "ckpt", 300, state)
+    noted = standing_of(tmp_path / "out", tmp_path / "ckpt")
     assert "step-000300 was written by 3 replicas of the stages" in noted.notes[1]
     for at, alien, fault in (
         (400, other, r"step-000400 has '0.bias' as .*\[512\], the plan's model as .*\[1024\]"),
@@ -212,6 +216,7 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
         strange = written_checkpoint(tmp_path / "strange", at, state, alien)
         with pytest.raises(HeterpsError, match=fault):
             standing_of(tmp_path / "out", strange)
+    shutil.rmtree(noted_folder)
     write_state(folder, RunState(200, 200 * 512, 512, 0, "m", "p", (0,)))
     with pytest.raises(InputError, match=r"step-000200 is of a batch of 512, and the plan .* of 1,024"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")
