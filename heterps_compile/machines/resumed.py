@@ -217,9 +217,9 @@ class _Courses:
 
     def paid(self, machines: MachineSet) -> tuple[Machines, ...]:
         """Return the machines of a set as what is paid and may be lost."""
-        lifetime = self._goal.transience.lifetime
+        lifetime_of = self._goal.transience.lifetime_of
         return tuple(
-            Machines(count, rental.price_per_hour, lifetime if rental.spot else None)
+            Machines(count, rental.price_per_hour, lifetime_of(rental.offer.gpu) if rental.spot else None)
             for rental, count in machines.parts
         )
 
