@@ -19,9 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from truth import cm_dare
 
-from heterps_compile.transient.availability import Trace, read_trace, seen_by
+from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
+from heterps_compile.transient.burst_plan import BurstPlan
+from heterps_compile.transient.bursts import CALMS, Watch, calm_chances, law_of
 from heterps_compile.transient.checkpoints import MeasuredCheckpoint, fit_checkpoint_time
-from heterps_compile.transient.deadline_job import Job, Way, run_job
+from heterps_compile.transient.deadline_job import Job, JobState, Way, run_job
 from heterps_compile.transient.fit_lifetime import FAMILIES, Lifespan, distance_of, fit_lifetime, lost_shares
 from heterps_compile.transient.offline_optimum import offline_optimum
 from heterps_compile.transient.policies import POLICIES
@@ -38,6 +40,9 @@ CHANGE = 5
 DEADLINE = 240
 WORK_SHARES = (0.4, 0.6, 0.8)
 WINDOW_STEP = 30
+DRAWN = 12
+"""Windows of every size of set and share of work that are drawn from the law of a trace."""
+
 PRICES = {"K80": 0.45, "P100": 1.46}
 """Of a GPU an hour on Google Cloud, on demand, as in the paper's year."""
 
@@ -159,43 +164,159 @@ def print_lifetimes(own: Path, folder: Path, splits: int) -> Iterator[str]:
         yield f"| {what} | shares of the other three quarters | 0 | {rest} | - |"
 
 
-def jobs_of(trace: Trace, *, spares: bool) -> Iterator[Job]:
-    """Yield windows of a trace as jobs of sets of half to all of the machines."""
-    most = max(len(names) for names in trace.machines)
-    for machines in range(max(most // 2, 1), most + 1, max(most // 8, 1)):
-        all_spot = seen_by(trace, machines, spares=spares)
-        mix = seen_by(trace, machines - machines // 4, spares=spares)
+def windows_of(trace: Trace, *, spares: bool) -> Iterator[tuple[int, Job]]:
+    """Yield windows of a trace as jobs of sets of half to all of the machines, with the step where each begins."""
+    for machines in set_sizes(trace):
+        seen = both_seen(trace, machines, spares=spares)
         for first in range(0, len(trace.machines) - DEADLINE + 1, WINDOW_STEP):
-            ways = (
-                Way("spot", SPOT_PRICE, all_spot.window(first, DEADLINE)),
-                Way("mix", 0.75 * SPOT_PRICE + 0.25, mix.window(first, DEADLINE)),
-                Way("stay", 1.0),
-            )
             for share in WORK_SHARES:
-                yield Job(round(share * DEADLINE), DEADLINE, CHANGE, ways)
+                yield first, job_of(share, *(each.window(first, DEADLINE) for each in seen))
+
+
+def set_sizes(trace: Trace) -> range:
+    most = max(len(names) for names in trace.machines)
+    return range(max(most // 2, 1), most + 1, max(most // 8, 1))
+
+
+def both_seen(trace: Trace, machines: int, *, spares: bool) -> tuple[Seen, Seen]:
+    """Return what a set of transient machines sees, and one of which a quarter stays."""
+    return seen_by(trace, machines, spares=spares), seen_by(trace, machines - machines // 4, spares=spares)
+
+
+def job_of(share: float, spot: Seen, mix: Seen) -> Job:
+    ways = (Way("spot", SPOT_PRICE, spot), Way("mix", 0.75 * SPOT_PRICE + 0.25, mix), Way("stay", 1.0))
+    return Job(round(share * DEADLINE), DEADLINE, CHANGE, ways)
 
 
 def print_deadlines(path: Path, *, spares: bool) -> Iterator[str]:
-    jobs = list(jobs_of(read_trace(path), spares=spares))
+    trace = read_trace(path)
+    windows = list(windows_of(trace, spares=spares))
+    jobs = [job for _, job in windows]
     best = np.array([offline_optimum(job) for job in jobs])
+    half = len(trace.machines) // 2
+    halves = [
+        np.array([first + DEADLINE <= half for first, _ in windows]),
+        np.array([first >= half for first, _ in windows]),
+    ]
     works = ", ".join(f"{100 * share:.0f} %" for share in WORK_SHARES)
     yield (
         f"Deadline policies on {path.name}: {len(jobs)} windows of {DEADLINE} min, sets of half to all machines, "
         f"work of {works} of a window, {CHANGE} min a change, spot at {SPOT_PRICE:g} of on demand. "
         + ("A spare takes a lost one's place at once." if spares else "Every loss stops the set for a change.")
+        + f" {halves[0].sum()} windows lie in the first half of the trace, {halves[1].sum()} in the second."
     )
     yield ""
-    yield "| policy | missed | over the optimum in all | of a window: median (quartiles) | gap / that of all spot |"
-    yield "|---|---|---|---|---|"
-    greedy = 0.0
+    yield (
+        "| policy | missed | over the optimum in all | of a window: median (quartiles) | gap / that of all spot "
+        "| first half | second half |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    greedy: list[float] = []
     for name in sorted(POLICIES, key=lambda name: name != "all spot"):
         runs = [run_job(job, POLICIES[name]()) for job in jobs]
         money = np.array([run.money for run in runs])
-        gap = float((money - best).sum())
-        greedy = greedy or gap
+        gaps = [float((money - best)[which].sum()) for which in (np.ones(len(jobs), bool), *halves)]
+        greedy = greedy or gaps
         missed = sum(not run.met for run in runs)
         over = spread((money / best - 1).tolist())
-        yield f"| {name} | {missed} | {100 * gap / best.sum():+.1f} % | {over} | {gap / greedy:.2f} |"
+        parts = " | ".join(f"{gap / base:.2f}" if base > 0 else "-" for gap, base in zip(gaps, greedy, strict=True))
+        yield f"| {name} | {missed} | {100 * gaps[0] / best.sum():+.1f} % | {over} | {parts} |"
+
+
+def print_known_law(path: Path, *, spares: bool) -> Iterator[str]:
+    """Windows drawn from the law of a trace: what a policy that knows it, and no future, has of greedy's gap.
+
+    No policy has less in the mean, so that this share of the gap is the future's.
+    """
+    trace = read_trace(path)
+    names = ("all spot", "expected cost", "burst aware")
+    money: dict[str, float] = dict.fromkeys(("best", *names, "knows the law"), 0.0)
+    for machines in set_sizes(trace):
+        drawn = DrawnWindows(both_seen(trace, machines, spares=spares), np.random.default_rng(machines))
+        for share in WORK_SHARES:
+            plan = None
+            for _ in range(DRAWN):
+                states, spot, mix = drawn.window(DEADLINE)
+                job = job_of(share, spot, mix)
+                plan = plan or BurstPlan(drawn.law, job, JobState(0, job.work), DEADLINE)
+                money["best"] += offline_optimum(job)
+                money["knows the law"] += run_job(job, KnowsLaw(plan, states)).money
+                for name in names:
+                    money[name] += run_job(job, POLICIES[name]()).money
+    gap = money["all spot"] - money["best"]
+    yield (
+        f"{len(set_sizes(trace)) * len(WORK_SHARES) * DRAWN} windows drawn from the law of {path.name}, "
+        + ("a spare takes a lost one's place" if spares else "every loss stops the set")
+        + f"; the gap of all spot is {100 * gap / money['best']:.1f} % of the optimum."
+    )
+    yield ""
+    yield "| policy | gap / that of all spot |"
+    yield "|---|---|"
+    for name in (*names, "knows the law"):
+        yield f"| {name} | {(money[name] - money['best']) / gap:.2f} |"
+
+
+class KnowsLaw:
+    """The best policy of who knows the law, and is told of the calm as it was drawn."""
+
+    def __init__(self, plan: BurstPlan, states: Sequence[int]) -> None:
+        self.plan, self.states = plan, states
+
+    def choose(self, job: Job, state: JobState) -> int | None:
+        return self.plan.choose(job, state, self.states[state.step])
+
+
+class DrawnWindows:
+    """Windows of a law whose shares are those of a trace, as a set of machines and a mix saw it."""
+
+    def __init__(self, seen: tuple[Seen, Seen], rng: np.random.Generator) -> None:
+        self.rng, ways = rng, len(seen) + 1
+        watch = Watch(ways)
+        breaks, calm_moves = np.full((CALMS, 2), 1e-3), np.eye(ways) * 1e-3
+        break_moves = np.zeros((ways, ways, 2, ways))
+        self.what: list[list[tuple[int, tuple[bool, ...]]]] = [[] for _ in range(ways)]
+        levels = []
+        for step in range(len(seen[0].there)):
+            level = next((way for way, each in enumerate(seen) if each.there[step]), ways - 1)
+            broken = (*(each.broken[step] for each in seen), False)
+            if watch.state >= 0:
+                before, calm = divmod(watch.state, CALMS)
+                breaks[calm] += (any(broken), 1)
+                if any(broken):
+                    self.what[before].append((level, broken))
+                else:
+                    calm_moves[before, level] += 1
+            watch.see(level, broken)
+            levels.append(level)
+        for before in range(ways):
+            found = self.what[before] = self.what[before] or [(before, (True,) * (ways - 1) + (False,))]
+            for level, broken in found:
+                for way, is_broken in enumerate(broken):
+                    break_moves[way, before, int(is_broken), level] += 1
+        self.starts = np.bincount(levels, minlength=ways) / len(levels)
+        self.rate, self.calm_moves = breaks[:, 0] / breaks[:, 1], calm_moves / calm_moves.sum(axis=1, keepdims=True)
+        self.law = law_of(self.rate, calm_moves, break_moves)
+
+    def window(self, steps: int) -> tuple[list[int], Seen, Seen]:
+        """Return the states of a window, and what both sets see of it."""
+        level, calm = int(self.rng.choice(len(self.starts), p=self.starts)), CALMS - 1
+        states, broken = [level * CALMS + calm], [(False,) * len(self.starts)]
+        for _ in range(steps - 1):
+            if self.rng.random() < self.rate[calm]:
+                level, gone = self.what[level][self.rng.integers(len(self.what[level]))]
+                calm = 0
+            else:
+                gone = broken[0]
+                level = int(self.rng.choice(len(self.starts), p=self.calm_moves[level]))
+                calm = int(self.rng.choice(CALMS, p=calm_chances()[calm]))
+            states.append(level * CALMS + calm)
+            broken.append(gone)
+        levels = [state // CALMS for state in states]
+        seen = [
+            Seen(tuple(level <= way for level in levels), tuple(each[way] for each in broken))
+            for way in range(len(self.starts) - 1)
+        ]
+        return states, seen[0], seen[1]
 
 
 def print_choices(folder: Path) -> Iterator[str]:
@@ -243,7 +364,9 @@ def main() -> None:
     parser.add_argument("--lifetimes", type=Path)
     parser.add_argument("--checkpoints", type=Path)
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses,choices")
+    parser.add_argument(
+        "--only", default="checkpoints,lifetimes,deadlines,losses,known-law,known-law-of-losses,choices"
+    )
     given = parser.parse_args()
     folder = given.data / "cm-dare"
     trace = given.trace or given.data / "bamboo" / "p3-trace.csv"
@@ -252,6 +375,8 @@ def main() -> None:
         "lifetimes": lambda: print_lifetimes(given.lifetimes or folder / "lifetimes.csv", folder, given.splits),
         "deadlines": lambda: print_deadlines(trace, spares=True),
         "losses": lambda: print_deadlines(trace, spares=False),
+        "known-law": lambda: print_known_law(trace, spares=True),
+        "known-law-of-losses": lambda: print_known_law(trace, spares=False),
         "choices": lambda: print_choices(folder),
     }
     for name in given.only.split(","):

@@ -4,7 +4,8 @@ Left out: the engines (``runtime/engines/``).
 """
 
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,9 @@ from heterps_compile.runtime.launch.run_options import RUN
 from . import options
 from .output import printing, result_stream
 from .run import make_run_options
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.engines.advice import Advisor
 
 
 @click.command("launch")
@@ -50,7 +54,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
           --train train.py --checkpoint ck --every 100
       heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
           --elastic 1:3 --max-restarts 5 --train train.py \\
-          --checkpoint ck --every 100
+          --checkpoint ck --every 100 --decide model.onnx
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     need("running stages", PYTORCH)
     with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
@@ -58,6 +62,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
         only_prints = asked["only_print"]
         engine = find_engine(asked)
+        decides = asked.some("decide", "spent", "deadline", "catalogue")
     made = make_run_options(ctx, directory)
     from heterps_compile.machines.rented import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above
@@ -74,7 +79,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
     starts = engine.capabilities.starts and not only_prints
     if starts:
         need_installed(engine)
-    job = Job(made, prepare(made), rented_for(directory))
+    job = Job(made, prepare(made), rented_for(directory), _advisor(decides, directory, made.checkpoint))
     engine.check(job)
     if starts:
         streams = Streams(sys.stdout, sys.stderr)
@@ -87,3 +92,21 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
             stream.write(f"# {one.title}\n{one.text}\n" if one.title else f"{one.text}\n")
         stream.flush()
     return 0
+
+
+def _advisor(asked: Mapping[str, Any], directory: str, checkpoint: str | None) -> "Advisor | None":
+    """Return who decides about lost hosts, where somebody is to."""
+    if asked.get("decide") is None or checkpoint is None:  # without checkpoints an elastic run is refused
+        return None
+    from heterps_compile.machines.advised import advisor_for  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.machines.goal import parse_duration, parse_money  # noqa: PLC0415 - numpy
+
+    spent, deadline = asked["spent"], asked["deadline"]
+    return advisor_for(
+        asked["decide"],
+        directory,
+        checkpoint,
+        spent=0.0 if spent is None else parse_money(spent),
+        deadline_s=None if deadline is None else parse_duration(deadline),
+        catalogue=asked["catalogue"],
+    )

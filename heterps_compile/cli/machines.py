@@ -6,6 +6,7 @@ Left out: the choice (``machines/``), and its words (``machines/machines_words.p
 import sys
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -61,6 +62,8 @@ def machines(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile machines m.onnx --samples 2e9 --budget "300 USD"
       heterps-compile machines m.onnx --samples 2e9 --deadline 24h --gpu v100,a100
       heterps-compile machines m.onnx --samples 2e9 --deadline 2d --spot -o out
+      heterps-compile machines m.onnx --samples 2e9 --deadline 8h --spot \\
+          --lifetimes seen.csv --trace seen-there.csv
       heterps-compile machines m.onnx --samples 2e9 --deadline 9h --resume ckpt \\
           --plan out --lost 1
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
@@ -105,12 +108,14 @@ def _goal(asked: Asked) -> "Goal":
         parse_lifetime,
         parse_money,
     )
+    from heterps_compile.machines.seen_lifetimes import read_lifetimes  # noqa: PLC0415 - numpy
 
     deadline, money, batch = asked["deadline"], asked["money"], asked["batch"]
-    lifetime, start_up = asked["lifetime"], asked["start_up"]
+    lifetime, lifetimes, start_up = asked["lifetime"], asked["lifetimes"], asked["start_up"]
     transience = Transience(
         USUAL_LIFETIME if lifetime is None else parse_lifetime(lifetime),
         USUAL_START_UP_S if start_up is None else parse_duration(start_up),
+        () if lifetimes is None else read_lifetimes(lifetimes),
     )
     return Goal(
         spot=asked["spot"],
@@ -126,8 +131,10 @@ def _goal(asked: Asked) -> "Goal":
 def _choose(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
     from heterps_compile.machines.choose import choose, compile_for  # noqa: PLC0415 - torch and onnx
     from heterps_compile.machines.machines_words import answer_document, print_answer  # noqa: PLC0415 - rich
+    from heterps_compile.machines.traced import compare_policies, read_trace_for  # noqa: PLC0415 - numpy
 
     asked, output, pareto = call.asked, call.asked["output"], call.asked["pareto"]
+    trace = None if asked["trace"] is None else read_trace_for(asked["trace"], call.goal)
     answer = choose(call.model, call.goal, call.offers, on_progress=progress.show, **_about(asked))
     if output is not None:
         compile_for(call.model, answer, output, on_progress=progress.show, **_compiling(asked))
@@ -135,15 +142,18 @@ def _choose(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
         from heterps_compile.report.machines_page import machines_page  # noqa: PLC0415 - only where asked for
 
         write_file(pareto, machines_page(answer))
+    compared = None
+    if trace is not None:
+        compared = compare_policies(trace, Path(asked["trace"]).name, answer.best, call.goal)
     progress.close()
     written = "" if output is None else f" (the folder {output!r} is written all the same)"
     with printing(f"the machines{written}"):
         if asked["as_json"]:
-            stream.write(answer_document(answer, output) + "\n")
+            stream.write(answer_document(answer, output, compared) + "\n")
         else:
             from heterps_compile.console import make_console  # noqa: PLC0415 - rich
 
-            print_answer(make_console(stream, terminal_width(stream)), answer)
+            print_answer(make_console(stream, terminal_width(stream)), answer, compared)
             if output is not None:
                 stream.write(f"\nwritten to {output}\n")
         stream.flush()

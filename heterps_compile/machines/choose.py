@@ -26,6 +26,7 @@ from .goal import Goal
 from .learned import NOTHING
 from .measured_runs import learn_from
 from .resumed import Resumption, Standing, last_state, lost_of, resume
+from .same_run import check_same_model, check_same_run
 from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepTimes
 
@@ -129,12 +130,15 @@ def decide_for(
         about: Further keywords of :func:`times_of`.
 
     Raises:
-        HeterpsError: where something cannot be read, nothing is left to do, or no course keeps what was asked.
+        HeterpsError: where something cannot be read, the model is not the plan's, nothing is left to do, or no course
+            keeps what was asked.
     """
     offers = catalogue if isinstance(catalogue, Catalogue) else read_catalogue(catalogue)
     with watching(on_progress) as watch:
         watch.begin("machines", 0, 1)
-        return resume(offers, times_of(model, **about), goal, standing, effort)
+        times = times_of(model, **about)
+        check_same_model(shown_name(model), times.graph(standing.chosen.batch), standing.model)
+        return resume(offers, times, goal, standing, effort)
 
 
 def standing_of(
@@ -150,16 +154,20 @@ def standing_of(
         wait_s: Until others can be had in their place.
 
     Raises:
-        HeterpsError: where something of it cannot be read or makes no sense.
+        HeterpsError: where something of it cannot be read or makes no sense, or the checkpoint is of another model.
     """
     chosen = read_chosen(plan)
-    name, state = last_state(checkpoint)
+    folder, state = last_state(checkpoint)
+    name = printable(folder.name)
     if state.batch != chosen.batch:
         raise InputError(
             f"the checkpoint {name} is of a batch of {state.batch:,}, and the plan {printable(repr(str(plan)))} of "
             f"{chosen.batch:,}; name the folder that the run was started from (--plan DIR)"
         )
-    return Standing(chosen, state.samples, name, spent, lost_of(lost, chosen.machines), wait_s)
+    sha256, notes = check_same_run(plan, folder, state)
+    return Standing(
+        chosen, state.samples, name, spent, lost_of(lost, chosen.machines), wait_s, model=sha256, notes=notes
+    )
 
 
 def names_of(model: Any) -> tuple[str, ...]:
@@ -168,6 +176,11 @@ def names_of(model: Any) -> tuple[str, ...]:
         return (type(model).__name__,)
     path = Path(model)
     return path.stem, path.name
+
+
+def shown_name(model: Any) -> str:
+    """Return what messages call a model: the path of its file, or its class."""
+    return printable(repr(str(model))) if isinstance(model, str | Path) else type(model).__name__
 
 
 def compile_for(

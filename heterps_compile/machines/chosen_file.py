@@ -9,15 +9,16 @@ Left out: the plan itself (``plan/source.py``).
 import datetime as dt
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers import Offer, Rental
 
+from .goal import Goal
 from .learned import Correction, Learned
 from .machine_set import MachineSet
 
@@ -26,6 +27,8 @@ CHOSEN_NAME = "machines.json"
 
 FORMAT = "heterps-compile machines"
 VERSION = 2
+
+_Read = TypeVar("_Read")
 
 _LARGEST_BYTES = 16 << 20
 _TEXT = 200  # characters
@@ -76,6 +79,10 @@ def read_chosen(folder: str | Path) -> Chosen:
     Raises:
         InputError: in one sentence, where there is no such file or something in it is not what it must be.
     """
+    return _read(folder, _chosen)
+
+
+def _read(folder: str | Path, parse: Callable[[Any], _Read]) -> _Read:
     path = Path(folder) / CHOSEN_NAME
     shown = printable(repr(str(path)))
     try:
@@ -88,7 +95,7 @@ def read_chosen(folder: str | Path) -> Chosen:
             f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote (--plan DIR)"
         ) from error
     try:
-        return _chosen(document)
+        return parse(document)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         missing = isinstance(error, KeyError)
         fault = f"{short(str(error.args[0]))} is missing" if missing else printable(str(error))
@@ -113,6 +120,31 @@ def _chosen(document: Any) -> Chosen:
     corrections = tuple(_correction(_mapping(each, "a correction")) for each in learned["corrections"])
     machines = MachineSet(tuple(parts), Learned(corrections, _text(learned["source"], "source", empty=True)))
     return Chosen(machines, _whole(chosen["batch"], "batch"), _above(chosen["step_s"], "step_s"), tuple(stages))
+
+
+def read_goal(folder: str | Path) -> Goal:
+    """Read what the machines in a folder were chosen for, with the batch that was chosen.
+
+    Lifetimes and start-up are the usual ones: the file does not have them.
+
+    Raises:
+        InputError: as :func:`read_chosen` does.
+    """
+    return _read(folder, _goal)
+
+
+def _goal(document: Any) -> Goal:
+    chosen, asked = _chosen(document), _mapping(_mapping(document, "the document")["asked"], "asked")
+    if not isinstance(asked["spot"], bool):
+        raise ValueError(f"spot is {short(asked['spot'])}")
+    return Goal(
+        samples=_above(asked["samples"], "samples"),
+        batches=(chosen.batch,),
+        deadline_s=None if asked["deadline_s"] is None else _above(asked["deadline_s"], "deadline_s"),
+        budget=None if asked["budget_usd"] is None else _above(asked["budget_usd"], "budget_usd"),
+        most_machines=_whole(asked["max_machines"], "max_machines"),
+        spot=asked["spot"],
+    )
 
 
 def _part(record: Mapping[str, Any]) -> tuple[Rental, int]:

@@ -10,7 +10,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import short
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
-from heterps_compile.units import NUMBER, counted, format_duration
+from heterps_compile.units import NUMBER, counted, format_duration, format_percent
 
 HOUR_S = 3600.0
 MOST_MACHINES = 16
@@ -33,21 +33,55 @@ USUAL_START_UP_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
+class KindLifetime:
+    """How long machines of one kind were seen to live.
+
+    Attributes:
+        gpu: The kind, "" for virtual CPUs.
+        law: That was fitted.
+        words: What is to be known of it, in a sentence.
+    """
+
+    gpu: str
+    law: Lifetime
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transience:
     """How transient machines come and go.
 
     Attributes:
         lifetime: How long one lives.
         start_up_s: From when one is asked for until it computes.
+        seen: The kinds that live otherwise.
     """
 
     lifetime: Lifetime = USUAL_LIFETIME
     start_up_s: float = USUAL_START_UP_S
+    seen: tuple[KindLifetime, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a start-up that is no time."""
         if not 0 <= self.start_up_s < float("inf"):
             raise InputError(f"a machine starts up within {self.start_up_s:g} s; the time must not be negative")
+
+    def lifetime_of(self, gpu: str) -> Lifetime:
+        """Return the lifetime of machines of a kind, "" for virtual CPUs."""
+        return next((each.law for each in self.seen if each.gpu == gpu), self.lifetime)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what is assumed of transient machines, in sentences."""
+        which = "transient machines of other kinds" if self.seen else "transient machines"
+        law, start_up = self.lifetime, format_duration(self.start_up_s)
+        option = "--lifetimes" if self.seen else "--lifetime"
+        return (
+            *(each.words for each in self.seen),
+            f"{which} are taken to live {format_duration(law.quantile(0.5) * HOUR_S)} in the median, "
+            f"{format_percent(100 * law.lost_within(1.0))} of them no hour, and to start up within {start_up}: "
+            f"say what you know of yours ({option}, --start-up)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

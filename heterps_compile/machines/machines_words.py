@@ -20,10 +20,13 @@ from .chosen_file import FORMAT, VERSION, offer_record
 from .goal import described
 from .learned import PREDICTION_ERROR
 from .search import Answer, Option, excess, hours, whole
+from .traced import Compared
+from .traced import document as policies_document
+from .traced import told as told_of_policies
 
 
-def print_answer(console: Console, answer: Answer) -> None:
-    """Print the set that wins and why, those that come next, the first that fails, and the front."""
+def print_answer(console: Console, answer: Answer, compared: Compared | None = None) -> None:
+    """Print the set that wins and why, those that come next, the first that fails, the front, and policies."""
     for line in told(answer):
         console.print(Text(printable(line)))
     console.print()
@@ -31,8 +34,26 @@ def print_answer(console: Console, answer: Answer) -> None:
     console.print()
     console.print(Text("no other set that was searched beats these in both time and money:"))
     console.print(_table(answer, [("", option) for option in answer.front]))
+    if compared is not None:
+        console.print()
+        print_policies(console, compared)
     for note in answer.notes:
         console.print(Text(printable(f"note: {note}")))
+
+
+def print_policies(console: Console, compared: Compared) -> None:
+    """Print what policies under the deadline cost on a trace."""
+    for line in told_of_policies(compared):
+        console.print(Text(line))
+    if not compared.policies:
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy")
+    for head in (CURRENCY, "over the optimum", "missed"):
+        table.add_column(head, justify="right")
+    for each in compared.policies:
+        table.add_row(each.name, format_money(each.money), format_percent(100 * each.over), str(each.missed))
+    console.print(table)
 
 
 def told(answer: Answer) -> Iterator[str]:
@@ -156,7 +177,7 @@ def _table(answer: Answer, options: Sequence[tuple[str, Option]]) -> Table:
     return table
 
 
-def answer_document(answer: Answer, directory: str | None = None) -> str:
+def answer_document(answer: Answer, directory: str | None = None, compared: Compared | None = None) -> str:
     """Return the answer as one JSON document; times in seconds, money in US dollars."""
     goal = answer.goal
     document = {
@@ -195,6 +216,8 @@ def answer_document(answer: Answer, directory: str | None = None) -> str:
         "notes": list(answer.notes),
         "folder": directory,
     }
+    if compared is not None:
+        document["policies"] = policies_document(compared)
     return json.dumps(document, indent=2)
 
 

@@ -56,7 +56,7 @@ def outlook_of(machines: MachineSet, step_s: float, batch: int, goal: Goal, chec
     if not machines.has_spot:
         return steady_outlook(machines.price_per_hour, step_s, batch, goal, machines.late)
     kinds = tuple(
-        Machines(count, rental.price_per_hour, goal.transience.lifetime if rental.spot else None)
+        Machines(count, rental.price_per_hour, goal.transience.lifetime_of(rental.offer.gpu) if rental.spot else None)
         for rental, count in machines.parts
     )
     recovery, run_s = Recovery(goal.transience.start_up_s, checkpoint_s), goal.steps(batch) * step_s

@@ -56,6 +56,8 @@ class Standing:
         spent: US dollars so far.
         lost: Machines by their place in the set.
         wait_s: Until others can be had in their place, which start up then.
+        model: SHA-256 of the structure of the plan's model; "" where it is not known.
+        notes: What is to be known of checkpoint and plan, in sentences.
     """
 
     chosen: Chosen
@@ -64,6 +66,8 @@ class Standing:
     spent: float = 0.0
     lost: tuple[int, ...] = ()
     wait_s: float = 0.0
+    model: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,8 +118,8 @@ class Resumption:
         return None if option is None or self.answer is None else replace(self.answer, best=option)
 
 
-def last_state(path: str | Path) -> tuple[str, RunState]:
-    """Return name and state of a checkpoint, or of the last one in a folder of them.
+def last_state(path: str | Path) -> tuple[Path, RunState]:
+    """Return folder and state of a checkpoint, or of the last one in a folder of them.
 
     Raises:
         HeterpsError: where there is none, or it is damaged.
@@ -129,7 +133,7 @@ def last_state(path: str | Path) -> tuple[str, RunState]:
                 "(--checkpoint DIR), or one of its checkpoints"
             )
         folder = found[-1]
-    return printable(folder.name), read_state(folder)
+    return folder, read_state(folder)
 
 
 def lost_of(text: str | None, machines: MachineSet) -> tuple[int, ...]:
@@ -200,7 +204,7 @@ def resume(
     by_course = {id(way.course): way for way in courses.ways}
     ordered = tuple(by_course[id(outcome.course)] for outcome in decision.outcomes)
     rest = replace(goal, samples=left)
-    return Resumption(decision, ordered, remaining, rest, standing, answer, tuple(courses.notes))
+    return Resumption(decision, ordered, remaining, rest, standing, answer, (*standing.notes, *courses.notes))
 
 
 class _Courses:
@@ -213,9 +217,9 @@ class _Courses:
 
     def paid(self, machines: MachineSet) -> tuple[Machines, ...]:
         """Return the machines of a set as what is paid and may be lost."""
-        lifetime = self._goal.transience.lifetime
+        lifetime_of = self._goal.transience.lifetime_of
         return tuple(
-            Machines(count, rental.price_per_hour, lifetime if rental.spot else None)
+            Machines(count, rental.price_per_hour, lifetime_of(rental.offer.gpu) if rental.spot else None)
             for rental, count in machines.parts
         )
 

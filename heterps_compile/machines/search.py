@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.offers import Catalogue, Offer, assumed
 from heterps_compile.progress import tell
-from heterps_compile.units import counted, format_duration, format_money, format_percent
+from heterps_compile.units import counted, format_duration, format_money
 
 from .goal import Goal, described
 from .machine_set import MachineSet
@@ -426,13 +426,7 @@ def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: St
     if unknown:
         notes.append(f"{counted(unknown, 'offer')} of the catalogue have GPUs without a data sheet and are left out")
     if goal.spot:
-        law = goal.transience.lifetime
-        start_up = format_duration(goal.transience.start_up_s)
-        notes.append(
-            f"transient machines are taken to live {format_duration(law.quantile(0.5) * 3600)} in the median, "
-            f"{format_percent(100 * law.lost_within(1.0))} of them no hour, and to start up within {start_up}: say "
-            "what you know of yours (--lifetime, --start-up)"
-        )
+        notes += goal.transience.notes
     fixed = [batch for batch in goal.batches if not times.is_divisible(batch)]
     if fixed:
         notes.append(

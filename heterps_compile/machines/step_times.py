@@ -137,6 +137,10 @@ class StepTimes:
         corrected._layered = self._layered
         return corrected
 
+    def graph(self, batch: int) -> Graph:
+        """Return the model with a batch."""
+        return self._draft(batch).graph
+
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""
         if batch not in self._divisible:

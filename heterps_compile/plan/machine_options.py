@@ -40,6 +40,15 @@ MACHINES = Command(
             "20h|20h,0.6", default_words="115h,0.53", needs=("spot",),
         ),
         _option(
+            "lifetimes", "--lifetimes", Text(), "Lifetimes that were seen: a law is fitted to every kind of GPU.",
+            "FILE.csv", needs=("spot",),
+        ),
+        _option(
+            "trace", "--trace", Text(),
+            "When transient machines were there: what policies under the deadline cost on it with the set chosen.",
+            "FILE.csv", needs=("spot", "deadline"), against=("resume",),
+        ),
+        _option(
             "start_up", "--start-up", Text(), "Until a machine in the place of a lost one computes.", "3min",
             default_words="3min", needs=("spot",),
         ),

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_compile.errors import InputError
-from heterps_compile.escape import short
+from heterps_compile.escape import printable, short
 
 _MOST_EVENTS = 1_000_000
 _MOST_STEPS = 1_000_000
+_MOST_CELLS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +54,46 @@ def read_trace(path: Path, step_s: float = 60.0) -> Trace:
     """
     there: dict[str, None] = {}
     steps: list[tuple[str, ...]] = []
-    last_ms = 0.0
+    last_ms, cells, shown = 0.0, 0, printable(str(path))
     try:
         with path.open(newline="", encoding="utf-8") as file:
             for number, row in enumerate(csv.reader(file), 1):
-                at_ms, kind, name = _event(path, number, row)
+                at_ms, kind, name = _event(shown, number, row)
                 if at_ms < last_ms:
-                    raise InputError(f"{path}:{number}: {at_ms:g} ms lies before {last_ms:g} ms of the row above")
+                    raise InputError(f"{shown}:{number}: {at_ms:g} ms lies before {last_ms:g} ms of the row above")
                 if number > _MOST_EVENTS or at_ms / 1000 / step_s > _MOST_STEPS:
-                    raise InputError(f"{path}:{number}: a trace has {_MOST_EVENTS:,} events and steps at most")
-                steps.extend([tuple(there)] * (math.ceil(at_ms / 1000 / step_s) - len(steps)))
+                    raise InputError(f"{shown}:{number}: a trace has {_MOST_EVENTS:,} events and steps at most")
+                missing = math.ceil(at_ms / 1000 / step_s) - len(steps)
+                cells += len(there) * (missing > 0)
+                if cells > _MOST_CELLS:
+                    raise InputError(
+                        f"{shown}:{number}: {len(there):,} machines are there at once, and {cells:,} summed over the "
+                        f"steps that differ; a trace has {_MOST_CELLS:,} at most"
+                    )
+                steps.extend([tuple(there)] * missing)
                 last_ms = at_ms
                 if (name in there) == (kind == "add"):
                     fault = "comes but is there" if kind == "add" else "goes but was not there"
-                    raise InputError(f"{path}:{number}: {short(name)} {fault}; the trace has a hole before this row")
+                    raise InputError(f"{shown}:{number}: {short(name)} {fault}; the trace has a hole before this row")
                 if kind == "add":
                     there[name] = None
                 else:
                     del there[name]
     except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise InputError(f"{path} is no trace: {e}; expected rows such as 60000,add,node19") from e
+        raise InputError(f"{shown} is no trace: {e}; expected rows such as 60000,add,node19") from e
     if not steps and not there:
-        raise InputError(f"{path} has no events; expected rows such as 60000,add,node19")
+        raise InputError(f"{shown} has no events; expected rows such as 60000,add,node19")
     return Trace(step_s, (*steps, tuple(there)))
 
 
-def _event(path: Path, number: int, row: list[str]) -> tuple[float, str, str]:
+def _event(shown: str, number: int, row: list[str]) -> tuple[float, str, str]:
     try:
         at_ms = float(row[0])
     except (ValueError, IndexError):
         at_ms = math.nan
     if len(row) != 3 or not 0 <= at_ms < math.inf or row[1] not in ("add", "remove"):
         raise InputError(
-            f"{path}:{number}: {short(','.join(row))} is no event; expected milliseconds, add or remove, a machine"
+            f"{shown}:{number}: {short(','.join(row))} is no event; expected milliseconds, add or remove, a machine"
         )
     return at_ms, row[1], row[2]
 

@@ -20,6 +20,8 @@ from heterps_compile.runtime.launch.option_words import option_words
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.run_options import RunOptions
 
+from .advice import Advisor
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -67,11 +69,13 @@ class Job:
         options: As asked for.
         prepared: What was worked out of them.
         rented: What machines were chosen for device types, by the types' names; an engine's own options go before.
+        advisor: Who says what an elastic run is to do about a lost host; None to go on with those that are left.
     """
 
     options: RunOptions
     prepared: Prepared
     rented: Mapping[str, RentedAs] = field(default_factory=lambda: MappingProxyType({}))
+    advisor: Advisor | None = None
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, with more options of it."""

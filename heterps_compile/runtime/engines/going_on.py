@@ -34,6 +34,7 @@ from heterps_compile.runtime.launch.stop_signals import RESIZED_BY, collecting_s
 from heterps_compile.runtime.telemetry.step_log import append_decisions
 from heterps_compile.units import counted
 
+from .advice import WAIT, Loss, ask
 from .contract import Job, Streams
 from .deal import Deal, Dealt, deal_as_asked, deal_widths, step_time_s, with_widths
 from .elastic_limits import Absences, Limits
@@ -77,6 +78,7 @@ class _Run:
     def __init__(self, machines: Machines, job: Job, limits: Limits, streams: Streams, heard: _Heard) -> None:
         self._machines, self._limits, self._streams, self._heard = machines, limits, streams, heard
         self._wanted = Dealt(job.options, job.prepared, job.options.deal)
+        self._advisor, self._begun_s = job.advisor, time.monotonic()
         self._absences = Absences(limits)
         self._restarts = self._changes = 0
         self._silent: set[str] = set()
@@ -233,7 +235,7 @@ class _Run:
             rest_s = self._absences.rest_s(times)
             self._say(f"{name} is lost for the {_ordinal(times)} time: it is not asked for {rest_s:g} s")
         self._wait_for_checkpoints()
-        found = self._gathered(wanted)
+        found = self._awaited(wanted) if self._is_waiting_advised(failed, left) else self._gathered(wanted)
         start = _last_checkpoint(found.options)
         where = "the beginning" if start is None else printable(start[0])
         self._say(
@@ -241,6 +243,32 @@ class _Run:
             f"{self._shown(found)} now"
         )
         return self._resumed(found)
+
+    def _is_waiting_advised(self, failed: Dealt, left: Left) -> bool:
+        """Ask what to do about lost hosts, where somebody knows; a run that is to move ends here with a RunError."""
+        if self._advisor is None or not left.lost:
+            return False
+        hosts = tuple(name for name, _ in failed.deal)
+        loss = Loss(hosts, left.lost, time.monotonic() - self._begun_s, self._machines.patience_s)
+        try:
+            return ask(self._advisor, loss, self._say) == WAIT
+        finally:
+            self._log_decisions()
+            self._pause(POLL_S)  # a signal that came meanwhile ends the run
+
+    def _awaited(self, wanted: Dealt) -> Dealt:
+        """Wait for others in the place of lost hosts; return the run on all that it wants, or on what is there then."""
+        patience_s = self._machines.patience_s
+        deadline_s = time.monotonic() + patience_s
+        self._say(f"waiting for up to {patience_s:g} s for others in the place of those that were lost")
+        while True:
+            found, _ = self._fitting(wanted, self._answering(self._pause))
+            if found is not None and found.widths == self._wanted.widths:
+                return found
+            if time.monotonic() > deadline_s:
+                self._say(f"no others came within {patience_s:g} s")
+                return self._gathered(wanted)
+            self._pause(self._limits.look_s)
 
     def _wait_for_checkpoints(self) -> None:
         """Wait until no rank of a machine that was cut off holds the folder of checkpoints: it ends by itself."""

@@ -10,12 +10,13 @@ Left out: the bytes (``checkpoint_hashes.py``), the state of optimisers (``optim
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.units import counted
 
@@ -32,19 +33,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Compiled(Protocol):
+    """A folder with its plan, as ``Prepared`` is one."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the compiled folder."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """Return its plan."""
+        ...
+
+
 Described = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of tensors, by name."""
 
 _SHOWN = 3
 
 
-def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared, *, resumes: bool = False) -> list[str]:
+def check_tensors(checkpoint: Path, state: RunState, prepared: Compiled, *, resumes: bool = False) -> list[str]:
     """Check that a run can take a checkpoint's tensors.
 
     Args:
         checkpoint: Its folder.
         state: Of it.
-        prepared: The run.
+        prepared: The run, or the folder it is to run.
         resumes: Whether the run goes on with the state of its optimiser too, not with the weights alone.
 
     Returns:
@@ -148,7 +163,7 @@ def refuse_untied(
                 )
 
 
-def ties_of(prepared: Prepared) -> tuple[tuple[str, ...], ...]:
+def ties_of(prepared: Compiled) -> tuple[tuple[str, ...], ...]:
     """Return the names of parameters that are one tensor, group by group, as the sources of a plan's stages say."""
     groups: dict[str, set[str]] = {}
     for name, other in _tied_pairs(prepared):
@@ -157,7 +172,7 @@ def ties_of(prepared: Prepared) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted({tuple(sorted(group)) for group in groups.values() if len(group) > 1}))
 
 
-def _tie_notes(checkpoint: Path, state: RunState, prepared: Prepared, names: set[str], *, resumes: bool) -> list[str]:
+def _tie_notes(checkpoint: Path, state: RunState, prepared: Compiled, names: set[str], *, resumes: bool) -> list[str]:
     """Compare what is tied in a checkpoint and in a plan, as far as both know the names."""
     if state.tied is None:  # an earlier version did not say; what differs in numbers is found when it is loaded
         return []
@@ -184,14 +199,14 @@ def _first_of_group(groups: Sequence[Sequence[str]]) -> dict[str, str]:
     return {name: group[0] for group in groups for name in group}
 
 
-def _of_plan(prepared: Prepared) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+def _of_plan(prepared: Compiled) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
     for files in prepared.plan.artifacts:
         for artifact in files:
             if artifact.file.endswith(".safetensors"):
                 yield from tensors_in(prepared.folder / artifact.file).items()
 
 
-def _tied_pairs(prepared: Prepared) -> Iterator[tuple[str, str]]:
+def _tied_pairs(prepared: Compiled) -> Iterator[tuple[str, str]]:
     """Yield names, and others that share their tensor, as the sources of the stages say; nothing is run."""
     for files in prepared.plan.artifacts:
         for artifact in files:

@@ -2,10 +2,12 @@
 
 import datetime as dt
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from heterps_compile.api import read_model
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
@@ -18,6 +20,7 @@ from heterps_compile.machines.resumed import PLANNING_S, Standing, last_state, l
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental
 from heterps_compile.plan.request import make_request
+from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.launch.checkpoint_folder import step_name
 from heterps_compile.runtime.launch.checkpoint_format import write_state
 from heterps_compile.runtime.launch.checkpoint_state import RunState
@@ -162,6 +165,15 @@ def test_lost_machines_are_counted_by_instance():
             lost_of(text, machines)
 
 
+def written_checkpoint(ckpt, step, state, model=MODEL):
+    """Write a checkpoint whose weights are those of a model; return its folder."""
+    folder = ckpt / step_name(step)
+    folder.mkdir(parents=True)
+    save_file(dict(model.state_dict()), folder / "weights-0.safetensors")
+    write_state(folder, state)
+    return folder
+
+
 def test_a_run_is_decided_about_from_its_folders(tmp_path):
     offers = Catalogue((T4, replace(V100, price_per_hour=30.0)), "a test")
     asked = Goal(3e9, (1024,), deadline_s=4e5, most_machines=2)
@@ -169,10 +181,9 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
     with pytest.raises(InputError, match="has no finished checkpoint; name a folder that a run wrote"):
         last_state(tmp_path / "ckpt")
+    sha256 = read_plan(str(tmp_path / "out")).hashes["model"]
     for step in (100, 200):
-        folder = tmp_path / "ckpt" / step_name(step)
-        folder.mkdir(parents=True)
-        write_state(folder, RunState(step, step * 1024, 1024, 0, "m", "p", (0,)))
+        folder = written_checkpoint(tmp_path / "ckpt", step, RunState(step, step * 1024, 1024, 0, sha256, "p", (0,)))
     now = standing_of(tmp_path / "out", tmp_path / "ckpt", spent=1.5)
     assert (now.checkpoint, now.samples, now.chosen.machines.parts) == (
         "step-000200",
@@ -188,6 +199,24 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
         "spent_usd": 1.5, "lost": [0], "wait_s": 0.0,
     }  # fmt: skip
     assert document["told"] == list(told(found))
+    assert "step-000200 was written under another plan (SHA-256 p…)" in document["notes"][0]
+    other = torch.nn.Sequential(torch.nn.Linear(1024, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+    with pytest.raises(
+        InputError, match=r"Sequential is not the model that the plan was made for: the SHA-256 of its structure is"
+    ):
+        decide_for(other, asked, now, offers, example_inputs=BATCH)
+    state = RunState(300, 300 * 1024, 1024, 0, sha256, "p", (0,), sync=(("sgd", 3),))
+    noted_folder = written_checkpoint(tmp_path / "ckpt", 300, state)
+    noted = standing_of(tmp_path / "out", tmp_path / "ckpt")
+    assert "step-000300 was written by 3 replicas of the stages" in noted.notes[1]
+    for at, alien, fault in (
+        (400, other, r"step-000400 has '0.bias' as .*\[512\], the plan's model as .*\[1024\]"),
+        (500, torch.nn.Bilinear(2, 2, 2), "step-000500 is of another model: none of its 2 tensors has the name"),
+    ):
+        strange = written_checkpoint(tmp_path / "strange", at, state, alien)
+        with pytest.raises(HeterpsError, match=fault):
+            standing_of(tmp_path / "out", strange)
+    shutil.rmtree(noted_folder)
     write_state(folder, RunState(200, 200 * 512, 512, 0, "m", "p", (0,)))
     with pytest.raises(InputError, match=r"step-000200 is of a batch of 512, and the plan .* of 1,024"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")

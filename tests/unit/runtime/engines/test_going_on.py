@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -14,8 +15,9 @@ import pytest
 from engine_jobs import make_job
 from plans import PLAN
 
-from heterps_compile.errors import SIGNALLED, RunError
+from heterps_compile.errors import SIGNALLED, InputError, RunError
 from heterps_compile.runtime.engines import deal, going_on
+from heterps_compile.runtime.engines.advice import Advice, Loss
 from heterps_compile.runtime.engines.contract import Job, Streams
 from heterps_compile.runtime.engines.deal import fill_in_order
 from heterps_compile.runtime.engines.elastic_limits import Limits
@@ -167,6 +169,58 @@ def test_a_host_that_is_not_there_at_the_start_takes_no_part_and_is_named(job):
         "b gives no answer, and takes no part for now",
         "begins with replicas 1, 1 on 1 host (a=2) in place of replicas 2, 1",
     ]
+
+
+def test_who_decides_about_a_lost_host_is_asked_and_followed(job, tmp_path):
+    losses: list[Loss] = []
+
+    def advised(kind: str, *plays: Play, command: str = "", back: bool = False):
+        def advise(loss: Loss) -> Advice:
+            losses.append(loss)
+            stage = stages[0]
+            if back:
+                stage.there.add("b")
+            return Advice(kind, (f"{kind}, since it is cheaper",), command)
+
+        stages: list[Stage] = []
+        return played(replace(job, advisor=advise), loses_b, *plays, before=lambda stage: stages.append(stage) or stage)
+
+    code, told, stage = advised("stay", ends)
+    assert (code, [widths for widths, _, _ in stage.seen]) == (0, [(2, 1), (1, 1)])
+    assert told[1:3] == [
+        "deciding whether to stay on the hosts that are left, to wait or to move",
+        "stay, since it is cheaper",
+    ]
+    assert (losses[0].hosts, losses[0].lost, losses[0].patience_s) == (("a", "b"), ("b",), 0.0)
+    assert losses[0].elapsed_s > 0
+    shutil.rmtree(tmp_path / "ck")
+    code, told, stage = advised("wait", ends, back=True)
+    assert (code, [widths for widths, _, _ in stage.seen]) == (0, [(2, 1), (2, 1)])
+    assert told[3] == "waiting for up to 0 s for others in the place of those that were lost"
+    code, told, stage = advised("wait", ends)
+    assert (code, [widths for widths, _, _ in stage.seen]) == (0, [(2, 1), (1, 1)])
+    assert told[4] == "no others came within 0 s"
+    with pytest.raises(RunError, match=r"ended at its last checkpoint to move to other machines: rent --it$"):
+        advised("move", command="rent --it")
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged[-1]["decision"] == "move, since it is cheaper"
+
+
+def test_a_run_goes_on_where_nothing_is_decided(job):
+    def knows_nothing(loss: Loss) -> Advice:
+        raise InputError("the deadline has been over for 2 h")
+
+    code, told, _ = played(replace(job, advisor=knows_nothing), loses_b, ends)
+    assert code == 0
+    assert told[2] == (
+        "nothing is decided, and the run goes on with the hosts that are left: the deadline has been over for 2 h"
+    )
+
+    def fails(scene: Scene) -> Left:
+        return Left((1, 0))  # a rank's own fault: no host is lost, nobody is asked
+
+    code, told, _ = played(replace(job, advisor=knows_nothing), fails, ends)
+    assert (code, [line for line in told if "decid" in line]) == (0, [])
 
 
 def test_ctrl_c_while_ranks_stop_for_other_widths_ends_the_run_there_and_no_restart_follows_one(job):
