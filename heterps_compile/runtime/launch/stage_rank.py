@@ -209,6 +209,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             recorder=recorder,
             hooks=() if client is None or ahead is None else (client, ahead),
             served=client if client is not None and client.spec.clips and client.is_first else None,
+            machine_of=context.machine_of,
         ),
         StepOptions(
             loss=None

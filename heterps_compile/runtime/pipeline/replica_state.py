@@ -7,7 +7,8 @@
     ranks that hold a tied one   the gradient of a tensor that several stages hold
 
 Every rank makes the groups it is in, and no others, in one order: ranks that are no part of the pipeline need not
-know of them.
+know of them. Where ranks share machines, and are on several, those that own the same piece of a sum on each machine are
+a group besides (``runtime/sync/by_machine.py``).
 
 How the replicas of a stage agree is its rule's affair (``runtime/sync/``). A tensor that several stages hold has the
 rule that all of them have.
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.sync.by_machine import ByMachine, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.capabilities import rule_of_tied
 from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
@@ -63,7 +65,7 @@ class SharedState:
     counted: list[nn.Parameter] = field(default_factory=list)
     scale: float = 1.0
     _groups: dict[int, list[CountedGroup]] = field(default_factory=dict)
-    _told: dict[int, int] = field(default_factory=dict)
+    _told: dict[int, tuple[int, int]] = field(default_factory=dict)
     _started: set[int] = field(default_factory=set)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -163,13 +165,19 @@ class SharedState:
         for own in self._own():
             own.load_state(_of(state, own.parameters))
 
-    def count_sent(self) -> dict[int, int]:
-        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1."""
+    def count_sent(self) -> dict[int, tuple[int, int]]:
+        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1.
+
+        Returns:
+            Of each all of them, and those that went to other machines.
+        """
         found = {}
         for stage, groups in self._groups.items():
             sent_bytes = sum(group.sent_bytes for group in groups)
-            found[stage] = sent_bytes - self._told.get(stage, 0)
-            self._told[stage] = sent_bytes
+            between_bytes = sum(group.between_bytes for group in groups)
+            before = self._told.get(stage, (0, 0))
+            found[stage] = sent_bytes - before[0], between_bytes - before[1]
+            self._told[stage] = sent_bytes, between_bytes
         return found
 
     def gaps(self) -> dict[int, float]:
@@ -220,20 +228,31 @@ def share_state(
         parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
     ) -> SharedGradients | OrderedGradients:
         if not exact_sums:
-            counted = CountedGroup(group, rank)
             place = holders[0] if len(holders) == 1 else TIED
-            state._groups.setdefault(place, []).append(counted)
+            kept = state._groups.setdefault(place, [])
+            machines = machines_of(group.ranks, parts.machine_of)
+
+            def counted(made: Group) -> CountedGroup:
+                kept.append(CountedGroup(made, rank, parts.machine_of))
+                return kept[-1]
+
+            def summing(made: Group) -> tuple[Collective, ByMachine | None]:
+                flat = counted(made)
+                if not sums_inside_first(machines):
+                    return flat, None
+                whole = ByMachine(flat, rank, machines, lambda owners: counted(Group(owners, rank)))
+                return whole, whole
+
             stages = " and ".join(map(str, holders))
             where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
             def more_groups() -> tuple[Collective, Collective]:
                 another = Group(group.ranks, rank)
-                of_thread = CountedGroup(another, rank)
-                state._groups[place].append(of_thread)
-                return of_thread, another
+                return summing(another)[0], another
 
             share = _share_of(parts.layout, holders, rank)
-            shared = Shared(counted, rank, parameters, share, is_scaled, where, more_groups)
+            whole, by_machine = summing(group)
+            shared = Shared(whole, rank, parameters, share, is_scaled, where, more_groups, by_machine)
             asked = sync[holders[0]] if sync else USUAL
             if sync and len(holders) > 1:
                 replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}

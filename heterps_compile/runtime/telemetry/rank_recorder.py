@@ -129,6 +129,7 @@ class TelemetryRecorder:
             self._memory = memory_use(self._gpu)
             self._memory_due_s = ended_s + _MEMORY_EVERY_S
         memory = self._memory
+        sent = {} if self.shared is None else self.shared.count_sent()
         if step in self._trace_steps:
             self._write(RankSpans(self._rank, step, tuple(self._ran), tuple(self._received), tuple(self._waits)))
         self._write(
@@ -154,7 +155,8 @@ class TelemetryRecorder:
                 is_skipped=result.is_skipped,
                 losses=result.losses,
                 between_s=dict(self._between_s),
-                sync_bytes={} if self.shared is None else self.shared.count_sent(),
+                sync_bytes={stage: all_bytes for stage, (all_bytes, _) in sent.items()},
+                sync_between_bytes={stage: between for stage, (_, between) in sent.items() if between},
                 replica_gap={} if self.shared is None else self.shared.gaps(),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.sync import find
+from heterps_compile.runtime.sync.algorithms.adasum import combine_all
 from heterps_compile.runtime.sync.capabilities import Capabilities, capabilities_of
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
@@ -196,6 +197,14 @@ def test_adasum_adds_orthogonal_gradients_and_averages_equal_ones_whatever_the_s
     for of_rank in ranks:
         assert torch.allclose(of_rank[ORTHOGONAL], total, atol=1e-6)
         assert torch.allclose(of_rank[EQUAL], gradient_of(0, 0), atol=1e-6)
+
+
+def test_adasum_combines_the_means_of_replicas_as_the_tree_over_whole_tensors_does(ranks):
+    count = len(ranks)
+    for step in range(STEPS):
+        means = [gradient_of(place, step) / share_of(place, count) for place in range(count)]
+        expected = combine_all(means, LENGTHS)
+        assert torch.allclose(ranks[0]["adasum"][0][step][1], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("text", RULES)
