@@ -6,8 +6,8 @@ every pair goes to k - 1 others, so that a replica sends (k - 1) 8 K. A dense al
 sends less where d < 1 / k, which follows from the two and stands nowhere else.
 
 Where u' replicas share a machine, they divide the gradient among themselves first (HiTopKComm of the paper): a
-reduce-scatter inside, the largest of each piece that a replica of every machine owns, an all-gather of pairs among these,
-and an all-gather of the dense shards inside::
+reduce-scatter inside, the largest of each piece that a replica of every machine owns, an all-gather of pairs among
+these, and an all-gather of the dense shards inside::
 
     inside    2 (u' - 1) / u' 4 n      of every replica
     between   (m - 1) 8 K'             of every machine's card, over its u' replicas

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,13 @@ from written_ctrdnn import (
 )
 
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
+from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
 
 pytestmark = pytest.mark.slow  # some forty runs of the command
 
 STEPS = 7
-RULES = ("topk(density=0.1)", "adasum(on=step)", "local(steps=3)")
+RULES = ("topk(density=0.1)", "powersgd(rank=1)", "adasum(on=step)", "local(steps=3)")
 KILLED = """
 import os, pathlib, signal
 
@@ -144,12 +146,12 @@ def test_a_checkpoint_between_two_averages_has_their_mean_and_goes_on_with_one_r
     assert "replicas that stepped alone begin at their mean, with the first one's optimiser" in run.stderr
 
 
-@pytest.mark.parametrize("rule", ["all-reduce", "topk(density=0.1)", "adasum(on=step)", "local(steps=3)"])
+@pytest.mark.parametrize("rule", ["all-reduce", *RULES])
 def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
     train(written, "--sync", rule, "--log", str(tmp_path / "log.jsonl"), "-q")
-    elements = sum(parameter.numel() for parameter in model()[0].parameters())
-    buffers, asked = (FlatBuffer(elements),), parse_rule(rule)
-    expected = asked.exchange(SyncGroup(2, buffers, buffers)).sent_bytes
+    shapes = tuple(TensorShape(tuple(parameter.shape)) for parameter in model()[0].parameters())
+    buffers, asked = (FlatBuffer(sum(prod(one.shape) for one in shapes)),), parse_rule(rule)
+    expected = asked.exchange(SyncGroup(2, buffers, buffers, len(shapes), Network(0.0), shapes)).sent_bytes
     told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     if rule.startswith("local"):  # what is sent after a step is counted with the next one
         assert told == [0, 0, 0, expected, 0, 0, expected]

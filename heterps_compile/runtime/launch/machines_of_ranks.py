@@ -52,20 +52,21 @@ def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: 
         if len(machines) == 1:
             continue
         sizes = [len(ranks) for ranks in machines]
-        stand = f"the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines"
         planned = planned_sizes(plan, index, sum(sizes))
-        otherwise = (
-            "" if sizes == planned else f" (the plan counts with {' + '.join(map(str, planned))} on {len(planned)})"
+        counts = f" (the plan counts with {' + '.join(map(str, planned))} on {len(planned)})"
+        stand = (
+            f"  the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines, "
+            f"{' + '.join(map(str, sizes))}{'' if sizes == planned else counts}"
         )
         if sums_inside_first(machines) and not exact_sums and rule.name != Adasum.name:
-            yield f"  {stand}, {' + '.join(map(str, sizes))}{otherwise}: {rule_text(rule)} sums inside each of them first"
-        elif otherwise:
-            yield f"  {stand}, {' + '.join(map(str, sizes))}{otherwise}"
+            yield f"{stand}: {rule_text(rule)} sums inside each of them first"
+        elif sizes != planned:
+            yield stand
 
 
 def planned_sizes(plan: Plan, index: int, replicas: int) -> list[int]:
     """Return how many replicas of a stage a plan has on each machine: they fill one after the other."""
     names = {plan.stages[index].of_replica(replica)[0] for replica in range(plan.stages[index].replicas)}
-    units = min((device.units_per_machine for device in plan.devices if device.name in names), default=1)
+    units = min((getattr(device, "units_per_machine", 1) for device in plan.devices if device.name in names), default=1)
     full, rest = divmod(replicas, units)
     return [units] * full + ([rest] if rest else [])

@@ -230,28 +230,15 @@ def share_state(
         if not exact_sums:
             place = holders[0] if len(holders) == 1 else TIED
             kept = state._groups.setdefault(place, [])
-            machines = machines_of(group.ranks, parts.machine_of)
-
-            def counted(made: Group) -> CountedGroup:
-                kept.append(CountedGroup(made, rank, parts.machine_of))
-                return kept[-1]
-
-            def summing(made: Group) -> tuple[Collective, ByMachine | None]:
-                flat = counted(made)
-                if not sums_inside_first(machines):
-                    return flat, None
-                whole = ByMachine(flat, rank, machines, lambda owners: counted(Group(owners, rank)))
-                return whole, whole
-
             stages = " and ".join(map(str, holders))
             where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
             def more_groups() -> tuple[Collective, Collective]:
                 another = Group(group.ranks, rank)
-                return summing(another)[0], another
+                return _counted(another, parts, kept)[0], another
 
             share = _share_of(parts.layout, holders, rank)
-            whole, by_machine = summing(group)
+            whole, by_machine = _counted(group, parts, kept)
             shared = Shared(whole, rank, parameters, share, is_scaled, where, more_groups, by_machine)
             asked = sync[holders[0]] if sync else USUAL
             if sync and len(holders) > 1:
@@ -295,6 +282,26 @@ def share_state(
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
+
+
+def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[Collective, ByMachine | None]:
+    """Return a group that counts, and its sums by machine where its ranks share some.
+
+    Args:
+        group: Some ranks.
+        parts: Of this rank.
+        kept: Groups that count, among which those made here are put.
+    """
+
+    def counted(made: Group) -> CountedGroup:
+        kept.append(CountedGroup(made, parts.rank, parts.machine_of))
+        return kept[-1]
+
+    machines, whole = machines_of(group.ranks, parts.machine_of), counted(group)
+    if not sums_inside_first(machines):
+        return whole, None
+    by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(Group(owners, parts.rank)))
+    return by_machine, by_machine
 
 
 def _share_of(layout: Layout, holders: Sequence[int], rank: int) -> float:

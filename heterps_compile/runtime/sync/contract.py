@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 RESIDUAL = "residual"
 WEIGHT = "weight"
 OPTIMIZER = "optimizer"
+FACTOR = "factor"
 """What a rank has of its own by kind: ``KIND:PARAMETER`` names a tensor of it."""
 
 
@@ -258,7 +259,7 @@ def refuse_residuals(rule: str, where: str, state: Mapping[str, Tensor]) -> None
         kind, _, name = key.partition(":")
         if kind == RESIDUAL and bool(residual.any()):
             raise RunError(
-                f"the checkpoint has gradients of {printable(name)!r} that topk has not sent yet, and {rule} in "
-                f"{where} would lose them; go on with topk or all-reduce there (--sync), which add them, or begin with "
+                f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and {rule} in {where} "
+                f"would lose them; go on with topk, powersgd or all-reduce there (--sync), which add them, or begin with "
                 f"the checkpoint's weights (--weights) in another folder"
             )

@@ -81,7 +81,7 @@ def _doubling(most: int) -> Iterator[int]:
 
 
 def _exchange(group: Collective, other: int, given: Tensor, like: Tensor) -> Tensor:
-    """Send a tensor to a rank and return what it sends, of the form of another tensor; nothing is sent of no entries."""
+    """Send a tensor to a rank and return what it sends, of the form of another one; no message has no entries."""
     sent, arrived = given.cpu(), torch.empty(like.shape, dtype=like.dtype)
     works = [group.start_send(sent, other)] if sent.numel() else []
     works += [group.start_receive(arrived, other)] if arrived.numel() else []
