@@ -2,8 +2,8 @@
 
 Legend: a gradient of n x m, rank r, P of n x r and Q of m x r, P = sum M Q made orthonormal, Q = sum M^T P, M ~ P Q^T.
 A matrix is what is left of a tensor whose first dimension stays and whose others are joined. Its factors are summed
-where 2 r (n + m) < n m, as PyTorch's hook does by default; other tensors, all of one dimension among them, are summed whole.
-With U elements of these a step has three all-reduces, of U, of all P and of all Q (``all_reduce_rule.py``)::
+where 2 r (n + m) < n m, as PyTorch's hook does by default; other tensors, all of one dimension among them, are summed
+whole. With U elements of these a step has three all-reduces, of U, of all P and of all Q (``all_reduce_rule.py``)::
 
     2 (k - 1) / k (U + sum of r (n + m)) elements of every replica
 

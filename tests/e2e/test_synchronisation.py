@@ -24,6 +24,7 @@ from written_ctrdnn import (
     write_ctrdnn,
 )
 
+from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
@@ -159,6 +160,47 @@ def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
         assert told == [0, *[expected] * (STEPS - 1)]
     else:
         assert told == [expected] * STEPS
+
+
+LAYERWISE = """
+import torch
+from torch.nn import functional as F
+from heterps_compile.runtime.layerwise import Lamb
+
+def loss(outputs, batch):
+    return F.binary_cross_entropy_with_logits(outputs, batch["label"])
+
+def optimizer(parameters):
+    return Lamb([parameter for _, parameter in parameters], lr=0.02, weight_decay=0.01)
+"""
+
+
+def lamb_in_one_process(steps: int) -> dict[str, torch.Tensor]:
+    torch.set_num_threads(1)
+    whole = model()[0].train()
+    optimizer = Lamb(whole.parameters(), lr=0.02, weight_decay=0.01)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro_batch in range(MICRO_BATCHES):
+            batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
+            outputs = whole(batch["sparse"], batch["dense"])
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, batch["label"])
+            (loss / MICRO_BATCHES).backward()
+        optimizer.step()
+    return whole.state_dict()
+
+
+def test_lamb_with_norms_that_replicas_share_out_is_that_of_one_process_and_goes_on(written, tmp_path):
+    (tmp_path / "train.py").write_text(LAYERWISE)
+    words = ("--train", str(tmp_path / "train.py"), "--checkpoint", str(tmp_path / "ck"), "--resume", "-q")
+    train(written, *words, steps=4)
+    train(written, *words, "--log", str(tmp_path / "log.jsonl"))
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, lamb_in_one_process(STEPS)) < 1e-6
+    shapes = [parameter.shape for parameter in model()[0].parameters()]
+    gradients, norms = 2 * 4 * sum(map(prod, shapes)), 2 * 16 * len(shapes)
+    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert told == [gradients, *[gradients + norms] * (STEPS - 5)]  # what goes after a step is counted with the next
 
 
 @pytest.mark.parametrize("rule", ["average", "easgd", "bmuf"])

@@ -118,6 +118,10 @@ class SharedState:
         alone = [rule.shared.parameters for rule in self.rules if rule.can.steps_alone]
         return {name: parameter for parameters in alone for name, parameter in parameters.items()}
 
+    def norm_groups(self) -> list[Shared]:
+        """Return the parameters that several ranks step alike, over which norms can be split, with these ranks."""
+        return [rule.shared for rule in self.rules if not rule.can.steps_alone]
+
     def places(self) -> dict[str, tuple[int, int]]:
         """Return of every parameter by name which replica this rank is, and of how many."""
         found = {name: (0, 1) for own in self._own() for name in own.parameters}

@@ -260,6 +260,6 @@ def refuse_residuals(rule: str, where: str, state: Mapping[str, Tensor]) -> None
         if kind == RESIDUAL and bool(residual.any()):
             raise RunError(
                 f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and {rule} in {where} "
-                f"would lose them; go on with topk, powersgd or all-reduce there (--sync), which add them, or begin with "
-                f"the checkpoint's weights (--weights) in another folder"
+                f"would lose them; go on with topk, powersgd or all-reduce there (--sync), which add them, or begin "
+                f"with the checkpoint's weights (--weights) in another folder"
             )
