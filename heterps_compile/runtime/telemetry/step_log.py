@@ -144,6 +144,7 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
         "sync_bytes": {str(stage): size for stage, size in report.sync_bytes.items()},
         "sync_between_bytes": {str(stage): size for stage, size in report.sync_between_bytes.items()},
+        "data_bytes": report.data_bytes,
         "replica_gap": {str(stage): finite_or_text(gap) for stage, gap in report.replica_gap.items()},
         "ranks": [
             {

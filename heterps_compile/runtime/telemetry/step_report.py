@@ -76,6 +76,15 @@ class StepReport:
         return _over_ranks([rank.sync_between_bytes for rank in self.ranks])
 
     @property
+    def data_bytes(self) -> dict[str, int]:
+        """Return what was read of files far away whose blocks are kept, by where it came from, over all ranks."""
+        total: dict[str, int] = {}
+        for rank in self.ranks:
+            for level, size in rank.data_bytes.items():
+                total[level] = total.get(level, 0) + size
+        return total
+
+    @property
     def replica_gap(self) -> dict[int, float]:
         """Return how far replicas that step alone were apart, by stage: the most that a rank says."""
         most: dict[int, float] = {}
