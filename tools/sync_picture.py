@@ -1,6 +1,7 @@
 """The trainings of `bench_sync.py --runs` as one picture: held-back loss over time on two links."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from sync_runs import LINKS, STEP_S, Ended
 
@@ -8,7 +9,6 @@ from heterps_compile.report.pictures.pareto import Axis
 from heterps_compile.report.pictures.svg import DEVICE_COLOURS, WIDTH, Picture, legend, line, picture, text
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.local_steps import LocalSteps
-from heterps_compile.sync_rules.rule import SyncGroup
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.shadow import Shadow
 from heterps_compile.sync_rules.through_servers import Servers
@@ -58,6 +58,6 @@ def _panel(trainings: Sequence[Ended], link: str, at: tuple[float, float, float]
 
 
 def _curve(one: Ended, link: str) -> Curve:
-    group = SyncGroup(one.group.replicas, one.group.gradients, one.group.parameters, 1, LINKS[link])
+    group = replace(one.group, network=LINKS[link])
     step_s = STEP_S + one.rule.exposed(group).time_s
     return [(step * step_s, loss) for step, loss in one.checks]

@@ -70,7 +70,7 @@ def write(path: Path, batch: Batch) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def trained(folder: Path, rule: str, elements: int) -> Run:
+def trained(folder: Path, rule: str, elements: int, tensors: int) -> Run:
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     result = heterps_compile.run(
@@ -91,7 +91,7 @@ def trained(folder: Path, rule: str, elements: int) -> Run:
     sent = sum(sum(step["sync_bytes"].values()) for step in told if "sync_bytes" in step)
     gaps = [gap for step in told for gap in step.get("replica_gap", {}).values()]
     asked, buffers = parse_rule(rule), (FlatBuffer(elements),)
-    planned = asked.exchange(SyncGroup(REPLICAS, buffers, buffers)).sent_bytes
+    planned = asked.exchange(SyncGroup(REPLICAS, buffers, buffers, tensors)).sent_bytes
     # what is sent after a step is counted with the next one
     after_step = asked.period_steps > 1 or "on=step" in rule
     exchanges = (STEPS - after_step) // asked.period_steps
@@ -104,6 +104,7 @@ def processes() -> Iterator[str | Line]:
     torch.manual_seed(0)
     model = ClickModel()
     elements = sum(parameter.numel() for parameter in model.parameters())
+    tensors = len(list(model.parameters()))
     with TemporaryDirectory() as name:
         folder = Path(name)
         example = torch.zeros(BATCH, FIELDS, dtype=torch.int64), torch.zeros(BATCH, NUMBERS)
@@ -120,7 +121,7 @@ def processes() -> Iterator[str | Line]:
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
         write(folder / "clicks.parquet", clicks.draw(BATCH * STEPS, 1))
         write(folder / "held_back.parquet", clicks.draw(10_000, 2))
-        runs = [trained(folder, rule, elements) for rule in RULES]
+        runs = [trained(folder, rule, elements, tensors) for rule in RULES]
     yield (
         f"clicks in processes: {elements:,} weights, {REPLICAS} replicas, {STEPS} steps of {BATCH} samples, through "
         "`heterps_compile.run`"

@@ -7,7 +7,7 @@ what its rule leaves exposed on a link.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from sync_laws import Line
@@ -93,7 +93,7 @@ class Ended:
     def time_s(self, target: float, network: Network) -> float | None:
         """Return the seconds to a loss on a link, where it is reached."""
         steps = self.steps_to(target)
-        group = SyncGroup(self.group.replicas, self.group.gradients, self.group.parameters, 1, network)
+        group = replace(self.group, network=network)
         return None if steps is None else steps * (STEP_S + self.rule.exposed(group).time_s)
 
 
@@ -125,7 +125,7 @@ class Together:
                 self.link.all_gather(ranks, [one.selection.size_bytes for one in sent])
                 return sum_of_selections([one.selection for one in sent], gradients[0].numel())
             case Adasum():
-                self.link.all_gather(ranks, [size_bytes] * REPLICAS)
+                self.link.halve(ranks, gradients[0].numel(), 4, len(self._model.sizes))
                 return combine_all(gradients, self._model.sizes)
             case Servers():
                 self.link.between_bytes += 2 * REPLICAS * size_bytes
@@ -155,7 +155,7 @@ class Apart:
         for adam, batch in zip(self._adams, batches, strict=True):
             adam.step(self._model.gradient(adam.now, batch))
         if isinstance(self._rule, Adasum):
-            self.link.all_gather(range(REPLICAS), [before.numel() * 4] * REPLICAS)
+            self.link.halve(range(REPLICAS), before.numel(), 4, len(self._model.sizes))
             moves = [adam.now - before for adam in self._adams]
             after = before + combine_all(moves, self._model.sizes)
             for adam in self._adams:

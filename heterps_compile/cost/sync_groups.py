@@ -13,7 +13,7 @@ from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.sync_rules.assignment import LayerWords
 from heterps_compile.sync_rules.network import Network
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
 
 from .layer_cost import LayerCost
 
@@ -38,11 +38,13 @@ def sync_group(
         network: Between them.
     """
     wanted, seen = set(names), set[str]()
-    gradients, parameters = dict[int, int](), dict[int, int]()
+    gradients, parameters, shapes = dict[int, int](), dict[int, int](), list[TensorShape]()
     for index, layer in enumerate(layers.layers):
         if layer.name not in wanted:
             continue
-        own = list(_weights(layers, index, costs[index], seen))
+        weights = list(_weights(layers, index, costs[index], seen))
+        shapes += weights
+        own = [(weight.element_bytes, prod(weight.shape)) for weight in weights]
         for size, elements in own:
             parameters[size] = parameters.get(size, 0) + elements
         touched = costs[index].touched_bytes if layer.kind is OpKind.EMBEDDING else None
@@ -50,11 +52,11 @@ def sync_group(
             read = elements if touched is None else min(elements, touched // size)
             touched = None if touched is None else touched - read * size
             gradients[size] = gradients.get(size, 0) + read
-    return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(seen), network)
+    return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(seen), network, tuple(shapes))
 
 
-def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> Iterator[tuple[int, int]]:
-    """Yield bytes an element and elements of the trained weights of a layer whose storage nobody counted yet."""
+def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> Iterator[TensorShape]:
+    """Yield the trained weights of a layer whose storage nobody counted yet."""
     for name in layers.layers[index].parameters:
         weight = layers.graph.parameters[name]
         if name in cost.served or weight.kind != "weight" or weight.storage in seen:
@@ -62,7 +64,7 @@ def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) ->
         seen.add(weight.storage)
         elements = prod(weight.shape)
         if elements:
-            yield weight.size_bytes // elements, elements
+            yield TensorShape(tuple(weight.shape), weight.size_bytes // elements)
 
 
 def _buffers(elements: dict[int, int]) -> tuple[FlatBuffer, ...]:

@@ -1,16 +1,27 @@
 """The rule ``adasum``: gradients that point the same way are averaged, those at right angles summed.
 
-Two gradients a and b become (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, and replicas are combined in pairs of pairs.
-Every replica gathers all gradients and combines them in the same order, so that all have the same bits: with k replicas
-and S bytes each sends (k - 1) S, which is k / 2 times what an all-reduce sends.
+Two gradients a and b become (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, and replicas are combined in pairs of pairs,
+by recursive vector halving (AdasumRVH of the paper). In level j = 1 .. log2 k replicas that are d = 2^(j-1) apart give
+each other half of what they still have; the products of every tensor, 3 float64, are summed over the 2d replicas that
+hold parts of the two gradients, in j exchanges of 24 bytes a tensor; at the end halves go back the same way::
 
-Left out: recursive halving, which sends 2 (k - 1) / k S for powers of two and leaves replicas that are none aside.
+    halves       S/2 + S/4 + ... = (k - 1) / k S there, and as much back
+    products     24 T (1 + 2 + ... + log2 k) of T tensors
+
+Replicas beyond the power of two p send the first ones all they have, and get the result: 2 (k - p) S more, over all of
+them 2 (k - 1) S as in a ring.
+
+Left out: what combining takes the processor.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+
+PRODUCTS_BYTES = 24
+"""Of a tensor: a.b, a.a and b.b in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +44,81 @@ class Adasum(SyncRule):
         return ANY
 
     def exchange(self, group: SyncGroup) -> Exchange:
-        """Return an all-gather of what is combined in one ring."""
+        """Return the halves, their products, and what is folded in."""
         if not group.agrees:
             return NOTHING
-        network, others = group.network, group.replicas - 1
-        size_bytes = group.gradient_bytes if self.on == "gradient" else group.parameter_bytes
-        sent_bytes = group.replicas * others * size_bytes
-        between = group.machines > 1
-        slowest_s = network.seconds_per_byte if between else network.inner_seconds_per_byte
-        slowest_s = slowest_s if group.inside > 1 or between else 0.0
-        card_bytes = float(others * size_bytes) if between else 0.0
-        hops_s = others * (network.latency_s if between else network.inner_latency_s)
-        return Exchange(sent_bytes, card_bytes, others * size_bytes * slowest_s, hops_s)
+        network = group.network
+        size_bytes, products_bytes = self._size_bytes(group), PRODUCTS_BYTES * group.tensors
+        levels = _levels(group.replicas)
+        power = 1 << levels
+        crossing = _crossing(group.replicas, group.network.units_per_machine)
+        sent_bytes = 2 * (group.replicas - 1) * size_bytes + power * levels * (levels + 1) // 2 * products_bytes
+        inside = (network.inner_seconds_per_byte, network.inner_latency_s)
+        bytes_s = hops_s = 0.0
+        for level, most in enumerate(crossing.of_levels, 1):
+            slowest_s = max(inside[0], most * network.seconds_per_byte)
+            exchanges = levels - level + 1  # of products, at this distance: once in this level and in all after it
+            bytes_s += (2 * size_bytes / 2**level + exchanges * products_bytes) * slowest_s
+            hops_s += (2 + exchanges) * (network.latency_s if most else inside[1])
+        if group.replicas > power:
+            bytes_s += 2 * size_bytes * max(inside[0], crossing.of_fold * network.seconds_per_byte)
+            hops_s += 2 * (network.latency_s if crossing.of_fold else inside[1])
+        card_bytes = crossing.size_share * size_bytes + crossing.products * products_bytes
+        return Exchange(sent_bytes, card_bytes, bytes_s, hops_s)
 
     def extra_bytes(self, group: SyncGroup) -> int:
-        """Return the bytes of what all have sent, and of the weights before a step where steps are combined."""
+        """Return the bytes of what arrives, and of the weights before a step where steps are combined."""
         if not group.agrees:
             return 0
-        if self.on == "gradient":
-            return group.replicas * group.gradient_bytes
-        return (group.replicas + 1) * group.parameter_bytes
+        size_bytes = self._size_bytes(group)
+        arriving_bytes = size_bytes if group.replicas > 1 << _levels(group.replicas) else -(-size_bytes // 2)
+        return arriving_bytes + (0 if self.on == "gradient" else group.parameter_bytes)
+
+    def _size_bytes(self, group: SyncGroup) -> int:
+        return group.gradient_bytes if self.on == "gradient" else group.parameter_bytes
+
+
+def _levels(replicas: int) -> int:
+    """Return the levels of the largest power of two of replicas."""
+    return replicas.bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """How much goes between machines.
+
+    Attributes:
+        of_levels: For every level the replicas of one machine whose partner is on another, of the machine with most.
+        of_fold: The same of those that are folded in.
+        size_share: What the busiest machine sends to others, as a multiple of the gradients.
+        products: How many messages of products it sends besides.
+    """
+
+    of_levels: tuple[int, ...]
+    of_fold: int
+    size_share: float
+    products: int
+
+
+@lru_cache(maxsize=1024)
+def _crossing(replicas: int, units: int) -> _Crossing:
+    """Count them, where replicas fill machines of so many one after the other."""
+    levels, machines = _levels(replicas), -(-replicas // units)
+    power = 1 << levels
+    most, share, messages = [], [0.0] * machines, [0] * machines
+    for level in range(1, levels + 1):
+        crossing = [0] * machines
+        for place in range(power):
+            crossing[place // units] += (place ^ 1 << level - 1) // units != place // units
+        most.append(max(crossing))
+        for machine, count in enumerate(crossing):
+            share[machine] += 2 * count / 2**level
+            messages[machine] += count * (levels - level + 1)
+    folded = [0] * machines
+    for place in range(power, replicas):
+        if place // units != (place - power) // units:
+            folded[place // units] += 1
+            folded[(place - power) // units] += 1
+    share = [one + count for one, count in zip(share, folded, strict=True)]
+    busiest = max(range(machines), key=lambda machine: (share[machine], messages[machine]))
+    return _Crossing(tuple(most), max(folded), share[busiest], messages[busiest])

@@ -15,9 +15,8 @@ machine sum among themselves, each machine's sum goes round all cards, and comes
     all-reduce(k) = 2 (u' - 1) / u' * S / inner bandwidth + 2 (m - 1) / m * S / card's bandwidth
     share(k)      = (u' - 1) / u' * card's bandwidth / inner bandwidth + (m - 1) / m
 
-That is the hierarchical all-reduce of GPU machines. gloo, over which the runtime sums, runs one ring through all
-replicas (``runtime/pipeline/rank_group.py``): in one machine that is the same, in several each card carries
-2 (k - 1) / k S, as if units did not share machines.
+That is the hierarchical all-reduce of GPU machines, and what a run does where it knows which ranks share a machine
+(``runtime/sync/by_machine.py``).
 
 Left out: what summing takes the processor; messages in parts, which hide some of the hops.
 """

@@ -52,6 +52,19 @@ class FlatBuffer:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorShape:
+    """A tensor by its form.
+
+    Attributes:
+        shape: Its dimensions.
+        element_bytes: Of one entry.
+    """
+
+    shape: tuple[int, ...]
+    element_bytes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class SyncGroup:
     """The replicas of a stage, and what they agree on.
 
@@ -61,6 +74,7 @@ class SyncGroup:
         parameters: What replicas hold copies of, embeddings whole.
         tensors: Parameters, counted.
         network: Between the replicas.
+        shapes: Of the parameters, whose gradients they are too; empty where nobody knows them.
     """
 
     replicas: int
@@ -68,6 +82,7 @@ class SyncGroup:
     parameters: tuple[FlatBuffer, ...]
     tensors: int = 1
     network: Network = _NOWHERE
+    shapes: tuple[TensorShape, ...] = ()
 
     @property
     def gradient_bytes(self) -> int:

@@ -19,6 +19,7 @@ from heterps_compile.plug_ins import load_plug_in, shown
 from .adasum import Adasum
 from .all_reduce_rule import AllReduce
 from .local_steps import LocalSteps
+from .powersgd import PowerSGD
 from .rule import SyncRule
 from .shadow import Shadow
 from .through_servers import Servers
@@ -27,7 +28,7 @@ from .topk import TopK
 ENTRY_POINT_GROUP = "heterps_compile.sync_rules"
 
 RULES: Mapping[str, type[SyncRule]] = MappingProxyType(
-    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps)}
+    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps, PowerSGD)}
 )
 """Ours, the default first."""
 

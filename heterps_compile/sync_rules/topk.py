@@ -6,21 +6,23 @@ every pair goes to k - 1 others, so that a replica sends (k - 1) 8 K. A dense al
 sends less where d < 1 / k, which follows from the two and stands nowhere else.
 
 Where u' replicas share a machine, they divide the gradient among themselves first (HiTopKComm of the paper): a
-reduce-scatter inside, the largest K / u' of each shard, an all-gather of pairs among the m machines for every shard,
-and an all-gather of the dense shards inside::
+reduce-scatter inside, the largest of each piece that a replica of every machine owns, an all-gather of pairs among
+these, and an all-gather of the dense shards inside::
 
     inside    2 (u' - 1) / u' 4 n      of every replica
-    between   (m - 1) 8 K              of every machine's card, over its u' replicas
+    between   (m - 1) 8 K'             of every machine's card, over its u' replicas
+
+With as many replicas on each machine there are P = u' pieces, with r of them on the last one u' + r - gcd(u', r); each
+sends one pair at least, K' = min(n, max(K, P)).
 
 What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step; a replica also holds the
-pairs of all.
-
-``run`` gathers over all replicas in one ring, wherever they stand: that is u' = 1.
+pairs of all. A run whose replicas are all on one machine gathers pairs over them, as if each were a machine.
 
 Left out: what selecting takes the processor.
 """
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, Literal
 
 from heterps_compile.errors import InputError
@@ -69,17 +71,21 @@ class TopK(SyncRule):
         """Return K, the values that are sent of so many; at least one."""
         return min(elements, max(1, round(self.density * elements)))
 
-    def pairs_bytes(self, buffer: FlatBuffer) -> int:
-        """Return the bytes of the values and indices that a replica sends of a buffer."""
+    def kept_between(self, elements: int, pieces: int) -> int:
+        """Return K', the values that are sent of so many between machines; at least one of each piece."""
+        return min(elements, max(pieces, self.kept(elements)))
+
+    def pairs_bytes(self, buffer: FlatBuffer, pieces: int = 1) -> int:
+        """Return the bytes of the values and indices that are sent of a buffer, by a replica or by a machine."""
         index_bytes = _SHORT_INDEX_BYTES if buffer.elements <= _MOST_SHORT else _LONG_INDEX_BYTES
-        return (buffer.element_bytes + index_bytes) * self.kept(buffer.elements)
+        return (buffer.element_bytes + index_bytes) * self.kept_between(buffer.elements, pieces)
 
     def exchange(self, group: SyncGroup) -> Exchange:
         """Return the all-gather of values and indices, inside machines after a reduce-scatter."""
         if not group.agrees:
             return NOTHING
         network, inside, machines = group.network, group.inside, group.machines
-        pairs_bytes = sum(map(self.pairs_bytes, group.gradients))
+        pairs_bytes = sum(self.pairs_bytes(buffer, _pieces(group)) for buffer in group.gradients)
         card_bytes = (machines - 1) * pairs_bytes
         dense_bytes = group.gradient_bytes * 2 * (inside - 1) / inside  # of one replica, inside
         sent_bytes = 2 * (group.replicas - machines) * group.gradient_bytes + machines * card_bytes
@@ -93,3 +99,9 @@ class TopK(SyncRule):
             return 0
         kept_bytes = group.gradient_bytes if self.feedback else 0
         return kept_bytes + group.replicas * sum(map(self.pairs_bytes, group.gradients))
+
+
+def _pieces(group: SyncGroup) -> int:
+    """Return P, the pieces of a gradient that have one owner on each machine."""
+    rest = group.replicas - (group.machines - 1) * group.inside
+    return group.inside if rest == group.inside else group.inside + rest - gcd(group.inside, rest)

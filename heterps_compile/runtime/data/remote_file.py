@@ -7,7 +7,7 @@ A request that fails is tried again after 0.5, 1 and 2 seconds, beside what the 
 What cannot become better (no such file, access denied) is told at once. Credentials come from where that package looks
 for them, the environment above all, and never from the address.
 
-Left out: several requests at a time, copies on this machine's disk (mount, or copy, what is read again and again).
+Left out: several requests at a time; copies on this machine's disk (``block_cache.py``).
 """
 
 import hashlib
@@ -101,7 +101,7 @@ class RemoteFile:
 
     def for_arrow(self) -> io.RawIOBase:
         """Return a file object that fetches what is read from it."""
-        return _Ranges(self)
+        return file_over(self)
 
     def fingerprint(self) -> str:
         """Return its ETag and size; where there is none a hash of its size and ends."""
@@ -112,6 +112,11 @@ class RemoteFile:
         for piece in ends(self):
             made.update(piece)
         return f"ends:{made.hexdigest()}"
+
+
+def file_over(file: DataFile) -> io.RawIOBase:
+    """Return a file object over the ranges of a file, for pyarrow."""
+    return _Ranges(file)
 
 
 def remote_file(url: str, waits_s: tuple[float, ...] = WAITS_S) -> RemoteFile:

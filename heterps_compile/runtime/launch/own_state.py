@@ -2,7 +2,8 @@
 
 ::
 
-    own-0.safetensors     residual:fc.weight          of topk: what rank 0 has not sent
+    own-0.safetensors     residual:fc.weight          of topk, powersgd: what rank 0 has not sent
+                          factor:fc.weight            of powersgd: what all ranks have alike
     own-1.safetensors     weight:fc.weight            of local: the weights of rank 1, between two means
                           optimizer:exp_avg:fc.weight and what its optimiser knows
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.escape import printable
 from heterps_compile.runtime.sync.capabilities import capabilities_of
 from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.powersgd import PowerSGD
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.sync_rules.through_servers import Servers
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 _NAME = "own-{rank}.safetensors"
 _FILES = re.compile(r"own-(\d{1,9})\.safetensors", re.ASCII)
-_RESIDUAL, _OPTIMIZER = "residual", "optimizer"
+_RESIDUAL, _OPTIMIZER, _FACTOR = "residual", "optimizer", "factor"
+_KEEP_GRADIENTS = {TopK.name, PowerSGD.name}
 
 
 def keeps_own_state(prepared: Prepared, start: RunState | None) -> bool:
@@ -102,6 +105,8 @@ def restore_own_state(checkpoint: Path, state: RunState, shared: "SharedState") 
             for other in found[1:]:
                 total += other
             of_rules[key] = total / count
+        elif key.startswith(f"{_FACTOR}:"):
+            of_rules[key] = found[0]
     shared.load_rule_state(of_rules)
     alone = shared.parameters_alone
     own = {key.partition(":")[2]: tensor for key, tensor in of_rules.items() if key.startswith(f"{_OPTIMIZER}:")}
@@ -146,7 +151,7 @@ def own_state_notes(found: Path, state: RunState, prepared: Prepared, *, resumes
 
 def _becomes(rules: set[str]) -> str:
     """Say what becomes of what ranks had of their own by the rules of these names; "" for nothing."""
-    found = ["gradients that were not sent yet are added up and divided evenly"] if TopK.name in rules else []
-    if rules - {TopK.name, USUAL.name, Servers.name}:
+    found = ["gradients that were not sent yet are added up and divided evenly"] if rules & _KEEP_GRADIENTS else []
+    if rules - _KEEP_GRADIENTS - {USUAL.name, Servers.name}:
         found.append("replicas that stepped alone begin at their mean, with the first one's optimiser")
     return "; ".join(found)

@@ -73,6 +73,7 @@ class RankContext:
         progress: What it does.
         device: Where it computes.
         copies: Which parameter servers hold what, where rows lie on several; else None.
+        machine_of: The machine of every rank; empty where all are on one.
     """
 
     spec: RankSpec
@@ -83,6 +84,7 @@ class RankContext:
     progress: ProgressRecorder
     device: "torch.device"
     copies: Copies | None = None
+    machine_of: tuple[int, ...] = ()
 
     @property
     def options(self) -> RunOptions:

@@ -142,7 +142,7 @@ class RunOptions:
     sync: str | None = option(
         "--sync",
         Text(),
-        "How replicas agree: all-reduce, topk(density=0.01), adasum, local(steps=4), or stage by stage.",
+        "How replicas agree: all-reduce, topk(density=0.01), powersgd, adasum, local(steps=4), or stage by stage.",
         metavar="RULES",
         default_words="the plan's",
         subjects=(TRAINING,),

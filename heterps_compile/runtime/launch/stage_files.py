@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _TIES = ("TIED", "TIED_AS")
+_SPARSE = {"embedding": ("sparse", 4), "embedding_bag": ("sparse", 5)}
+"""Ops whose weight may get a sparse gradient, and which argument of theirs says so, by name and by place."""
 
 
 def tied_pairs_in(source: bytes) -> Iterator[tuple[str, str]]:
@@ -19,6 +21,21 @@ def tied_pairs_in(source: bytes) -> Iterator[tuple[str, str]]:
         if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id in _TIES:
             with suppress(ValueError):
                 yield from ast.literal_eval(statement.value).items()
+
+
+def sparse_weights_in(source: bytes) -> Iterator[str]:
+    """Yield the weights that get sparse gradients as the source of a stage says, as it calls them; nothing is run."""
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call):
+            continue
+        words = ast.unparse(call.func).split(".")
+        op = next((word for word in words if word in _SPARSE), None)
+        if op is None or not call.args:
+            continue
+        keyword, place = _SPARSE[op]
+        given = [one.value for one in call.keywords if one.arg == keyword] or call.args[place : place + 1]
+        if any(isinstance(one, ast.Constant) and one.value is True for one in given):
+            yield ast.unparse(call.args[0]).removeprefix("self.")
 
 
 def tensors_in(path: Path) -> dict[str, Any]:

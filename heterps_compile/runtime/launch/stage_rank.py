@@ -20,6 +20,7 @@ from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
+from heterps_compile.runtime.layerwise import sharing_norms
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
@@ -184,9 +185,8 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         given: What it has read before.
         start: The checkpoint to go on from, and the steps to run.
     """
-    training, size = given.training, given.size
+    training, size, (checkpoint, steps) = given.training, given.size, start
     options, rank, layout = context.options, context.rank, context.layout
-    checkpoint, steps = start
     folder, plan, precision = context.prepared.folder, context.prepared.plan, context.prepared.precision
     stages = {i: read_stage(folder, plan, i, context.device) for i in layout.stages_of(rank)}
     if options.output is not None and layout.stage_count - 1 in stages:
@@ -209,6 +209,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             recorder=recorder,
             hooks=() if client is None or ahead is None else (client, ahead),
             served=client if client is not None and client.spec.clips and client.is_first else None,
+            machine_of=context.machine_of,
         ),
         StepOptions(
             loss=None
@@ -223,7 +224,8 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             sync=context.prepared.sync,
         ),
     )
-    optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
+    named = list(engine.named_parameters().items())
+    optimizer = None if training is None else sharing_norms(make_optimizer(training, named), engine.shared)
     if telemetry is not None:
         telemetry.follow(optimizer, engine.shared)
     standing = standing_at(checkpoint, options.best)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.runtime.pipeline.layout import Layout
@@ -22,7 +23,7 @@ from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.sync_rules.through_servers import Servers
 
 from .run_options import RunOptions
-from .stage_files import tensors_in, tied_pairs_in
+from .stage_files import sparse_weights_in, tensors_in, tied_pairs_in
 
 
 def rules_of_run(options: RunOptions, plan: Plan, layout: Layout, folder: Path) -> tuple[SyncRule, ...]:
@@ -46,7 +47,10 @@ def rules_of_run(options: RunOptions, plan: Plan, layout: Layout, folder: Path) 
         rules = parse_assignment(options.sync).of_stages(_layer_words(plan))
     for index, rule in enumerate(rules):
         if len(layout.ranks_of(index)) > 1:
-            _refuse(f"stage {index} is to agree by {rule_text(rule)}", rule, options)
+            asked = f"stage {index} is to agree by {rule_text(rule)}"
+            _refuse(asked, rule, options)
+            if not options.servers.count:  # which hold tables; what is left to stages is looked at in the first step
+                _refuse_sparse(asked, rule, folder, plan, index)
     for name in plan.replicated:
         holders = _holders(plan, folder, name)
         rule_of_tied(name, {index: (rules[index], len(layout.ranks_of(index))) for index in holders})
@@ -106,6 +110,23 @@ def _refuse(asked: str, rule: SyncRule, options: RunOptions) -> None:
                 f"{asked}, so that replicas step on gradients of their own, and {word} {why} that all replicas have in "
                 f"common; leave {word} out, or take another rule (--sync)"
             )
+
+
+def _refuse_sparse(asked: str, rule: SyncRule, folder: Path, plan: Plan, index: int) -> None:
+    """Refuse a rule that combines dense gradients where the stage's source makes sparse ones.
+
+    Raises:
+        RunError: naming the first weight.
+    """
+    if capabilities_of(rule).takes_sparse:
+        return
+    for artifact in plan.artifacts[index] if index < len(plan.artifacts) else ():
+        if artifact.file.endswith(".py"):
+            for name in sparse_weights_in((folder / artifact.file).read_bytes()):
+                raise RunError(
+                    f"{asked}, which combines dense gradients, and that of {printable(name)} is sparse; make its "
+                    f"embedding dense (sparse=False) and compile again, or take another rule for its stage (--sync)"
+                )
 
 
 def _refuse_servers(asked: str, rule: Servers, options: RunOptions) -> None:

@@ -40,7 +40,8 @@ from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
 from .faults import Place
 from .fork_server import end_with_parent
-from .hosts_file import read_hosts_of
+from .hosts_file import Hosts, read_hosts_of
+from .machines_of_ranks import machine_notes, machines_of_ranks
 from .membership import Membership
 from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
 from .prepare import check_world_size, choose_device, header, prepare
@@ -102,7 +103,7 @@ def work(member: Membership, spec: RankSpec) -> Result:
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, spec, place, watch, progress)
+            result = _run(member, spec, place, watch, progress, hosts)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -124,7 +125,14 @@ def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Super
     return Supervision(hang_after_s=hang_after_s, monitored=monitored, parent=parent, late_s=place.patience_s, host=0)
 
 
-def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, progress: ProgressRecorder) -> Result:
+def _run(  # noqa: PLR0917 - what a rank has before it joins the others
+    member: Membership,
+    spec: RankSpec,
+    place: StorePlace,
+    watch: Watch,
+    progress: ProgressRecorder,
+    hosts: Hosts | None,
+) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     connect = partial(connect_store, place, f"rank {member.rank}")
@@ -144,7 +152,8 @@ def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, pr
     _join_group(member, store)
     machines = [(said_by.get("host"), said_by.get("address")) for said_by in said]
     copies = copies_of(prepared, spec.options.servers, machines)
-    context = RankContext(spec, member, prepared, store, watch, progress, device, copies)
+    machine_of = machines_of_ranks(hosts, said)
+    context = RankContext(spec, member, prepared, store, watch, progress, device, copies, machine_of)
     is_launched = spec.parent is not None
     if copies is not None:
         watch.know_copies(copies, decides=member.rank == 0 and not is_launched, tell=_tell)
@@ -153,6 +162,7 @@ def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, pr
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
         lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
+        lines += machine_notes(prepared, machine_of, exact_sums=spec.options.exact_sums)
         for line in [*lines, *copy_notes(spec.options.servers, machines)]:
             _tell(line)
     if not is_launched:

@@ -66,6 +66,7 @@ class RankParts:
         recorder: Is told what happens.
         hooks: Take part in every training step.
         served: Gradients on parameter servers that are clipped with the others, on the one rank that counts them.
+        machine_of: The machine of every rank of the run; empty where all are on one.
     """
 
     plan: Plan
@@ -77,6 +78,7 @@ class RankParts:
     recorder: Recorder = field(default_factory=Recorders)
     hooks: Sequence[StepHook] = ()
     served: ServedGradients | None = None
+    machine_of: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

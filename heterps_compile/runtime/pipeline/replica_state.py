@@ -7,7 +7,8 @@
     ranks that hold a tied one   the gradient of a tensor that several stages hold
 
 Every rank makes the groups it is in, and no others, in one order: ranks that are no part of the pipeline need not
-know of them.
+know of them. Where ranks share machines, and are on several, those that own the same piece of a sum on each machine are
+a group besides (``runtime/sync/by_machine.py``).
 
 How the replicas of a stage agree is its rule's affair (``runtime/sync/``). A tensor that several stages hold has the
 rule that all of them have.
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.sync.by_machine import ByMachine, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.capabilities import rule_of_tied
 from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
@@ -63,7 +65,7 @@ class SharedState:
     counted: list[nn.Parameter] = field(default_factory=list)
     scale: float = 1.0
     _groups: dict[int, list[CountedGroup]] = field(default_factory=dict)
-    _told: dict[int, int] = field(default_factory=dict)
+    _told: dict[int, tuple[int, int]] = field(default_factory=dict)
     _started: set[int] = field(default_factory=set)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -116,6 +118,10 @@ class SharedState:
         alone = [rule.shared.parameters for rule in self.rules if rule.can.steps_alone]
         return {name: parameter for parameters in alone for name, parameter in parameters.items()}
 
+    def norm_groups(self) -> list[Shared]:
+        """Return the parameters that several ranks step alike, over which norms can be split, with these ranks."""
+        return [rule.shared for rule in self.rules if not rule.can.steps_alone]
+
     def places(self) -> dict[str, tuple[int, int]]:
         """Return of every parameter by name which replica this rank is, and of how many."""
         found = {name: (0, 1) for own in self._own() for name in own.parameters}
@@ -163,13 +169,19 @@ class SharedState:
         for own in self._own():
             own.load_state(_of(state, own.parameters))
 
-    def count_sent(self) -> dict[int, int]:
-        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1."""
+    def count_sent(self) -> dict[int, tuple[int, int]]:
+        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1.
+
+        Returns:
+            Of each all of them, and those that went to other machines.
+        """
         found = {}
         for stage, groups in self._groups.items():
             sent_bytes = sum(group.sent_bytes for group in groups)
-            found[stage] = sent_bytes - self._told.get(stage, 0)
-            self._told[stage] = sent_bytes
+            between_bytes = sum(group.between_bytes for group in groups)
+            before = self._told.get(stage, (0, 0))
+            found[stage] = sent_bytes - before[0], between_bytes - before[1]
+            self._told[stage] = sent_bytes, between_bytes
         return found
 
     def gaps(self) -> dict[int, float]:
@@ -220,20 +232,18 @@ def share_state(
         parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
     ) -> SharedGradients | OrderedGradients:
         if not exact_sums:
-            counted = CountedGroup(group, rank)
             place = holders[0] if len(holders) == 1 else TIED
-            state._groups.setdefault(place, []).append(counted)
+            kept = state._groups.setdefault(place, [])
             stages = " and ".join(map(str, holders))
             where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
             def more_groups() -> tuple[Collective, Collective]:
                 another = Group(group.ranks, rank)
-                of_thread = CountedGroup(another, rank)
-                state._groups[place].append(of_thread)
-                return of_thread, another
+                return _counted(another, parts, kept)[0], another
 
             share = _share_of(parts.layout, holders, rank)
-            shared = Shared(counted, rank, parameters, share, is_scaled, where, more_groups)
+            whole, by_machine = _counted(group, parts, kept)
+            shared = Shared(whole, rank, parameters, share, is_scaled, where, more_groups, by_machine)
             asked = sync[holders[0]] if sync else USUAL
             if sync and len(holders) > 1:
                 replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
@@ -276,6 +286,26 @@ def share_state(
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
+
+
+def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[Collective, ByMachine | None]:
+    """Return a group that counts, and its sums by machine where its ranks share some.
+
+    Args:
+        group: Some ranks.
+        parts: Of this rank.
+        kept: Groups that count, among which those made here are put.
+    """
+
+    def counted(made: Group) -> CountedGroup:
+        kept.append(CountedGroup(made, parts.rank, parts.machine_of))
+        return kept[-1]
+
+    machines, whole = machines_of(group.ranks, parts.machine_of), counted(group)
+    if not sums_inside_first(machines):
+        return whole, None
+    by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(Group(owners, parts.rank)))
+    return by_machine, by_machine
 
 
 def _share_of(layout: Layout, holders: Sequence[int], rank: int) -> float:

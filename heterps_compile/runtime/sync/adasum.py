@@ -13,25 +13,22 @@ The rule gives replicas an equal say, whatever their shares: (a + b) / 2 of para
 means are of the batch's weight over M, not of the replica's own: parallel ones have the weighted mean of the batch
 where shares are equal.
 
-Every rank gathers all gradients and combines them in one order (``algorithms/adasum.py``), also where replicas are no
-power of two: the ones beyond it are folded into the first. So all have the same bits.
+Ranks combine pair by pair, each a part of the tensors (``vector_halving.py``), and all have the same bits; those beyond
+a power of two are folded into the first.
 
 ``adasum(on=step)`` combines what the optimisers make of each replica's own mean: each steps by itself, and the moves of
 the weights are combined. For plain SGD both are one. With momentum or Adam, whose state stays with its replica, what is
 combined is what a replica would have stepped by.
 
-Left out: sparse gradients, but in moves; recursive halving.
+Left out: sparse gradients, but in moves; beginning while the backward still runs.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from .algorithms.adasum import combine_all
 from .capabilities import ADASUM, ADASUM_OF_STEPS, Capabilities
-from .contract import Flat, Rule, Work, flats_of, put
+from .contract import Flat, Rule, flats_of, put
+from .vector_halving import combine_over
 
 
 class Adasum(Rule):
@@ -39,24 +36,19 @@ class Adasum(Rule):
 
     can: ClassVar[Capabilities] = ADASUM
 
-    _sent: Sequence[tuple[Flat, Work, list[Tensor]]] = ()
+    _means: Sequence[Flat] = ()
 
     def after_backward(self, flats: Sequence[Flat], scale: float) -> None:
-        """Begin to gather; a combination of gradients is scaled as they are."""
-        sent = []
+        """Make means over the samples of this rank of its gradients; a combination of scaled ones is scaled."""
         for flat in flats:
-            mean = flat.tensor if self.shared.share == 1 else flat.tensor / self.shared.share
-            message = mean.cpu().contiguous().view(torch.uint8)
-            sent.append((flat, *self.shared.group.gather(message)))
-        self._sent = sent
+            flat.tensor.div_(self.shared.share)
+        self._means = flats
 
     def finish(self) -> None:
         """Combine what all have."""
-        for flat, work, received in self._sent:
-            work.wait()
-            of_ranks = [message.view(flat.tensor.dtype).to(flat.tensor.device) for message in received]
-            flat.tensor.copy_(combine_all(of_ranks, flat.sizes))
-        self._sent = ()
+        for flat in self._means:
+            combine_over(self.shared.group, self.shared.rank, flat.tensor, flat.sizes)
+        self._means = ()
 
 
 class AdasumOfSteps(Rule):
@@ -80,12 +72,8 @@ class AdasumOfSteps(Rule):
         before, self._before = self._before, ()
         if is_skipped:
             return
-        sent = []
         for now, then in zip(flats_of(self.shared.parameters), before, strict=True):
-            move = (now.tensor - then.tensor).cpu().view(torch.uint8)
-            sent.append((then, *self.shared.group.gather(move)))
-        for then, work, received in sent:
-            work.wait()
-            moves = [message.view(then.tensor.dtype).to(then.tensor.device) for message in received]
-            then.tensor.add_(combine_all(moves, then.sizes))
+            move = now.tensor.sub_(then.tensor)
+            combine_over(self.shared.group, self.shared.rank, move, then.sizes)
+            then.tensor.add_(move)
         put(self.shared.parameters, before)

@@ -37,13 +37,22 @@ class Capabilities:
 
 ALL_REDUCE = Capabilities(sums=True)
 TOPK = Capabilities(sums=True, keeps_state=True)
+POWERSGD = Capabilities(sums=True, keeps_state=True)
 ADASUM = Capabilities(takes_sparse=False)
 ADASUM_OF_STEPS = Capabilities(steps_alone=True, keeps_state=True)
 LOCAL = Capabilities(steps_alone=True, apart=True, keeps_state=True)
 SHADOW = Capabilities(steps_alone=True, apart=True, keeps_state=True)
 
 BUILT_IN: Mapping[str, Capabilities] = MappingProxyType(
-    {"all-reduce": ALL_REDUCE, "topk": TOPK, "adasum": ADASUM, "shadow": SHADOW, "local": LOCAL, "servers": ALL_REDUCE}
+    {
+        "all-reduce": ALL_REDUCE,
+        "topk": TOPK,
+        "adasum": ADASUM,
+        "shadow": SHADOW,
+        "local": LOCAL,
+        "powersgd": POWERSGD,
+        "servers": ALL_REDUCE,
+    }
 )
 """Of the rules that run here, by name."""
 

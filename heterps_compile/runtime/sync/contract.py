@@ -22,7 +22,7 @@ plain tensors (``algorithms/``).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,13 @@ from heterps_compile.sync_rules.rule import SyncRule
 
 from .capabilities import Capabilities
 
+if TYPE_CHECKING:
+    from .by_machine import ByMachine
+
 RESIDUAL = "residual"
 WEIGHT = "weight"
 OPTIMIZER = "optimizer"
+FACTOR = "factor"
 """What a rank has of its own by kind: ``KIND:PARAMETER`` names a tensor of it."""
 
 
@@ -81,13 +85,14 @@ class Shared:
     """What a rule works on.
 
     Attributes:
-        group: The ranks.
+        group: The ranks; what it sums is summed inside machines first, where they share some.
         rank: This one.
         parameters: By name; names and order are the same on every rank.
         share: Of a step's micro-batches, how much this rank has; above 0, and 1 in all.
         is_scaled: Whether losses are scaled, so that a step may be skipped.
         where: In words, for faults.
         more_groups: Makes another group of the same ranks, for another thread, counted and not.
+        by_machine: The parts of such a sum, where ranks share machines and are on several; else None.
     """
 
     group: Collective
@@ -97,6 +102,7 @@ class Shared:
     is_scaled: bool = False
     where: str = "the stage"
     more_groups: Callable[[], tuple[Collective, Collective]] | None = None
+    by_machine: "ByMachine | None" = None
 
     @property
     def place(self) -> int:
@@ -253,7 +259,7 @@ def refuse_residuals(rule: str, where: str, state: Mapping[str, Tensor]) -> None
         kind, _, name = key.partition(":")
         if kind == RESIDUAL and bool(residual.any()):
             raise RunError(
-                f"the checkpoint has gradients of {printable(name)!r} that topk has not sent yet, and {rule} in "
-                f"{where} would lose them; go on with topk or all-reduce there (--sync), which add them, or begin with "
-                f"the checkpoint's weights (--weights) in another folder"
+                f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and {rule} in {where} "
+                f"would lose them; go on with topk, powersgd or all-reduce there (--sync), which add them, or begin "
+                f"with the checkpoint's weights (--weights) in another folder"
             )

@@ -5,8 +5,12 @@ from each k (k - 1) S, over all ranks; where the k-th part of it is no whole num
 more. So counts add up to what the rules' formulas say, to the byte (``sync_rules``). What the connections add, and
 messages that only agree on which parameters have gradients, count nothing.
 
+In a ring a rank sends to the next one alone: where that is on another machine, all that it sends goes between machines.
+
 Left out: who the ranks are.
 """
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -18,11 +22,27 @@ class CountedGroup:
 
     Attributes:
         sent_bytes: By this rank so far.
+        between_bytes: Of them, those to ranks of other machines.
     """
 
-    def __init__(self, group: Collective, rank: int) -> None:
+    def __init__(self, group: Collective, rank: int, machine_of: Sequence[int] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            group: The ranks.
+            rank: This one.
+            machine_of: The machine of every rank of the run; empty where all are on one.
+        """
         self._group, self._place = group, group.ranks.index(rank)
-        self.sent_bytes = 0
+        self._rank, self._machine_of = rank, machine_of
+        self.sent_bytes = self.between_bytes = 0
+
+    def _count(self, size_bytes: int, target: int | None = None) -> None:
+        """Count what goes to a rank, or to the next one in the ring."""
+        target = self.ranks[(self._place + 1) % len(self.ranks)] if target is None else target
+        self.sent_bytes += size_bytes
+        if self._machine_of and self._machine_of[target] != self._machine_of[self._rank]:
+            self.between_bytes += size_bytes
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -34,10 +54,10 @@ class CountedGroup:
         count = len(self.ranks)
         if tensor.is_sparse:  # each rank's rows and ids go to all others
             own = tensor.coalesce()
-            self.sent_bytes += (count - 1) * (own.values().nbytes + own.indices().nbytes)
+            self._count((count - 1) * (own.values().nbytes + own.indices().nbytes))
         else:
             whole, rest = divmod(2 * (count - 1) * tensor.nbytes, count)
-            self.sent_bytes += whole + (self._place < rest)
+            self._count(whole + (self._place < rest))
         return self._group.sum(tensor)
 
     def maximum(self, tensor: Tensor) -> Work:
@@ -46,12 +66,12 @@ class CountedGroup:
 
     def gather(self, tensor: Tensor) -> tuple[Work, list[Tensor]]:
         """Begin to collect everybody's tensor of one size."""
-        self.sent_bytes += (len(self.ranks) - 1) * tensor.nbytes
+        self._count((len(self.ranks) - 1) * tensor.nbytes)
         return self._group.gather(tensor)
 
     def start_send(self, tensor: Tensor, target: int) -> Work:
         """Begin to send a tensor to a rank."""
-        self.sent_bytes += tensor.nbytes
+        self._count(tensor.nbytes, target)
         return self._group.start_send(tensor, target)
 
     def start_receive(self, tensor: Tensor, source: int) -> Work:

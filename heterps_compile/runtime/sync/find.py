@@ -20,6 +20,7 @@ from .adasum import Adasum, AdasumOfSteps
 from .all_reduce import AllReduce
 from .contract import Rule, Shared
 from .local_steps import LocalSteps
+from .power_sgd import PowerSGD
 from .shadow import Shadow
 from .top_k import TopK
 
@@ -32,6 +33,7 @@ RULES: Mapping[str, type[Rule]] = MappingProxyType(
         "adasum": Adasum,
         "shadow": Shadow,
         "local": LocalSteps,
+        "powersgd": PowerSGD,
         "servers": AllReduce,
     }
 )

@@ -75,6 +75,8 @@ class RankStep:
         between_s: What the rank did after the step before, by what it was (:data:`BETWEEN`).
         sync_bytes: By stage, what it sent to other replicas for agreeing, in the step and after the one before; -1
             stands for tensors that several stages hold.
+        data_bytes: Of files far away whose blocks are kept, what was read since the step before, by where it came from.
+        sync_between_bytes: Those of them that went to other machines; without stages of which none did.
         replica_gap: By stage, how far replicas that step alone were apart when that was last looked at: the root mean
             square distance from their mean, over its length.
     """
@@ -103,6 +105,8 @@ class RankStep:
     between_s: Mapping[str, float] = field(default_factory=dict)
     sync_bytes: Mapping[int, int] = field(default_factory=dict)
     replica_gap: Mapping[int, float] = field(default_factory=dict)
+    sync_between_bytes: Mapping[int, int] = field(default_factory=dict)
+    data_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -260,7 +264,9 @@ def _start(content: dict[str, Any]) -> RankStart:
 def _step(content: dict[str, Any]) -> RankStep:
     for name, kind in (("forward_s", float), ("backward_s", float), ("received_bytes", int)):
         content[name] = {int(key): kind(number) for key, number in content[name].items()}
-    content["sync_bytes"] = {int(key): int(number) for key, number in content.get("sync_bytes", {}).items()}
+    for name in ("sync_bytes", "sync_between_bytes"):
+        content[name] = {int(key): int(number) for key, number in content.get(name, {}).items()}
+    content["data_bytes"] = {str(key): int(number) for key, number in content.get("data_bytes", {}).items()}
     content["replica_gap"] = {int(key): float(number) for key, number in content.get("replica_gap", {}).items()}
     if content["loss"] is not None:
         content["loss"] = float(content["loss"])

@@ -10,12 +10,13 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.data.block_cache import bytes_by_level
 from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
@@ -76,6 +77,7 @@ class TelemetryRecorder:
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
         self._between_s: dict[str, float] = defaultdict(float)
+        self._data_bytes: Mapping[str, int] = {}
         self._reset()
         path = directory / FILE_NAME.format(rank=start.rank)
         try:
@@ -129,6 +131,10 @@ class TelemetryRecorder:
             self._memory = memory_use(self._gpu)
             self._memory_due_s = ended_s + _MEMORY_EVERY_S
         memory = self._memory
+        read = bytes_by_level()
+        data_bytes = {level: size - self._data_bytes.get(level, 0) for level, size in read.items()}
+        self._data_bytes = read
+        sent = {} if self.shared is None else self.shared.count_sent()
         if step in self._trace_steps:
             self._write(RankSpans(self._rank, step, tuple(self._ran), tuple(self._received), tuple(self._waits)))
         self._write(
@@ -154,7 +160,9 @@ class TelemetryRecorder:
                 is_skipped=result.is_skipped,
                 losses=result.losses,
                 between_s=dict(self._between_s),
-                sync_bytes={} if self.shared is None else self.shared.count_sent(),
+                sync_bytes={stage: all_bytes for stage, (all_bytes, _) in sent.items()},
+                data_bytes={level: size for level, size in data_bytes.items() if size},
+                sync_between_bytes={stage: between for stage, (_, between) in sent.items() if between},
                 replica_gap={} if self.shared is None else self.shared.gaps(),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )

@@ -143,6 +143,8 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "wait_s": report.wait_s,
         "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
         "sync_bytes": {str(stage): size for stage, size in report.sync_bytes.items()},
+        "sync_between_bytes": {str(stage): size for stage, size in report.sync_between_bytes.items()},
+        "data_bytes": report.data_bytes,
         "replica_gap": {str(stage): finite_or_text(gap) for stage, gap in report.replica_gap.items()},
         "ranks": [
             {

@@ -68,11 +68,21 @@ class StepReport:
     @property
     def sync_bytes(self) -> dict[int, int]:
         """Return what replicas sent each other for agreeing, by stage, over all of them."""
-        total: dict[int, int] = {}
+        return _over_ranks([rank.sync_bytes for rank in self.ranks])
+
+    @property
+    def sync_between_bytes(self) -> dict[int, int]:
+        """Return what of that went from machine to machine; without stages of which nothing did."""
+        return _over_ranks([rank.sync_between_bytes for rank in self.ranks])
+
+    @property
+    def data_bytes(self) -> dict[str, int]:
+        """Return what was read of files far away whose blocks are kept, by where it came from, over all ranks."""
+        total: dict[str, int] = {}
         for rank in self.ranks:
-            for stage, size in rank.sync_bytes.items():
-                total[stage] = total.get(stage, 0) + size
-        return dict(sorted(total.items()))
+            for level, size in rank.data_bytes.items():
+                total[level] = total.get(level, 0) + size
+        return total
 
     @property
     def replica_gap(self) -> dict[int, float]:
@@ -89,6 +99,14 @@ class StepReport:
         told = {what for rank in self.ranks for what in rank.wait_s}
         whats = [*(what for what in WAITS if what in told), *sorted(told.difference(WAITS))]
         return {what: sum(rank.wait_s.get(what, 0.0) for rank in self.ranks) / len(self.ranks) for what in whats}
+
+
+def _over_ranks(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for of_rank in sizes:
+        for stage, size in of_rank.items():
+            total[stage] = total.get(stage, 0) + size
+    return dict(sorted(total.items()))
 
 
 def step_report(

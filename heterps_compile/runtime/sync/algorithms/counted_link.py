@@ -1,7 +1,7 @@
 """Collectives over simulated ranks, message by message, with the bytes of every message counted.
 
-Ranks are places of a list, ``ranks_per_machine`` neighbours a machine. All collectives are rings, as those of NCCL and
-gloo for large messages: every rank sends to the next one of its group alone. Left out: time; lost messages.
+Ranks are places of a list, ``ranks_per_machine`` neighbours a machine. Sums and gatherings are rings, as those of NCCL
+and gloo for large messages: every rank sends to the next one of its group alone. Left out: time; lost messages.
 """
 
 from collections.abc import Sequence
@@ -53,6 +53,30 @@ class CountedLink:
         for owner, size in enumerate(size_bytes):
             for hop in range(len(group) - 1):
                 self.send(group[(owner + hop) % len(group)], group[(owner + hop + 1) % len(group)], size)
+
+    def halve(self, group: Sequence[int], elements: int, element_bytes: int, tensors: int) -> None:
+        """Count adasum's recursive vector halving of what every member holds (``runtime/sync/vector_halving.py``).
+
+        Args:
+            group: Ranks.
+            elements: That each holds.
+            element_bytes: Of one.
+            tensors: Of which it is made, each with three products in float64.
+        """
+        power = 1 << (len(group).bit_length() - 1)
+        for place in range(power, len(group)):
+            for ends in ((place, place - power), (place - power, place)):
+                self.send(group[ends[0]], group[ends[1]], elements * element_bytes)
+        parts, distance = [elements] * power, 1
+        while distance < power:
+            for place, part in enumerate(parts):
+                neighbour, first = group[place ^ distance], part // 2
+                parts[place] = first if not place & distance else part - first
+                self.send(group[place], neighbour, (part - parts[place]) * element_bytes)
+                self.send(group[place], neighbour, parts[place] * element_bytes)  # on the way back
+                for bit in range(distance.bit_length()):
+                    self.send(group[place], group[place ^ 1 << bit], tensors * 24)
+            distance *= 2
 
 
 def sum_of_selections(selections: Sequence[Selection], length: int) -> Tensor:

@@ -12,7 +12,7 @@ LARS (You et al., arXiv 1708.03888) takes the rate times ``trust |w| / (|g| + de
 times ``|w| / |u|`` of Adam's step u with decay in it; 1 where either norm is 0. Sums of squares are float64, so that
 the result hangs on the number of replicas by the order of a sum alone.
 
-Left out: the exchange (one all-reduce of a small tensor), and the optimisers themselves.
+Left out: the exchange and the optimisers (``runtime/layerwise.py``).
 """
 
 from collections.abc import Sequence
@@ -48,12 +48,26 @@ def squares_of_shard(flat: Tensor, splits: Sequence[int], replica: int, replicas
     """
     if flat.dim() != 1 or sum(splits) != flat.numel() or min(splits, default=0) < 0:
         raise InputError(f"layers of {sum(splits)} entries in all do not split a tensor of {tuple(flat.shape)}")
-    first, end = shard_bounds(flat.numel(), replica, replicas)
+    return squares_in_stretch(torch.split(flat, list(splits)), replica, replicas)
+
+
+def squares_in_stretch(layers: Sequence[Tensor], replica: int, replicas: int) -> Tensor:
+    """Return the sum of squares of every layer's entries in a replica's stretch of all of them, float64.
+
+    Args:
+        layers: Of any shapes, one behind the other.
+        replica: Which stretch, from 0.
+        replicas: Of how many.
+
+    Raises:
+        InputError: There is no such replica.
+    """
+    first, end = shard_bounds(sum(layer.numel() for layer in layers), replica, replicas)
     sums, begin = [], 0
-    for size in splits:
-        part = flat[max(begin, first) : max(min(begin + size, end), first, begin)]
+    for layer in layers:
+        part = layer.reshape(-1)[max(first - begin, 0) : max(end - begin, 0)]
         sums.append(part.double().square().sum())
-        begin += size
+        begin += layer.numel()
     return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64)
 
 

@@ -8,9 +8,12 @@ import pytest
 import torch
 from plans import PLAN
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
+import heterps_compile
 from heterps_compile.errors import HeterpsError
 from heterps_compile.plan.plan import Artifact, Plan
+from heterps_compile.plan.source import read_plan
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
@@ -147,6 +150,50 @@ def test_stages_that_share_a_weight_agree_on_it_by_one_rule_that_sums(sharing, t
         with pytest.raises(HeterpsError) as refused:
             rules_of(sharing, 2, 1, sync=sync, folder=tmp_path)
         assert words in str(refused.value)
+
+
+class Sparse(nn.Module):
+    """Two tables with sparse gradients and a dense one, of which the forward looks up those that are named."""
+
+    def __init__(self, *looked_up: str) -> None:
+        super().__init__()
+        self.looked_up = looked_up
+        self.table, self.dense = nn.Embedding(20, 4, sparse=True), nn.Embedding(20, 4)
+        self.bag = nn.EmbeddingBag(20, 4, mode="sum", sparse=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        parts = {"table": lambda: self.table(ids).sum(1), "dense": lambda: self.dense(ids).sum(1)}
+        return sum(parts.get(name, lambda: self.bag(ids))() for name in self.looked_up)
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "weight"), [(("dense", "table"), "table.weight"), (("bag",), "bag.weight"), (("dense",), None)]
+)
+def test_a_rule_that_combines_dense_gradients_refuses_sparse_ones_before_the_run(tmp_path, looked_up, weight):
+    made = heterps_compile.compile(
+        Sparse(*looked_up), (torch.zeros(8, 3, dtype=torch.int64),), mode="training", method="greedy", verify=False
+    )
+    made.save(tmp_path / "m")
+    plan = read_plan(str(tmp_path / "m"))
+    plan = replace(plan, request=replace(plan.request, synchronisation="all-reduce"))
+    layout = make_layout(plan, training=True, replicas=[2], step=StepShape("1f1b", 2, 16))
+
+    def rules(sync: str, **more: Any) -> list[str]:
+        options = RunOptions(directory="m", train="train.py", sync=sync, **more)
+        return [rule_text(rule) for rule in rules_of_run(options, plan, layout, tmp_path / "m")]
+
+    for sync in ("all-reduce", "topk(density=0.1)", "adasum(on=step)"):
+        assert rules(sync) == [sync]
+    assert rules("adasum", servers=SERVED) == ["adasum"]
+    if weight is None:
+        assert rules("adasum") == ["adasum"]
+        return
+    with pytest.raises(HeterpsError) as refused:
+        rules("adasum")
+    assert str(refused.value) == (
+        f"stage 0 is to agree by adasum, which combines dense gradients, and that of {weight} is sparse; make its "
+        f"embedding dense (sparse=False) and compile again, or take another rule for its stage (--sync)"
+    )
 
 
 def test_what_is_known_of_rules_without_pytorch_is_what_they_say_with_it():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.sync import find
+from heterps_compile.runtime.sync.algorithms.adasum import combine_all
 from heterps_compile.runtime.sync.capabilities import Capabilities, capabilities_of
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
@@ -198,6 +199,14 @@ def test_adasum_adds_orthogonal_gradients_and_averages_equal_ones_whatever_the_s
         assert torch.allclose(of_rank[EQUAL], gradient_of(0, 0), atol=1e-6)
 
 
+def test_adasum_combines_the_means_of_replicas_as_the_tree_over_whole_tensors_does(ranks):
+    count = len(ranks)
+    for step in range(STEPS):
+        means = [gradient_of(place, step) / share_of(place, count) for place in range(count)]
+        expected = combine_all(means, LENGTHS)
+        assert torch.allclose(ranks[0]["adasum"][0][step][1], expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("text", RULES)
 def test_bytes_that_are_counted_are_those_of_the_rules_formula(ranks, text):
     buffers = (FlatBuffer(LENGTH),)
@@ -230,9 +239,7 @@ def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_ru
     for text in ("adasum", "local(steps=2)"):
         rule = make_rule(parse_rule(text), Shared(group, 0, {}, 1.0, where="stage 3"))
         rule.load_state({"residual:a": torch.zeros(3)})
-        with pytest.raises(
-            RunError, match=r"gradients of 'a' that topk has not sent yet, and \w+ in stage 3 would lose"
-        ):
+        with pytest.raises(RunError, match=r"gradients of 'a' that were not sent yet, and \w+ in stage 3 would lose"):
             rule.load_state({"residual:a": torch.ones(3)})
     with pytest.raises(RunError, match=r"nothing here runs the synchronisation rule 'gossip'.* take one of all-reduce"):
         find_runtime("gossip")

@@ -143,6 +143,9 @@ def test_what_does_not_just_go_on_is_told():
     (wider,) = own_state_notes(found, state, prepared(3, TOPK), resumes=True)
     was = "step-000002 is of 2 replicas, the run has 3"
     assert wider == f"{was}: gradients that were not sent yet are added up and divided evenly"
+    factors = replace(state, sync=(("powersgd", 2),))
+    (wider,) = own_state_notes(found, factors, prepared(3, "powersgd"), resumes=True)
+    assert wider == f"{was}: gradients that were not sent yet are added up and divided evenly"
     local = replace(state, sync=(("local(steps=2)", 2),))
     (wider,) = own_state_notes(found, local, prepared(3, "local(steps=2)"), resumes=True)
     assert wider == f"{was}: replicas that stepped alone begin at their mean, with the first one's optimiser"

@@ -186,7 +186,7 @@ def in_group(rank: int) -> dict[str, Any]:
     for name in ("adasum", "adasum(on=step)"):
         found[f"{name} with momentum"] = trained(rank, one_stage, THREE, [name], momentum=MOMENTUM)
     found["agreement"] = in_agreement(rank)
-    for rule in ("topk(density=0.3)", "local(steps=2)", "adasum"):
+    for rule in ("topk(density=0.3)", "local(steps=2)", "adasum", "powersgd(rank=1)"):
         found[f"overflow, {rule}"] = overflowing(rank, rule)
     found["refused"] = {
         "sparse": refused_sparse(rank),
@@ -313,7 +313,7 @@ def test_replicas_that_step_alone_hold_their_mean_in_a_block_and_their_own_after
     assert apart(inside, mean) < 1e-6
 
 
-@pytest.mark.parametrize("rule", ["topk(density=0.3)", "local(steps=2)", "adasum"])
+@pytest.mark.parametrize("rule", ["topk(density=0.3)", "local(steps=2)", "adasum", "powersgd(rank=1)"])
 def test_a_step_that_overflows_on_one_replica_is_skipped_by_all(by_rank, rule):
     (first, skipped), (second, skipped_too) = (of_rank[f"overflow, {rule}"] for of_rank in by_rank[:2])
     assert skipped == skipped_too > 0

@@ -1,0 +1,72 @@
+"""Which machine every rank of a run is on, so that replicas that share one sum there first.
+
+Where a file names hosts, each is a machine, and ranks fill them in its order. Two hosts of a file may be one machine by
+its loopback address: they count as two, by which sums over machines are tried out on one. Where ranks are dealt by a
+scheduler, or started by torchrun, those whose machines have one name are on one. A run that one launcher starts is on
+one machine.
+
+Left out: how they sum (``runtime/sync/by_machine.py``).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.sync.by_machine import machines_of, sums_inside_first
+from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.rule_text import rule_text
+
+from .hosts_file import Hosts, ranks_of_hosts
+from .prepare import Prepared
+
+
+def machines_of_ranks(hosts: Hosts | None, said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the machine of every rank, numbered from 0; empty where all are on one.
+
+    Args:
+        hosts: Those of the run; None where it has none.
+        said: What each rank says of itself, rank by rank, with the name of its ``host``.
+    """
+    named = ranks_of_hosts(hosts) if hosts is not None else []
+    if named and named[-1].stop == len(said):
+        machine_of = [number for number, ranks in enumerate(named) for _ in ranks]
+    else:
+        names = [str(said_by.get("host")) for said_by in said]
+        machine_of = list(map(list(dict.fromkeys(names)).index, names))
+    return tuple(machine_of) if any(machine_of) else ()
+
+
+def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: bool = False) -> Iterator[str]:
+    """Say which replicas sum inside machines first, and where machines are not those that the plan counts with.
+
+    Args:
+        prepared: The run.
+        machine_of: The machine of every rank; empty where all are on one.
+        exact_sums: Whether gradients are added up in the order of one process, which no machine changes.
+    """
+    layout, plan = prepared.layout, prepared.plan
+    if not layout.training or not machine_of:
+        return
+    for index, rule in enumerate(prepared.sync):
+        machines = machines_of(layout.ranks_of(index), machine_of)
+        if len(machines) == 1:
+            continue
+        sizes = [len(ranks) for ranks in machines]
+        planned = planned_sizes(plan, index, sum(sizes))
+        counts = f" (the plan counts with {' + '.join(map(str, planned))} on {len(planned)})"
+        stand = (
+            f"  the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines, "
+            f"{' + '.join(map(str, sizes))}{'' if sizes == planned else counts}"
+        )
+        if sums_inside_first(machines) and not exact_sums and rule.name != Adasum.name:
+            yield f"{stand}: {rule_text(rule)} sums inside each of them first"
+        elif sizes != planned:
+            yield stand
+
+
+def planned_sizes(plan: Plan, index: int, replicas: int) -> list[int]:
+    """Return how many replicas of a stage a plan has on each machine: they fill one after the other."""
+    names = {plan.stages[index].of_replica(replica)[0] for replica in range(plan.stages[index].replicas)}
+    units = min((getattr(device, "units_per_machine", 1) for device in plan.devices if device.name in names), default=1)
+    full, rest = divmod(replicas, units)
+    return [units] * full + ([rest] if rest else [])

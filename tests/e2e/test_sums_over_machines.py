@@ -1,0 +1,105 @@
+"""Replicas on two hosts of a file sum inside each first: the same training, and the bytes between hosts of the plan."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+import torch
+from loopback import using_loopback
+from safetensors.torch import load_file
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    model,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
+
+pytestmark = pytest.mark.slow  # runs of four ranks
+
+STEPS = 5
+PATIENCE_S = 100.0
+ON_TWO = Network(1e-9, 0.0, 2, 1e-11)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder, stages=1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    hosts = '[[host]]\naddress = "127.0.0.1"\nslots = 2\n' * 2
+    (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\nport = {port}\n{hosts}')
+    (folder / "hosts.toml").chmod(0o600)
+    return folder
+
+
+def train(folder: Path, *words: str, steps: int = STEPS) -> list[tuple[int, str]]:
+    """Run both hosts beside each other; give exit codes and what they said."""
+    size = ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "4", "--steps", str(steps))
+    options = ("--train", "train.py", "--data", DATA, *size, "--hosts", "hosts.toml", *words)
+    command = [sys.executable, "-m", "heterps_compile", "run", "model1.heterps", *options]
+    with using_loopback():
+        hosts = [
+            subprocess.Popen(
+                [*command, "--host", number],
+                cwd=folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for number in ("1", "2")
+        ]
+        try:
+            said = [host.communicate(timeout=PATIENCE_S)[0] for host in hosts]
+        finally:
+            for host in hosts:
+                host.kill()
+                host.wait()
+    return [(host.returncode, text) for host, text in zip(hosts, said, strict=True)]
+
+
+@pytest.mark.parametrize("rule", ["all-reduce", "topk(density=0.01)", "local(steps=1)"])
+def test_replicas_on_two_hosts_train_as_one_process_and_send_what_the_plan_says(written, tmp_path, rule):
+    log = tmp_path / "log.jsonl"
+    done = train(written, "--sync", rule, "--log", str(log), "--checkpoint", str(tmp_path / "ck"))
+    assert [code for code, _ in done] == [0, 0], done
+    stand = "the 4 replicas of stage 0 stand on 2 machines, 2 + 2 (the plan counts with 1 + 1 + 1 + 1 on 4): "
+    assert f"{stand}{rule} sums inside each of them first" in done[0][1]
+    buffers = (FlatBuffer(sum(parameter.numel() for parameter in model()[0].parameters())),)
+    planned = parse_rule(rule).exchange(SyncGroup(4, buffers, buffers, 1, ON_TWO))
+    steps = [json.loads(line) for line in log.read_text().splitlines()][1:]  # local is counted with the next one
+    assert [step["sync_bytes"]["0"] for step in steps] == [planned.sent_bytes] * (STEPS - 1)
+    assert [step["sync_between_bytes"]["0"] for step in steps] == [2 * planned.card_bytes] * (STEPS - 1)
+    apart = largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS))
+    if "0.01" in rule:
+        assert apart > 1e-4
+    elif "local" not in rule:  # whose momenta stay with their replica
+        assert apart < 1e-6
+
+
+def test_a_run_on_two_hosts_that_was_stopped_goes_on_to_the_bit(written, tmp_path):
+    words = ("--sync", "topk(density=0.05)", "-q", "--checkpoint")
+    assert [code for code, _ in train(written, *words, str(tmp_path / "whole"))] == [0, 0]
+    for steps in (2, STEPS):
+        done = train(written, *words, str(tmp_path / "parts"), "--resume", steps=steps)
+        assert [code for code, _ in done] == [0, 0], done
+    last = f"step-{STEPS:06d}"
+    for file in sorted((tmp_path / "whole" / last).glob("*.safetensors")):
+        ours, theirs = load_file(tmp_path / "parts" / last / file.name), load_file(file)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items()), file.name
