@@ -74,7 +74,7 @@ class PlacedGiven:
 
 
 def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
-    """Return the best plan found, with a proven bound.
+    """Return the best plan found, with a proven bound; stages hold all tables in it, which a note says.
 
     Args:
         given: The problem.
@@ -85,6 +85,17 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
         InfeasibleError: where no plan meets the request.
         UnknownNameError: for an unknown method.
     """
+    placed = _placed(given, request)
+    if not given.tables:
+        return placed
+    tables = counted(len(given.tables), "table")
+    note = (
+        f"stages hold {tables} that servers could hold: a search over problem files puts none there, a given plan may"
+    )
+    return replace(placed, notes=(*placed.notes, note))
+
+
+def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
     began, deadline, mixed_stages = now_s(), Deadline.after(request.time_limit_s), request.mixed_stages
     if request.reading == ALONE and (mixed_stages or given.batch_of == REPLICA):
         what = "batches of one replica each are" if given.batch_of == REPLICA else "--mixed-stages is"

@@ -7,8 +7,12 @@ its last backward a stage adds up its gradients, then its units update their wei
     stage 0, slow gpu | F3 -- .  .  B3 -- .  ====== uu     uu  update
     stage 1           | .  F0 B0 F1 ...       uu
 
+A stage whose tables the plan puts on servers pulls rows before its first forward, and pushes their gradients behind its
+last backward, before its all-reduce; the rows of its other micro-batches move beside computation, which takes as long
+as they do at least (``cost/served_rows.py``).
+
 The parts add up to the step, each is what it lengthens the step by, in this order: the busiest replica's work, fill and
-drain, transfers, all-reduce, update, overhead.
+drain, transfers, pulls and pushes, all-reduce, update, overhead.
 
 Of k replicas of a stage each takes ``k (1 - alpha) + alpha`` times as long for a layer as one alone would, so that
 together they do a batch in ``C (1 - alpha) + C alpha / k``, as the search has it (``cost/replicas.py``).
@@ -29,16 +33,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.errors import InputError
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
 from heterps_compile.problem_file.message_times import all_reduce_s, in_one_machine, transfer_s
 from heterps_compile.problem_file.problem_laws import shown
+from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, rows_of_stage, served_part
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rate
-from heterps_compile.schedule.simulate import Timeline, simulate_mixed
-from heterps_compile.units import format_bytes
+from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate_mixed
+from heterps_compile.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +57,13 @@ class Parts:
     all_reduce_s: float
     update_s: float
     overhead_s: float
+    rows_s: float = 0.0
 
     @property
     def step_s(self) -> float:
         """Return the sum."""
-        return self.busiest_s + self.fill_s + self.transfers_s + self.all_reduce_s + self.update_s + self.overhead_s
+        before_s = self.busiest_s + self.fill_s + self.transfers_s + self.rows_s
+        return before_s + self.all_reduce_s + self.update_s + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,8 @@ class StagePrediction:
         transfer_s: One micro-batch to the next stage; 0 of the last.
         held_bytes: By replicas of every kind, the most that one unit holds at once.
         memory_bytes: By replicas of every kind, what one unit has.
+        pull_s: Before its first forward, of rows on servers.
+        push_s: Behind its last backward, of their gradients.
     """
 
     stage: GivenStage
@@ -81,6 +91,25 @@ class StagePrediction:
     transfer_s: float
     held_bytes: tuple[float, ...]
     memory_bytes: tuple[float, ...]
+    pull_s: float = 0.0
+    push_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServersPrediction:
+    """The servers of a plan's tables.
+
+    Attributes:
+        count: How many.
+        tables: That they hold together.
+        held_bytes: By each.
+        memory_bytes: That each has.
+    """
+
+    count: int
+    tables: int
+    held_bytes: float
+    memory_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +124,7 @@ class Prediction:
         bubble: Share of the replicas' time in which they wait, from the first action to the last.
         stages: In the order of the pipeline.
         notes: What the reader should know of the numbers.
+        servers: Of tables; None where stages hold all.
     """
 
     reading: str
@@ -104,6 +134,7 @@ class Prediction:
     bubble: float
     stages: tuple[StagePrediction, ...]
     notes: tuple[str, ...]
+    servers: ServersPrediction | None = None
 
     @property
     def step_s(self) -> float:
@@ -112,7 +143,9 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Return whether every unit has room for what it holds."""
+        """Return whether every unit, and every server, has room for what it holds."""
+        if self.servers is not None and self.servers.held_bytes > self.servers.memory_bytes:
+            return False
         return all(
             held <= there
             for stage in self.stages
@@ -133,7 +166,7 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     """
     for fault in faults(problem, plan):
         raise InputError(f"the plan: {fault}")
-    work = [_StageWork(problem, stage, plan.micro_batch) for stage in plan.stages]
+    work = [_StageWork(problem, plan, stage) for stage in plan.stages]
     ways_s = _ways_s(problem, plan)
     if problem.batch_of == REPLICA:
         return _batches_of_replicas(problem, plan, work, ways_s)
@@ -141,7 +174,9 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     order = orders(plan.schedule, [stage.width for stage in plan.stages], plan.micro_batches, training=problem.training)
     alone = simulate_mixed(order, mixed)
     timeline = simulate_mixed(order, mixed, transfer_s=ways_s) if any(ways_s) else alone
-    ends_s = _ends_s(timeline)
+    traffic = [each.traffic for each in work]
+    with_rows = simulate_mixed(order, mixed, transfer_s=ways_s, servers=traffic) if plan.served else timeline
+    ends_s = [end_s + each.push_s for end_s, each in zip(_ends_s(with_rows), traffic, strict=True)]
     reduced_s = max(end_s + each.all_reduce_s for end_s, each in zip(ends_s, work, strict=True))
     updated_s = max(end_s + each.all_reduce_s + each.update_s for end_s, each in zip(ends_s, work, strict=True))
     busiest_s = max(each.busiest_s for each in mixed)
@@ -149,24 +184,31 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         busiest_s=busiest_s,
         fill_s=alone.makespan_s - busiest_s,
         transfers_s=timeline.makespan_s - alone.makespan_s,
-        all_reduce_s=reduced_s - timeline.makespan_s,
+        all_reduce_s=reduced_s - with_rows.makespan_s,
         update_s=updated_s - reduced_s,
         overhead_s=problem.step_overhead_s,
+        rows_s=with_rows.makespan_s - timeline.makespan_s,
     )
     stages = tuple(
-        each.predicted(way_s, times.busiest_s, peak / timeline.chunks)
-        for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, timeline.peak_in_flight, strict=True)
+        each.predicted(way_s, times.busiest_s, peak / with_rows.chunks)
+        for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, with_rows.peak_in_flight, strict=True)
     )
-    notes = tuple(_memory_notes(stages))
-    return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, timeline.bubble, stages, notes)
+    servers = _servers(problem, plan)
+    notes = (*_memory_notes(stages), *_server_notes(servers))
+    return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
 
 
 class _StageWork:
     """What a stage's replicas do with a micro-batch, one entry for each replica."""
 
-    def __init__(self, problem: GivenProblem, stage: GivenStage, micro_batch: int) -> None:
-        self.problem, self.stage, self.micro_batch = problem, stage, micro_batch
-        kinds = [_KindWork(problem, stage, each, micro_batch) for each in stage.replicas]
+    def __init__(self, problem: GivenProblem, plan: GivenPlan, stage: GivenStage) -> None:
+        self.problem, self.stage = problem, stage
+        rows, count = rows_of_stage(problem, plan, stage), plan.micro_batches
+        self.traffic = ServersTraffic()
+        if rows is not None:
+            self.traffic = ServersTraffic(rows.pull_s(stage.width, count), rows.push_s)
+        ahead_s = 0.0 if rows is None else rows.ahead_s(stage.width, count)
+        kinds = [_KindWork(problem, plan, stage, each, ahead_s) for each in stage.replicas]
         self.kinds = kinds
         each_replica = [kind for kind in kinds for _ in range(kind.replicas.count)]
         self.forward_s = [kind.forward_s for kind in each_replica]
@@ -192,20 +234,35 @@ class _StageWork:
             transfer_s=way_s,
             held_bytes=tuple(kind.held_bytes(held) for kind in self.kinds),
             memory_bytes=tuple(pool.device_type(kind.replicas.device).memory_bytes for kind in self.kinds),
+            pull_s=self.traffic.pull_s,
+            push_s=self.traffic.push_s,
         )
 
 
 class _KindWork:
-    """One replica of a kind: its times and bytes are the sums of its layers'."""
+    """One replica of a kind: its times and bytes are the sums of its layers'.
 
-    def __init__(self, problem: GivenProblem, stage: GivenStage, replicas: GivenReplicas, micro_batch: int) -> None:
-        self.problem, self.replicas, self.micro_batch = problem, replicas, micro_batch
+    A micro-batch takes as long as rows move beside it at least; the optimiser updates what does not lie on servers.
+    """
+
+    def __init__(
+        self, problem: GivenProblem, plan: GivenPlan, stage: GivenStage, replicas: GivenReplicas, ahead_s: float
+    ) -> None:
+        self.problem, self.replicas, self.micro_batch = problem, replicas, plan.micro_batch
+        micro_batch = plan.micro_batch
         times = [problem.layers[i].by_group[replicas.device, replicas.tensor_parallel] for i in stage.layers]
         slower = [self._slower(each, stage.width) for each in times]
         self.forward_s = sum(f * each.forward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
         self.backward_s = sum(f * each.backward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
-        self.update_s = sum(each.update_s for each in times)
-        self.parameter_bytes = sum(each.parameter_bytes for each in times)
+        own_s = self.forward_s + self.backward_s
+        if ahead_s > own_s:
+            usual = 1 / TRAINING_FACTOR if problem.training else 1.0
+            share = self.forward_s / own_s if own_s > 0 else usual
+            self.forward_s, self.backward_s = ahead_s * share, ahead_s * (1 - share)
+        parts = zip(times, stage.layers, strict=True)
+        held = [1 - served_part(problem, plan, layer, each) for each, layer in parts]
+        self.update_s = sum(part * each.update_s for part, each in zip(held, times, strict=True))
+        self.parameter_bytes = sum(part * each.parameter_bytes for part, each in zip(held, times, strict=True))
         kept = [each.activation_bytes_per_sample for each in times]
         self.sample_bytes = sum(kept) if problem.training else max(kept)
 
@@ -296,6 +353,23 @@ def _undivided_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
                 f"the compute_parallel of {shown(name)}, {alpha:g}, is not looked at: batches of one replica each are "
                 f"not divided among replicas"
             )
+
+
+def _servers(problem: GivenProblem, plan: GivenPlan) -> ServersPrediction | None:
+    server = problem.known_pool.parameter_server
+    if plan.served is None or server is None:
+        return None
+    held_bytes = held_by_a_server_bytes(problem, plan)
+    return ServersPrediction(plan.served.servers, len(plan.served.tables), held_bytes, server.memory_bytes)
+
+
+def _server_notes(servers: ServersPrediction | None) -> Iterator[str]:
+    """Yield whether the servers have no room for their tables."""
+    if servers is not None and servers.held_bytes > servers.memory_bytes:
+        yield (
+            f"each of {counted(servers.count, 'server')} holds {format_bytes(servers.held_bytes)} of tables and has "
+            f"{format_bytes(servers.memory_bytes)}: they do not fit"
+        )
 
 
 def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:

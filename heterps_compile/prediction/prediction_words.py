@@ -26,6 +26,7 @@ _PARTS = (
     ("busiest_s", "busiest replica"),
     ("fill_s", "fill and drain"),
     ("transfers_s", "transfers"),
+    ("rows_s", "rows of tables"),
     ("all_reduce_s", "all-reduce"),
     ("update_s", "update"),
     ("overhead_s", "overhead"),
@@ -54,6 +55,8 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
     add_text(parts, "part", no_wrap=True)
     add_numbers(parts, "time", "share")
     for key, words in _PARTS:
+        if key == "rows_s" and prediction.servers is None:
+            continue
         time_s = getattr(prediction.parts, key)
         share = time_s / prediction.step_s if prediction.step_s > 0 else 0.0
         parts.add_row(words, format_seconds(time_s), format_share(share))
@@ -75,8 +78,24 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
     console.print(stages)
     if len(plan.stages) > _STAGES_SHOWN:
         console.print(Text(f"… {len(plan.stages) - _STAGES_SHOWN} more stages; --json shows all"))
+    if prediction.servers is not None:
+        console.print(Text(_served_words(prediction)))
     for note in (*problem.assumptions, *prediction.notes):
         console.print(note_text(note))
+
+
+def _served_words(prediction: Prediction) -> str:
+    """Say what lies on servers, and which stages wait for them how long."""
+    servers = prediction.servers
+    if servers is None:
+        return ""
+    waits = [
+        f"stage {number} pulls {format_seconds(each.pull_s)} and pushes {format_seconds(each.push_s)}"
+        for number, each in enumerate(prediction.stages)
+        if each.pull_s > 0 or each.push_s > 0
+    ]
+    held = f"{counted(servers.tables, 'table')} on {counted(servers.count, 'server')}"
+    return "; ".join([f"{held}, {format_bytes(servers.held_bytes)} each", *waits[:_STAGES_SHOWN]])
 
 
 def _name(name: str) -> str:
@@ -133,8 +152,17 @@ def prediction_record(problem: GivenProblem, plan: GivenPlan, prediction: Predic
                 "all_reduce_s": each.all_reduce_s,
                 "update_s": each.update_s,
                 "transfer_s": each.transfer_s,
+                "pull_s": each.pull_s,
+                "push_s": each.push_s,
             }
             for each in prediction.stages
         ],
+        "servers": None
+        if prediction.servers is None
+        else {
+            "count": prediction.servers.count,
+            "tables": prediction.servers.tables,
+            "held_bytes": round(prediction.servers.held_bytes),
+        },
         "notes": [*problem.assumptions, *prediction.notes],
     }

@@ -10,11 +10,13 @@
         "feed": "speed"}]}
 
 Replicas of one stage may be of several types: each has its own times, and they are fed in equal shares or in
-proportion to their speed (``schedule/mixed_stage.py``).
+proportion to their speed (``schedule/mixed_stage.py``). ``"served": {"tables": ["items"], "servers": 2}`` puts tables
+on parameter servers, which hold them together.
 
 Left out: what the plan takes (``prediction/``).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +24,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from heterps_compile.cost.table_servers import MOST_SERVERS
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.schedule.mixed_stage import EQUAL, FEEDS
 from heterps_compile.schedule.names import SCHEDULES
 
-from .given_problem import GivenProblem
+from .given_problem import REPLICA, GivenProblem
 from .problem_laws import MOST_LAYERS, MOST_UNITS_OF_A_GROUP, shown
 from .strict_json import Part, Text, Whole, checked, read_record
 
@@ -79,6 +82,19 @@ class GivenStage:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenServed:
+    """Tables that lie on parameter servers.
+
+    Attributes:
+        tables: Names in the problem.
+        servers: That hold the rows of all of them.
+    """
+
+    tables: tuple[str, ...]
+    servers: int
+
+
+@dataclass(frozen=True, slots=True)
 class GivenPlan:
     """A plan.
 
@@ -87,12 +103,14 @@ class GivenPlan:
         micro_batch: Samples of one.
         batch: Samples of a step.
         schedule: Name of a schedule.
+        served: Which tables lie on servers; None where stages hold all of them.
     """
 
     stages: tuple[GivenStage, ...]
     micro_batch: int
     batch: int
     schedule: str = "1f1b"
+    served: GivenServed | None = None
 
     @property
     def micro_batches(self) -> int:
@@ -117,6 +135,11 @@ class _Stage(Part):
     feed: Literal["equal", "speed"] = "equal"
 
 
+class _Served(Part):
+    tables: Annotated[list[Text], Field(min_length=1, max_length=MOST_LAYERS)]
+    servers: Annotated[int, Field(ge=1, le=MOST_SERVERS)]
+
+
 class PlanFile(Part):
     """The whole file."""
 
@@ -126,6 +149,7 @@ class PlanFile(Part):
     micro_batch: Whole | None = None
     batch: Whole | None = None
     stages: Annotated[list[_Stage], Field(min_length=1, max_length=10_000)]
+    served: _Served | None = None
 
 
 assert FEEDS == ("equal", "speed")  # noqa: S101 - as the schema has them
@@ -161,6 +185,7 @@ def make_given_plan(document: dict[str, Any], problem: GivenProblem, where: str)
         file.micro_batch or batch,
         batch,
         file.schedule,
+        None if file.served is None else GivenServed(tuple(file.served.tables), file.served.servers),
     )
     for fault in faults(problem, plan):
         raise InputError(f"{where}: {fault}")
@@ -208,6 +233,27 @@ def faults(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
     yield from _misplaced(problem, plan.stages)
     yield from _missing_times(problem, plan.stages)
     yield from _too_many_units(problem, plan.stages)
+    if plan.served is not None:
+        yield from _unservable(problem, plan.served)
+
+
+def _unservable(problem: GivenProblem, served: GivenServed) -> Iterator[str]:
+    for name, count in Counter(served.tables).items():
+        if name not in problem.tables:
+            known = ", ".join(map(shown, list(problem.tables)[:8])) or "none"
+            yield f"served names the table {shown(name)}, and the tables of problem {shown(problem.name)} are: {known}"
+        if count > 1:
+            yield f"served names the table {shown(name)} {count} times; name it once"
+    if problem.known_pool.parameter_server is None:
+        yield (
+            f"tables lie on servers, and the pool {shown(problem.known_pool.name)} has none; give it a "
+            f"[parameter_server], or leave served out"
+        )
+    if problem.batch_of == REPLICA:
+        yield (
+            "tables lie on servers, whose rows are pulled and pushed once a step, and batches of one replica each have "
+            "no step; leave served out, or say that a batch is of a step (batch_of)"
+        )
 
 
 def _misplaced(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iterator[str]:
@@ -257,6 +303,10 @@ def _too_many_units(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iter
             yield f"it takes {count:,} units of {shown(name)}, and the pool has {most:,}"
 
 
+def _served_record(served: GivenServed) -> dict[str, Any]:
+    return {"tables": list(served.tables), "servers": served.servers}
+
+
 def plan_document(problem: GivenProblem, plan: GivenPlan) -> dict[str, Any]:
     """Return the file of a plan, which :func:`make_given_plan` reads."""
     return {
@@ -265,6 +315,7 @@ def plan_document(problem: GivenProblem, plan: GivenPlan) -> dict[str, Any]:
         "schedule": plan.schedule,
         "micro_batch": plan.micro_batch,
         "batch": plan.batch,
+        **({} if plan.served is None else {"served": _served_record(plan.served)}),
         "stages": [
             {
                 "layers": [problem.layers[i].name for i in stage.layers],

@@ -63,6 +63,25 @@ class GivenTimes:
         return of_type if self.compute_parallel is None else self.compute_parallel
 
 
+@dataclass(frozen=True, slots=True)
+class GivenTable:
+    """A table that a layer looks rows up in and does nothing else with, so that servers may hold it.
+
+    Attributes:
+        name: Unique in the problem.
+        size_bytes: Of all rows.
+        rows_bytes_per_sample: Of those that a sample looks up.
+    """
+
+    name: str
+    size_bytes: float
+    rows_bytes_per_sample: float
+
+    def rows_bytes(self, batch: int) -> float:
+        """Return the bytes that a batch looks up: the whole table at most."""
+        return min(self.size_bytes, batch * self.rows_bytes_per_sample)
+
+
 @dataclass(frozen=True)
 class GivenLayer:
     """A layer.
@@ -70,10 +89,12 @@ class GivenLayer:
     Attributes:
         name: Unique in the problem.
         times: Of every device type and degree of tensor parallelism that it is known for.
+        tables: That servers may hold; their bytes are among its parameters.
     """
 
     name: str
     times: tuple[GivenTimes, ...]
+    tables: tuple[GivenTable, ...] = ()
 
     @cached_property
     def by_group(self) -> Mapping[tuple[str, int], GivenTimes]:
@@ -182,6 +203,11 @@ class GivenProblem:
     def position(self) -> Mapping[str, int]:
         """Return the index in :attr:`layers` of every name."""
         return {layer.name: i for i, layer in enumerate(self.layers)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, GivenTable]:
+        """Return the tables of all layers by name, in the order of the layers."""
+        return {table.name: table for layer in self.layers for table in layer.tables}
 
     @property
     def known_pool(self) -> Cluster:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.units import format_bytes
 
 from .given_problem import BATCHES_OF, REPLICA, GivenLayer, GivenProblem, GivenTimes
 
@@ -64,6 +65,26 @@ MOST_TIME_S = 1e9
 
 def _group(device: str, tensor_parallel: int) -> str:
     return shown(device) if tensor_parallel == 1 else f"{tensor_parallel} units of {shown(device)}"
+
+
+def _tables_are_parts_of_layers(problem: GivenProblem) -> Iterator[str]:
+    names = Counter(table.name for layer in problem.layers for table in layer.tables)
+    for name, count in names.items():
+        if count > 1:
+            yield (f"{count} tables are called {shown(name)}; names must differ, so join layers that share one")
+    for layer in problem.layers:
+        size = sum(table.size_bytes for table in layer.tables)
+        for times in layer.times:
+            held = times.parameter_bytes * times.tensor_parallel
+            if size > held * (1 + _ROUNDING):
+                yield (
+                    f"layer {shown(layer.name)} has {format_bytes(size)} of tables among parameters of "
+                    f"{format_bytes(held)} on {_group(times.device, times.tensor_parallel)}; parameter_bytes has the "
+                    f"tables in it"
+                )
+
+
+_ROUNDING = 1e-9  # relative
 
 
 def _edges_join_known_layers(problem: GivenProblem) -> Iterator[str]:
@@ -127,6 +148,7 @@ LAWS: tuple[Law, ...] = (
     ("there are layers, and not too many", _has_layers),
     ("every name is one layer's", _names_once),
     ("every layer has times, ascending by size and none negative", _has_times),
+    ("every table is of one layer, and among its parameters", _tables_are_parts_of_layers),
     ("edges join layers that exist", _edges_join_known_layers),
     ("edges run forward in the order of the layers", _edges_run_forward),
     ("every device type is one of the pool", _devices_are_in_the_pool),

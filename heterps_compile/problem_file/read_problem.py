@@ -37,6 +37,7 @@ from .given_problem import (
     GivenEdge,
     GivenLayer,
     GivenProblem,
+    GivenTable,
     GivenTimes,
     MeasuredAllReduce,
     MeasuredTransfer,
@@ -80,8 +81,15 @@ class _Times(Part):
     compute_parallel: Fraction | None = None
 
 
+class _LookUp(Part):
+    name: Text
+    size_bytes: Amount
+    rows_bytes_per_sample: Amount
+
+
 class _Layer(Part):
     name: Text
+    tables: Annotated[list[_LookUp], Field(default_factory=list, max_length=MOST_LAYERS)]
     parameter_bytes: Amount = 0.0
     activation_bytes_per_sample: Amount = 0.0
     times: Annotated[list[_Times], Field(max_length=10_000)]
@@ -192,7 +200,11 @@ def make_given(document: dict[str, Any], where: str, *, cluster: str | Cluster |
 
 
 def _layer(layer: _Layer, where: str, *, training: bool) -> GivenLayer:
-    return GivenLayer(layer.name, tuple(_times(layer, each, where, training=training) for each in layer.times))
+    return GivenLayer(
+        layer.name,
+        tuple(_times(layer, each, where, training=training) for each in layer.times),
+        tuple(GivenTable(each.name, each.size_bytes, each.rows_bytes_per_sample) for each in layer.tables),
+    )
 
 
 def _times(layer: _Layer, times: _Times, where: str, *, training: bool) -> GivenTimes:
