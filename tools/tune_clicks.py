@@ -8,15 +8,17 @@ otherwise; the last one to begin may go beyond. Time is processor time of the tr
 arithmetic nor another program on the machine counts.
 
 What is drawn and printed is the best AUC of a trial so far, short ones too, on the 10,000 clicks, and the median of the
-seeds where there are several; "unseen" is that of the best trial on the 20,000.
+seeds where there are several, with p of the two-sided rank test against DEHB; "unseen" is that of the best trial on the
+20,000. ``--kept DIR`` keeps what every method came to with every seed, so that seeds can be run apart and told together.
 """
 
 import argparse
 import copy
+import json
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -204,22 +206,44 @@ def picture_of(searches: Sequence[Search], whole_trials: int) -> Plot:
     )
 
 
-def compare_clicks(given: argparse.Namespace) -> bool:
+def searched(folder: Path | None, method: str, seed: int, whole_trials: int, data: Sequence[Clicks]) -> Search:
+    """Return what a method comes to with a seed, out of a folder where it was kept."""
+    if folder is None:
+        return search(method, seed, whole_trials, data)
+    file = folder / f"{method}-{whole_trials}-{seed}.json"
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(search(method, seed, whole_trials, data))))
+    read = json.loads(file.read_text())
+    return Search(**{**read, "times": [tuple(each) for each in read["times"]]})
+
+
+RankTest = Callable[[tuple[float, ...], tuple[float, ...]], float]
+COMPARED_WITH = "dehb"
+
+
+def compare_clicks(given: argparse.Namespace, rank_test: RankTest) -> bool:
     torch.set_num_threads(1)
     whole_trials, seeds = given.budget or 60, range(given.first_seed, given.first_seed + given.seeds)
     data, searches = tuple(clicks()), list[Search]()
     budget = whole_trials * EPOCHS * SEEN
     heads = "".join(f"{f'{share:.0%}':>9}" for share in SHARES)
     print(
-        f"the best AUC after shares of the budget: {whole_trials} whole trials, {budget:,} samples\n"
-        f"{'method':<12}{heads}{'unseen':>9}{'trials':>8}{'s':>7}"
+        f"the best AUC after shares of the budget: {whole_trials} whole trials, {budget:,} samples; medians of "
+        f"{len(seeds)} seeds, p against {COMPARED_WITH}\n"
+        f"{'method':<12}{heads}{'p':>8}{'unseen':>9}{'p':>8}{'trials':>8}{'s':>7}"
     )
-    for method in METHODS:
-        own = [search(method, seed, whole_trials, data) for seed in seeds]
+    found = {method: [searched(given.kept, method, seed, whole_trials, data) for seed in seeds] for method in METHODS}
+    ends = {method: tuple(each.times[-1][2] for each in own) for method, own in found.items()}
+    unseen = {method: tuple(each.unseen for each in own) for method, own in found.items()}
+    for method, own in found.items():
         searches += own
         reached = "".join(f"{median(at(each, 1, share * budget * 1.01) for each in own):>9.4f}" for share in SHARES)
-        unseen, took = median(each.unseen for each in own), median(each.time_s for each in own)
-        print(f"{method:<12}{reached}{unseen:>9.4f}{median(each.trials for each in own):>8.0f}{took:>7.1f}", flush=True)
+        p, p_unseen = (rank_test(of[COMPARED_WITH], of[method]) for of in (ends, unseen))
+        print(
+            f"{method:<12}{reached}{p:>8.3f}{median(unseen[method]):>9.4f}{p_unseen:>8.3f}"
+            f"{median(each.trials for each in own):>8.0f}{median(each.time_s for each in own):>7.1f}"
+        )
     file = Path(given.picture)
     file.write_text(draw_curves(picture_of(searches, whole_trials)).svg, "utf-8")
     print(f"drawn in {file}")

@@ -110,8 +110,9 @@ def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
         is_maximised=True if asked["maximise"] else False if asked["minimise"] else None,
         budget=asked["money"],
         time_limit_s=asked["time_limit"],
+        verifies=not asked["no_verify"],
         **asked.some(
-            "model", "train", "data", "validate", "metric", "trials", "method", "rule", "fidelity", "eta", "seed",
+            "model", "train", "data", "validate", "validate_every", "metric", "trials", "method", "rule", "fidelity", "eta", "seed",
             "retries", "pool", "workers", "engine", "address",
         ),
     )  # fmt: skip

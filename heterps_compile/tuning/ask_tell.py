@@ -17,6 +17,9 @@ from heterps_compile.escape import short
 
 from .space import Config, Space, Vector
 
+NEW_DRAWS = 20
+"""So often a configuration is drawn that was tried already, before it is tried again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
@@ -84,6 +87,11 @@ class Proposal:
     place: tuple[int, ...] = ()
 
 
+def identity(config: Config) -> str:
+    """Return what two configurations of one space share where they are the same."""
+    return repr(dict(config))
+
+
 class Method(ABC):
     """A search method, which keeps account of what it was asked for and told."""
 
@@ -95,6 +103,7 @@ class Method(ABC):
         self.losses: dict[int, float] = {}
         self.best: tuple[Trial, float] | None = None
         self._asked = 0
+        self._tried: set[tuple[float, str]] = set()
 
     def ask(self) -> Trial:
         """Return the next trial; asking again before it is told is how trials run at once.
@@ -106,6 +115,7 @@ class Method(ABC):
         config = self.space.config_at(proposal.vector)
         trial = Trial(self._asked, config, proposal.vector, proposal.fidelity, proposal.continues)
         self.open[trial.number] = trial, proposal
+        self._tried.add((trial.fidelity, identity(config)))
         self._asked += 1
         return trial
 
@@ -126,6 +136,22 @@ class Method(ABC):
             InputError: where the trial is not running.
         """
         self._close(number, math.inf)
+
+    def is_new(self, config: Config, fidelity: float) -> bool:
+        """Whether a configuration was not tried yet at a fidelity: other vectors of the cube may stand for it too."""
+        return (fidelity, identity(config)) not in self._tried
+
+    def draw_new(self, fidelity: float) -> Vector:
+        """Draw a vector whose configuration was not tried at a fidelity; where 20 draws in a row were, the last one.
+
+        Raises:
+            InfeasibleError: where the space forbids whatever is drawn.
+        """
+        for _ in range(NEW_DRAWS):
+            vector = self.space.draw(self.random)
+            if self.is_new(self.space.config_at(vector), fidelity):
+                break
+        return vector
 
     def _close(self, number: int, loss: float) -> None:
         if number not in self.open:

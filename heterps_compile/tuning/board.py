@@ -184,12 +184,14 @@ def _told_more(table: Table, more: int) -> Table:
 
 def _print_failures(console: Console, state: SearchState) -> None:
     found = failures(state)
-    if found or state.misfits:
+    if found or state.misfits or state.without:
         console.print()
     for failure in found[:MOST_REASONS]:
         console.print(Text(_failure_words(failure)))
     if len(found) > MOST_REASONS:
         console.print(Text(f"and {counted(len(found) - MOST_REASONS, 'more reason')} of failed attempts"))
+    for name, why in state.without[:MOST_CLASSES]:
+        console.print(Text(f"no trial for {_name(name)}: {shorten(printable(why), _MOST_REASON)}"))
     if state.misfits:
         reason = shorten(printable(state.misfits[-1][1]), _MOST_REASON)
         counts = counted(len(state.misfits), "configuration")

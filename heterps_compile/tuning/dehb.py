@@ -1,10 +1,11 @@
 """DEHB (Awad et al., IJCAI 2021): Hyperband's brackets, with differential evolution in every rung.
 
 Each level of fidelity has a population, as large as the largest rung of that level. In the first round of brackets the
-best of a level that the next one does not have yet are promoted, from their checkpoints. From then on a trial is a new
-vector: of three that are drawn from the best of the level below, ``a + F (b - c)``, crossed with the individual whose
+best of a level that were not tried at the next one yet are promoted, from their checkpoints. From then on a trial is a
+new vector: of three that are drawn from the best of the level below, ``a + F (b - c)``, crossed with the individual whose
 turn it is (rand/1/bin, F = CR = 0.5); what leaves the cube is drawn anew. It takes the place of that individual where
-its loss is no higher. A vector whose configuration is forbidden is made again, and after twenty times drawn.
+its loss is no higher. A vector whose configuration is forbidden, or was tried at this level, is made again, and after
+twenty times drawn.
 
 Left out: other strategies of mutation, an age after which individuals leave.
 """
@@ -92,28 +93,30 @@ class Dehb(Method):
         return _Population(vectors, np.full(size, np.inf), np.full(size, -1))
 
     def _promoted(self, level: int, count: int) -> tuple[Vector, int | None]:
-        """Return the best of the level below that is not in this one yet, and its trial there.
+        """Return the best of the level below that was not tried at this one yet, and its trial there.
 
-        Where all of the level are here, it is the best of them; where all trials of it failed, a draw.
+        Where there is none, since trials of it failed, it is a draw.
         """
-        here, below = self._populations[level], self._populations[level - 1]
+        here, below, fidelity = self._populations[level], self._populations[level - 1], self._brackets.levels[level]
         if not here.promoted:
             tried = [int(i) for i in np.argsort(below.losses, kind="stable") if np.isfinite(below.losses[i])]
-            new = [i for i in tried if not np.any(np.all(below.vectors[i] == here.vectors, axis=1))]
-            here.promoted = [(below.vectors[i].copy(), int(below.trials[i])) for i in (new or tried[:1])[:count]]
+            new = [i for i in tried if self.is_new(self.space.config_at(below.vectors[i]), fidelity)]
+            here.promoted = [(below.vectors[i].copy(), int(below.trials[i])) for i in new[:count]]
         if not here.promoted:
-            return self.space.draw(self.random), None
+            return self.draw_new(fidelity), None
         return here.promoted.pop(0)
 
     def _child(self, bracket: Bracket, rung: int, slot: int) -> Vector:
         level = bracket.first_level + rung
+        fidelity = self._brackets.levels[level]
         target = self._populations[level].vectors[slot]
         pool = self._populations[max(level - 1, bracket.first_level)].best(bracket.sizes[rung])
         for _ in range(_TRIES):
             vector = self._crossed(target, self._mutant(pool, target))
-            if not self.space.forbidden or self.space.is_allowed(self.space.config_at(vector)):
+            config = self.space.config_at(vector)
+            if self.space.is_allowed(config) and self.is_new(config, fidelity):
                 return vector
-        return self.space.draw(self.random)
+        return self.draw_new(fidelity)
 
     def _mutant(self, pool: Vector, target: Vector) -> Vector:
         """Return a mutant of a pool; one that is too small is filled with mutants of all populations."""

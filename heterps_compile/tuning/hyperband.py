@@ -21,7 +21,7 @@ class Hyperband(Method):
         if rung:
             below = sorted(bracket.results[rung - 1], key=lambda told: (told[1], told[0]))
             continues = below[bracket.started[rung] - 1][0]
-        vector = self.space.draw(self.random) if continues is None else self._vectors[continues]
+        vector = self.draw_new(fidelity) if continues is None else self._vectors[continues]
         self._vectors[number] = vector
         return Proposal(vector, fidelity, continues, (bracket.index, rung))
 

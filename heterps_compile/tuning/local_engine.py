@@ -107,12 +107,12 @@ def deal_cores(workers: Sequence[Worker], cores: Sequence[int]) -> tuple[dict[st
 
 
 def _deal_gpus(workers: Sequence[Worker]) -> dict[str, str]:
-    """Return the GPUs of every worker of a class of GPUs."""
+    """Return the GPUs of every worker that has some."""
     dealt, taken = {}, 0
     for worker in workers:
-        if worker.of.device.kind == "gpu":
-            dealt[worker.name] = ",".join(map(str, range(taken, taken + worker.of.units)))
-            taken += worker.of.units
+        if worker.of.gpus:
+            dealt[worker.name] = ",".join(map(str, range(taken, taken + worker.of.gpus)))
+            taken += worker.of.gpus
     return dealt
 
 

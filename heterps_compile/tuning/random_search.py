@@ -8,7 +8,7 @@ class RandomSearch(Method):
 
     def propose(self, number: int) -> Proposal:
         """Return a draw."""
-        return Proposal(self.space.draw(self.random), self.fidelity.most)
+        return Proposal(self.draw_new(self.fidelity.most), self.fidelity.most)
 
     def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
         """Learn nothing."""

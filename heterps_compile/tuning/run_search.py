@@ -9,9 +9,9 @@ Left out: starting processes (the engines), printing (``cli/tune.py``).
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.units import counted
 
+from .ask_tell import identity
 from .assignment import Assigned, AssignedSearch, SearchSettings
 from .journal import (
     Asked,
@@ -48,6 +49,7 @@ from .search_state import TOLD, Fold, SearchState
 from .space import split_parts
 from .trial_engine import Left, TrialEngine, Worker, workers_of
 from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_result
+from .trial_log import LOG_FILE, TrialLog
 from .trial_plans import Length, TrialPlan, TrialPlans
 
 PROBES = 3
@@ -67,13 +69,25 @@ _LEAST_S = 1e-3  # a trial that never ran took no time, and a time is positive
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A trial on a worker."""
+    """A trial on a worker.
+
+    Attributes:
+        assigned: The trial.
+        attempt: From 0 on.
+        plan: It runs by.
+        folder: Of the attempt.
+        started_at_s: When.
+        log: What its run writes as it goes.
+        reported: The steps of validations that are in the journal.
+    """
 
     assigned: Assigned
     attempt: int
     plan: TrialPlan
     folder: Path
     started_at_s: float
+    log: TrialLog
+    reported: set[int] = field(default_factory=set)
 
 
 def run_search(search: Search, tell: Callable[[str], None], *, trials: int | None = None) -> SearchState:
@@ -92,7 +106,8 @@ def run_search(search: Search, tell: Callable[[str], None], *, trials: int | Non
     """
     with _held(search.folder):
         model = ModelFile(Path(search.path("model")))
-        plans = TrialPlans(search.folder / PLANS_FOLDER, model, search.classes, search.record.seed)
+        record = search.record
+        plans = TrialPlans(search.folder / PLANS_FOLDER, model, search.classes, record.seed, verifies=record.verifies)
         workers = workers_of(search.classes)
         with make_engine(search, workers) as engine:
             for note in engine.notes:
@@ -229,6 +244,8 @@ class SearchRun:
         self._vain: set[str] = set()  # classes that had nothing since the last result
         self._attempts = {trial.number: len(trial.attempts) for trial in began.trials}
         self._failures = Counter(event.trial for event in journal.events if isinstance(event, Failed))
+        self._tried = {(trial.fidelity, identity(trial.config)): trial.number for trial in reversed(began.trials)}
+        self._repeats = len(self._tried) < len(began.trials)
         self._lost_s: dict[int, float] = {}  # in attempts that failed
         for event in journal.events:
             if isinstance(event, Failed):
@@ -253,6 +270,7 @@ class SearchRun:
                     break
                 for left in self._engine.wait(self._patience_s()):
                     self._take(left)
+                self._report()
                 self._end_late()
         except KeyboardInterrupt:
             self._note(Ended(at_s=self._now_s(), why="it was interrupted"))
@@ -309,6 +327,7 @@ class SearchRun:
             self._note(Nothing(at_s=self._now_s(), class_name=name, reason=reason))
             return None
         self._attempts[assigned.number] = 0
+        self._tell_repeated(assigned)
         self._note(
             Asked(
                 at_s=self._now_s(),
@@ -322,6 +341,17 @@ class SearchRun:
             )
         )
         return assigned
+
+    def _tell_repeated(self, assigned: Assigned) -> None:
+        """Tell, once, that a configuration is tried again at the same length: the method found no other."""
+        key = assigned.trial.fidelity, identity(assigned.config)
+        before = self._tried.setdefault(key, assigned.number)
+        if before != assigned.number and not self._repeats:
+            self._tell(
+                f"trial {assigned.number} has the configuration of trial {before} again, as the method found no other "
+                "left; more may follow, and are not told"
+            )
+            self._repeats = True
 
     def _note_misfits(self) -> None:
         for number, (config, reason) in enumerate(self._asking.refused[self._misfits :], self._misfits):
@@ -342,7 +372,7 @@ class SearchRun:
             self._engine.start(worker, self._job(assigned, plan, folder))
         started = Started(at_s=self._now_s(), trial=number, attempt=attempt, worker=worker.name)
         self._note(started)
-        running = _Running(assigned, attempt, plan, folder, started.at_s)
+        running = _Running(assigned, attempt, plan, folder, started.at_s, TrialLog(folder, self._record.metric))
         if fault:
             self._failed(worker, running, fault, is_certain=True)
         else:
@@ -357,6 +387,8 @@ class SearchRun:
         run: dict[str, Value | tuple[int, ...]] = {
             name: value for name, value in parts["plan"].items() if name in ("micro_batches", "schedule")
         }
+        if self._record.validate_every is not None:
+            run["validate_every"] = self._record.validate_every
         if "replicas" in parts["plan"]:
             run["replicas"] = plan.widths
         return TrialJob(
@@ -376,6 +408,20 @@ class SearchRun:
             seed=self._record.seed,
         )
 
+    def _report(self) -> None:
+        """Write down the validations of trials that run, as they come."""
+        for running in self._running.values():
+            self._note_validations(running, running.log.read())
+
+    def _note_validations(self, running: _Running, validations: Sequence[tuple[int, float]]) -> None:
+        assert self._plans.length is not None, "known before trials start"  # noqa: S101
+        for steps, value in validations:
+            if steps not in running.reported:
+                running.reported.add(steps)
+                reached = self._plans.length.fidelity(steps, running.plan.batch)
+                number = running.assigned.number
+                self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
+
     def _take(self, left: Left) -> None:
         """Make of a trial that has left a result, or a failure."""
         running = self._running.pop(left.worker)
@@ -384,14 +430,12 @@ class SearchRun:
         if fault or result is None or result.value is None:
             self._failed(left.worker, running, fault or _without_result(running.folder, result))
             return
+        self._note_validations(running, result.validations)
         number, now_s = running.assigned.number, self._now_s()
-        assert self._plans.length is not None, "known before trials start"  # noqa: S101
-        for steps, value in result.validations:
-            reached = self._plans.length.fidelity(steps, running.plan.batch)
-            self._note(Reported(at_s=now_s, trial=number, fidelity=reached, value=value))
         time_s = max(now_s - running.started_at_s, _LEAST_S)
         lost_s = self._lost_s.get(number, 0.0)
         self._asking.tell(number, self._record.loss_of(result.value), time_s, lost_s)
+        (running.folder / LOG_FILE).unlink(missing_ok=True)  # the journal has its validations
         checkpoint = running.folder / "checkpoint"
         relative = checkpoint.relative_to(self._search.folder)
         money = left.worker.of.compute.price_of(time_s + lost_s)

@@ -25,6 +25,10 @@ _PYDANTIC: dict[str, Any] = {"extra": "forbid", "strict": True}
 _UNITS = ("steps", "samples", "epochs")
 
 
+def _units(one: tuple[str, int]) -> int:
+    return one[1]
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedClass:
     """A class of workers, as the search had it.
@@ -36,6 +40,8 @@ class RecordedClass:
         memory_bytes: Of one worker.
         price_per_hour: Of one worker, in ``SearchRecord.currency``.
         flops_per_s: In float32.
+        types: What one worker has: names of device types, and units of each; empty where the search began with a
+            version that had one type a worker.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
@@ -46,6 +52,7 @@ class RecordedClass:
     memory_bytes: float
     price_per_hour: float
     flops_per_s: float
+    types: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -56,6 +63,8 @@ class RecordedClass:
         numbers = (self.memory_bytes, self.price_per_hour, self.flops_per_s)
         if not 1 <= self.workers <= _MOST_WORKERS or self.units < 1 or not all(0 <= n < math.inf for n in numbers):
             raise InputError(f"class {short(printable(self.name))} has a number out of its range")
+        if self.types and (sum(units for _, units in self.types) != self.units or min(self.types, key=_units)[1] < 1):
+            raise InputError(f"class {short(printable(self.name))} has other units than its device types")
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -88,6 +97,8 @@ class SearchRecord:
         time_limit_s: Of one trial; None for no limit.
         retries: How often a trial that failed is started again.
         engine: What starts trials.
+        validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
+        verifies: Whether compiled models are run against the whole model.
         arguments: What trials are made of, by the option's name without dashes: train, model, data, ...
         hashes: SHA-256 of the files that trials run, by the option's name: train, model.
         versions: Of the packages, by name.
@@ -115,6 +126,8 @@ class SearchRecord:
     time_limit_s: float | None
     retries: int
     engine: str
+    validate_every: int | None = None
+    verifies: bool = False
     arguments: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -130,6 +143,8 @@ class SearchRecord:
         for name, number in (("budget", self.budget), ("time_limit_s", self.time_limit_s)):
             if number is not None and not 0 < number < math.inf:
                 raise InputError(f"{name} is {number}; it must be above 0")
+        if self.validate_every is not None and self.validate_every < 1:
+            raise InputError(f"validate_every is {self.validate_every}; it must be 1 or more")
         if self.trials < 1 or self.retries < 0:
             raise InputError(f"{self.trials} trials with {self.retries} retries are no search")
         if self.unit not in _UNITS:

@@ -65,6 +65,8 @@ class SearchRequest:
         workers: As after ``--workers``; None for one a unit.
         engine: What starts trials.
         address: Of a cluster of Ray.
+        validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
+        verifies: Whether compiled models are run against the whole model.
     """
 
     space: str
@@ -87,6 +89,8 @@ class SearchRequest:
     workers: str | None = None
     engine: str = ENGINES[0]
     address: str | None = None
+    validate_every: int | None = None
+    verifies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,8 @@ def begin_search(request: SearchRequest, output: str) -> Search:
         time_limit_s=request.time_limit_s,
         retries=request.retries,
         engine=request.engine,
+        validate_every=request.validate_every,
+        verifies=request.verifies,
         arguments=_arguments(request),
         hashes={name: sha256_of(path) for name, path in files.items()},
         versions=installed_versions(("heterps-compile", "torch", "numpy", "optuna", "ray")),

@@ -105,6 +105,7 @@ class SearchState:
         trials: In the order asked.
         wanted: How many trials it is to run in all.
         misfits: Configurations that fit no class, each with the reason.
+        without: Classes that asked last in vain, each with why there was no trial for it.
         now_s: When the last event was.
         resumed_at_s: When the search went on in another process.
         ended_why: Why it ended, in one sentence; None while it runs (or was killed).
@@ -116,6 +117,7 @@ class SearchState:
     trials: tuple[TrialState, ...]
     wanted: int
     misfits: tuple[tuple[Mapping[str, Value], str], ...]
+    without: tuple[tuple[str, str], ...]
     now_s: float
     resumed_at_s: tuple[float, ...]
     ended_why: str | None
@@ -173,6 +175,7 @@ class Fold:
         self.classes = {each.name: frozenset(each.worker_names) for each in record.classes}
         self.trials: list[TrialState] = []
         self.misfits: list[tuple[Mapping[str, Value], str]] = []
+        self.without: dict[str, str] = {}
         self.wanted = record.trials
         self.now_s = 0.0
         self.resumed: list[float] = []
@@ -185,6 +188,7 @@ class Fold:
             tuple(self.trials),
             self.wanted,
             tuple(self.misfits),
+            tuple(self.without.items()),
             self.now_s,
             tuple(self.resumed),
             self.ended_why,
@@ -207,6 +211,7 @@ class Fold:
                 self._ask(event)
             case Nothing():
                 self._class(event.class_name)
+                self.without[event.class_name] = event.reason
             case Misfit():
                 self.misfits.append((event.config, event.reason))
             case Started():
@@ -233,6 +238,7 @@ class Fold:
             raise InputError(f"trial {event.trial} is of part {event.part}, and there are {len(self.record.parts)}")
         if event.continues is not None:
             self._of(event.continues, TOLD, FAILED)
+        self.without.pop(event.class_name, None)
         self.trials.append(
             TrialState(
                 event.trial,

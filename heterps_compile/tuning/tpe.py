@@ -1,7 +1,7 @@
 """The tree-structured Parzen estimator of optuna, every trial trained whole.
 
-Parameters are suggested in the order of the space, each where its condition holds. A configuration that is forbidden is
-told to optuna as failed, which teaches it nothing: after five of them the next is drawn.
+Parameters are suggested in the order of the space, each where its condition holds. A configuration that is forbidden,
+or was tried, is told to optuna as failed, which teaches it nothing: after five of them the next is drawn.
 
 Left out: optuna's pruning, which needs losses on the way. Needs the package ``optuna``.
 """
@@ -35,18 +35,18 @@ class Tpe(Method):
         self._trials: dict[int, optuna.Trial] = {}
 
     def propose(self, number: int) -> Proposal:
-        """Return what optuna suggests, or a draw where that is forbidden five times in a row.
+        """Return what optuna suggests, or a draw where that is forbidden or was tried five times in a row.
 
         Raises:
             InfeasibleError: where the space forbids whatever is drawn.
         """
         for _ in range(_TRIES):
             trial, config = self._suggested()
-            if self.space.is_allowed(config):
+            if self.space.is_allowed(config) and self.is_new(config, self.fidelity.most):
                 break
             self._study.tell(trial, state=self._failed)
         else:
-            config = self.space.config_at(self.space.draw(self.random))
+            config = self.space.config_at(self.draw_new(self.fidelity.most))
             parameters = self.space.by_name
             self._study.enqueue_trial({name: _as_suggested(parameters[name], value) for name, value in config.items()})
             trial, config = self._suggested()

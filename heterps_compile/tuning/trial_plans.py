@@ -4,7 +4,7 @@ They say what a trial takes before it starts: the seconds of the plan's step, as
 fixed time to start it. What cannot be compiled for a class because it does not fit its memory, or the plan's replicas
 its units, fits that class not; what cannot be compiled at all is told when the trial is to run.
 
-Stages are not verified against the whole model: a search compiles hundreds of models, and the trained metric tells.
+Every model is compiled once, and its stages are run against the whole model once, unless the search leaves that out.
 
 Left out: running a trial (``trial_run.py``).
 """
@@ -12,6 +12,7 @@ Left out: running a trial (``trial_run.py``).
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,14 @@ class TrialPlans:
     """Compiles what trials need, and predicts them."""
 
     def __init__(
-        self, folder: Path, model: ModelFile, classes: Sequence[WorkerClass], seed: int, length: Length | None = None
+        self,
+        folder: Path,
+        model: ModelFile,
+        classes: Sequence[WorkerClass],
+        seed: int,
+        length: Length | None = None,
+        *,
+        verifies: bool = False,
     ) -> None:
         """Take what trials are compiled of.
 
@@ -96,7 +104,9 @@ class TrialPlans:
             classes: They are compiled for.
             seed: Of their weights.
             length: How fidelities become steps; None until it is known.
+            verifies: Whether stages are run against the whole model; what differs cannot be compiled.
         """
+        self._verifies = verifies
         self._folder, self._model, self._seed = folder, model, seed
         self._classes = {each.name: each for each in classes}
         self._known: dict[tuple[str, str], TrialPlan] = {}
@@ -132,8 +142,7 @@ class TrialPlans:
             "model": parts["model"],
             **compiled,
             "free": free,
-            "device": of.device.name,
-            "units": of.units,
+            "units": dict(of.recorded.types),
             "seed": self._seed,
         }
 
@@ -176,7 +185,7 @@ class TrialPlans:
             objective="throughput",
             seed=self._seed,
             time_limit=_SEARCH_S,
-            verify=False,
+            verify=self._verifies,
             must_save=True,
             **options,
         )
@@ -210,10 +219,14 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
 
     plan = read_plan(str(folder))
     widths = widths_of(plan, values)
-    if sum(widths) > of.units:
+    taken = Counter(
+        s.of_replica(each)[0] for s, width in zip(plan.stages, widths, strict=True) for each in range(width)
+    )
+    has = Counter(dict(of.recorded.types))
+    if any(taken[name] > has[name] for name in taken):
         raise InfeasibleError(
             f"{len(plan.stages)} stages with {sum(widths)} replicas in all need as many units, and a worker of "
-            f"class {of.name!r} has {of.units}"
+            f"class {of.name!r} has {of.units_words}"
         )
     memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
     memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))

@@ -21,7 +21,9 @@ from typing import Any
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
+
 from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_job, write_result
+from .trial_log import LOG_FILE
 from .trial_values import VARIABLE
 
 _LONGEST = 1_500
@@ -84,6 +86,7 @@ def _trained(job: TrialJob) -> TrialResult:
         "keep": 1,
         "resume": job.continues is not None,
         "seed": job.seed,
+        "log": str(Path(job.folder) / LOG_FILE),
         "quiet": True,
     }
     made = make_options(

@@ -34,6 +34,10 @@ TUNE = Command(
             "validate", "--validate", Text(), "To validate on.", "SPEC",
             default_words="validation_data() of the training file",
         ),
+        _option(
+            "validate_every", "--validate-every", Whole(1), "Steps between two validations.", "N",
+            default_words="an epoch",
+        ),
         _option("metric", "--metric", Text(), "Of the validation at the end of a trial.", "NAME"),
         _option("maximise", "--max", Flag(), "The highest value is the best.", default=False, against=("minimise",)),
         _option("minimise", "--min", Flag(), "The lowest is.", default=False),
@@ -78,6 +82,7 @@ TUNE = Command(
         _option(
             "report", "--report", Text(), "Write a page with pictures; it fetches nothing.", "FILE.html", subjects=(),
         ),
+        _option("no_verify", "--no-verify", Flag(), "Do not run compiled models against the whole.", default=False),
         _option("quiet", "-q, --quiet", Flag(), "No line for every trial.", default=False, subjects=_RUNS),
     ),
 )  # fmt: skip

@@ -2,16 +2,18 @@
 
 ::
 
-    --workers fast=1x2,slow=2x1      one worker "fast" with 2 units, two workers "slow" with 1 unit each
+    --workers fast=1x2,slow=2x1              one worker "fast" with 2 units, two workers "slow" with 1 unit each
+    --workers pair=2x1:v100+4:cpu-core       two workers "pair", each with 1 unit of v100 and 4 of cpu-core
 
-A worker has units of one device type of the pool, and runs one trial at a time on them: a trial is compiled for so many
-units and no others, and may be a pipeline over all of them. A class is called as its device type; where the pool has
-one type alone, classes may have any names. Without ``--workers`` every unit of the pool is a worker.
+A worker runs one trial at a time on its units: a trial is compiled for them and no others, and may be a pipeline over
+all of them, be they of one device type of the pool or of several. Where no type is named, it is the one that the class
+is called as, or the pool's only one. Without ``--workers`` every unit of the pool is a worker.
 
 Left out: what a trial takes on a class (``trial_plans.py``), where its processes run (the engines).
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +25,8 @@ from .compute_classes import ComputeClass
 from .search_record import RecordedClass
 
 _MOST = 10_000
-_WORKERS = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,63})=([0-9]{1,5})x([0-9]{1,5})")
+_WORKERS = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,63})=([0-9]{1,5})x(.+)")
+_UNITS = re.compile(r"([0-9]{1,5})(?::([^:]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,12 @@ class WorkerClass:
 
     Attributes:
         compute: The class, as the assignment sees it.
-        device: Of its units.
-        units: Of one worker.
+        devices: What one worker has: device types, and how many units of each.
         pool: What a trial is compiled for: the units of one worker.
     """
 
     compute: ComputeClass
-    device: DeviceType
-    units: int
+    devices: tuple[tuple[DeviceType, int], ...]
     pool: Cluster
 
     @property
@@ -48,10 +49,26 @@ class WorkerClass:
         return self.compute.name
 
     @property
+    def units(self) -> int:
+        """Return how many units one worker has, of all types."""
+        return sum(units for _, units in self.devices)
+
+    @property
+    def gpus(self) -> int:
+        """Return how many of them are GPUs."""
+        return sum(units for device, units in self.devices if device.kind == "gpu")
+
+    @property
+    def units_words(self) -> str:
+        """Return what one worker has, as it is read: "1 of 'v100' and 4 of 'cpu-core'"."""
+        return " and ".join(f"{units:,} of {printable(device.name)!r}" for device, units in self.devices)
+
+    @property
     def recorded(self) -> RecordedClass:
         """Return the class as ``search.json`` has it."""
         of = self.compute
-        return RecordedClass(of.name, of.workers, self.units, of.memory_bytes, of.price_per_hour, of.flops_per_s)
+        types = tuple((device.name, units) for device, units in self.devices)
+        return RecordedClass(of.name, of.workers, self.units, of.memory_bytes, of.price_per_hour, of.flops_per_s, types)
 
 
 def worker_classes(pool: Cluster, text: str | None) -> tuple[WorkerClass, ...]:
@@ -66,23 +83,39 @@ def worker_classes(pool: Cluster, text: str | None) -> tuple[WorkerClass, ...]:
         UnknownNameError: where it names no device type of the pool.
     """
     if text is None:
-        return tuple(_class(pool, d.name, d, d.max_units, 1) for d in pool.device_types)
+        return tuple(_class(pool, d.name, d.max_units, ((d, 1),)) for d in pool.device_types)
     found: list[WorkerClass] = []
     for part in text.split(","):
         read = _WORKERS.fullmatch(part.strip())
         if read is None:
-            raise InputError(
-                f"--workers {short(printable(text))}: {short(printable(part))} is no class of workers; write "
-                "NAME=WORKERSxUNITS, such as fast=1x2,slow=2x1"
-            )
-        name, workers, units = read[1], int(read[2]), int(read[3])
+            raise _no_class(text, part)
+        name, workers = read[1], int(read[2])
         if any(each.name == name for each in found):
             raise InputError(f"--workers names {short(name)} twice; name each class once")
-        if not (1 <= workers <= _MOST and 1 <= units <= _MOST):
-            raise InputError(f"--workers {short(part)}: both numbers are from 1 to {_MOST:,}")
-        found.append(_class(pool, name, _device(pool, name), workers, units))
+        devices = tuple(_units(pool, name, text, part, one) for one in read[3].split("+"))
+        if not (1 <= workers <= _MOST and all(1 <= units <= _MOST for _, units in devices)):
+            raise InputError(f"--workers {short(printable(part))}: the numbers are from 1 to {_MOST:,}")
+        if len({device.name for device, _ in devices}) < len(devices):
+            raise InputError(f"--workers {short(printable(part))} names a device type twice; name each once")
+        found.append(_class(pool, name, workers, devices))
     _check_units(found)
     return tuple(found)
+
+
+def _units(pool: Cluster, name: str, text: str, part: str, one: str) -> tuple[DeviceType, int]:
+    """Return a device type of a worker and how many units: of ``4:cpu-core``, or of ``4``."""
+    read = _UNITS.fullmatch(one.strip())
+    if read is None or (read[2] is None and "+" in part):
+        raise _no_class(text, part)
+    return (_device(pool, name) if read[2] is None else _named(pool, read[2], "device type")), int(read[1])
+
+
+def _no_class(text: str, part: str) -> InputError:
+    return InputError(
+        f"--workers {short(printable(text))}: {short(printable(part))} is no class of workers; write NAME=WORKERSxUNITS, "
+        "such as fast=1x2,slow=2x1, or with several device types NAME=WORKERSxUNITS:TYPE+UNITS:TYPE, such as "
+        "pair=1x1:v100+4:cpu-core"
+    )
 
 
 def recorded_classes(pool: Cluster, recorded: Sequence[RecordedClass]) -> tuple[WorkerClass, ...]:
@@ -91,36 +124,52 @@ def recorded_classes(pool: Cluster, recorded: Sequence[RecordedClass]) -> tuple[
     Raises:
         UnknownNameError: where the pool is another one.
     """
-    return tuple(_class(pool, each.name, _device(pool, each.name), each.workers, each.units) for each in recorded)
+    return tuple(_class(pool, each.name, each.workers, _recorded_devices(pool, each)) for each in recorded)
+
+
+def _recorded_devices(pool: Cluster, recorded: RecordedClass) -> tuple[tuple[DeviceType, int], ...]:
+    if not recorded.types:  # written before a worker could have several
+        return ((_device(pool, recorded.name), recorded.units),)
+    return tuple((_named(pool, name, "device type"), units) for name, units in recorded.types)
 
 
 def _device(pool: Cluster, name: str) -> DeviceType:
-    if len(pool.device_types) == 1:
-        return pool.device_types[0]
+    return pool.device_types[0] if len(pool.device_types) == 1 else _named(pool, name, "class of workers")
+
+
+def _named(pool: Cluster, name: str, what: str) -> DeviceType:
     known = [device.name for device in pool.device_types]
     if name not in known:
-        raise UnknownNameError("class of workers", name, known)
+        raise UnknownNameError(what, name, known)
     return pool.device_type(name)
 
 
-def _class(pool: Cluster, name: str, device: DeviceType, workers: int, units: int) -> WorkerClass:
+def _class(pool: Cluster, name: str, workers: int, devices: tuple[tuple[DeviceType, int], ...]) -> WorkerClass:
     one = ComputeClass(
         name,
         workers,
-        units * device.memory_bytes,
-        units * device.price_per_hour,
-        units * device.flops_per_s("float32"),
+        sum(units * device.memory_bytes for device, units in devices),
+        sum(units * device.price_per_hour for device, units in devices),
+        sum(units * device.flops_per_s("float32") for device, units in devices),
     )
-    own = replace(device, max_units=units, units_per_machine=1, whole_machines=False)
-    return WorkerClass(one, device, units, replace(pool, device_types=(own,), links=()))
+    own = tuple(
+        replace(device, max_units=units, units_per_machine=1, whole_machines=False) for device, units in devices
+    )
+    names = {device.name for device in own}
+    links = tuple(link for link in pool.links if len(names) > 1 and set(link.between) <= names)
+    return WorkerClass(one, devices, replace(pool, device_types=own, links=links))
 
 
 def _check_units(classes: Sequence[WorkerClass]) -> None:
-    for device in {each.device.name: each.device for each in classes}.values():
-        of_type = [each for each in classes if each.device.name == device.name]
-        taken = sum(each.compute.workers * each.units for each in of_type)
-        if taken > device.max_units:
+    taken: Counter[str] = Counter()
+    most = {}
+    for each in classes:
+        for device, units in each.devices:
+            taken[device.name] += each.compute.workers * units
+            most[device.name] = device.max_units
+    for name, count in taken.items():
+        if count > most[name]:
             raise InputError(
-                f"--workers takes {taken:,} units of {printable(device.name)!r}, of which the pool has "
-                f"{device.max_units:,}; ask for fewer, or name a pool with more"
+                f"--workers takes {count:,} units of {printable(name)!r}, of which the pool has {most[name]:,}; ask for "
+                "fewer, or name a pool with more"
             )

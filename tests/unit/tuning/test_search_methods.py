@@ -164,3 +164,31 @@ def test_what_cannot_be_searched_is_refused(monkeypatch):
         MissingPackageError, match=r"^the search method 'tpe' needs optuna, which is not installed: pip"
     ):
         make_search("tpe", SPACE, FIDELITY, 0)
+
+
+SMALL = parse_space({"model": {"width": {"ordered": [8, 16, 32]}, "kind": {"choice": ["a", "b", "c"]}, "depth": 2}})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_configuration_is_tried_twice_while_there_are_others(name):
+    method, losses = make_search(name, SMALL, Fidelity(9, 9), 0), np.random.default_rng(0)
+    tried = []
+    for number in range(9):
+        tried.append(tuple(method.ask().config.items()))
+        method.tell(number, float(losses.random()))
+    assert len(set(tried)) >= 8  # a draw finds the last of nine with 91 %
+    for number in range(9, 20):  # and goes on where there is none left
+        method.ask()
+        method.tell(number, float(losses.random()))
+
+
+@pytest.mark.parametrize("name", ["hyperband", "dehb"])
+def test_no_configuration_is_tried_twice_at_one_length(name):
+    space = parse_space({"model": {f"c{i}": {"choice": [0, 1]} for i in range(6)}})
+    trials = []
+    method = make_search(name, space, Fidelity(1, 27), 0)
+    for number in range(60):
+        trials.append(method.ask())
+        method.tell(number, sum(map(float, trials[-1].config.values())))
+    tried = [(trial.fidelity, tuple(trial.config.items())) for trial in trials]
+    assert len(set(tried)) == len(tried)

@@ -69,17 +69,39 @@ def test_of_a_pool_with_one_type_classes_have_any_names() -> None:
         worker_classes(POOL, "fast=1x2")
 
 
+def test_a_worker_has_units_of_several_types() -> None:
+    core, volta = POOL.device_type("cpu-core"), POOL.device_type("v100")
+    (found,) = worker_classes(POOL, "pair=2x1:v100+4:cpu-core")
+    assert (found.compute.workers, found.units, found.gpus) == (2, 5, 1)
+    assert found.units_words == "1 of 'v100' and 4 of 'cpu-core'"
+    assert found.compute.price_per_hour == pytest.approx(volta.price_per_hour + 4 * core.price_per_hour)
+    assert [(device.name, device.max_units) for device in found.pool.device_types] == [("v100", 1), ("cpu-core", 4)]
+    assert recorded_classes(POOL, [found.recorded]) == (found,)
+    with pytest.raises(UnknownNameError, match=r"unknown device type 'v10'; did you mean 'v100'\?"):
+        worker_classes(POOL, "pair=1x1:v10+1:cpu-core")
+
+
+def test_a_class_of_a_search_that_began_with_one_type_a_worker_comes_back() -> None:
+    (found,) = worker_classes(POOL, "v100=2x1")
+    assert recorded_classes(POOL, [replace(found.recorded, types=())]) == (found,)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("", "'' is no class of workers"),
         ("v100", "'v100' is no class of workers; write NAME=WORKERSxUNITS"),
         ("v100=2", "'v100=2' is no class of workers"),
-        ("v100=0x1", "both numbers are from 1 to 10,000"),
-        ("v100=99999x1", "both numbers are from 1 to 10,000"),
+        ("v100=0x1", "the numbers are from 1 to 10,000"),
+        ("v100=99999x1", "the numbers are from 1 to 10,000"),
         ("v100=1x1,v100=1x1", "names 'v100' twice"),
         ("v100=9000x9", "takes 81,000 units of 'v100', of which the pool has"),
         ("\x1b[31m=1x1", r"\\x1b"),
+        ("pair=1x1:v100+1", "'pair=1x1:v100\\+1' is no class of workers"),
+        ("pair=1x1:v100+1:v100", "names a device type twice"),
+        ("pair=1x1:v100+0:cpu-core", "the numbers are from 1"),
+        ("pair=9x9000:cpu-core+1:v100", "takes 81,000 units of 'cpu-core'"),
+        ("pair=1x1:", "is no class of workers"),
     ],
 )
 def test_words_that_are_no_workers_are_refused(text: str, fault: str) -> None:
