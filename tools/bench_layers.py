@@ -52,7 +52,14 @@ def measured(name: str, mode: str) -> Iterator[Measured]:
         return clock_models.read(name, training=training, batch=batch)
 
     settings = Settings(
-        mode=mode, batches=_BATCHES, repeats=10, least_s=0.3, backend="torch", with_replicas=False, with_link=False
+        mode=mode,
+        batches=_BATCHES,
+        repeats=10,
+        least_s=0.3,
+        backend="torch",
+        with_replicas=False,
+        with_link=False,
+        with_crowding=False,
     )
     (profile,) = profile_model(read, settings).devices
     for batch in _BATCHES:

@@ -2,8 +2,8 @@
 
 For every (model, cut, batch) of `clock_table.py` a pipeline of two or three processes runs on this machine. Its stage
 times and its throughput are printed beside what `runtime/predict.py` makes of a profile of the model, measured just
-before, since the speed of a machine drifts. What the runtime itself adds is measured on models that compute next to
-nothing; what busy cores take from one another, and what the system loses where ranks are more than cores, on a model of
+before, since the speed of a machine drifts, with what busy cores take from one another. What the runtime itself adds
+is measured on models that compute next to nothing; what the system loses where ranks are more than cores, on a model of
 its own. The step of the plan, which knows of none of them, stands beside.
 
 Times of stages are compared by the clock of the thread that runs them (`--clock wall`: as time passes), throughput by
@@ -41,7 +41,7 @@ from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import LayerTimes, layer_times
 from heterps_compile.cost.measured import Measurements
-from heterps_compile.cost.profile import DeviceProfile, LinkProfile
+from heterps_compile.cost.profile import Crowding, DeviceProfile, LinkProfile
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
@@ -91,7 +91,9 @@ class Bench:
         for ranks in self.ranks.values():
             ranks.close()
 
-    def profile(self, model: str, *, training: bool, batches: Sequence[int]) -> DeviceProfile:
+    def profile(
+        self, model: str, *, training: bool, batches: Sequence[int], with_crowding: bool = False
+    ) -> DeviceProfile:
         settings = Settings(
             batches=tuple(sorted(set(batches))),
             mode="training" if training else "inference",
@@ -99,6 +101,7 @@ class Bench:
             clock=self.clock,
             with_replicas=False,
             with_link=False,
+            with_crowding=with_crowding,
         )
         with clock_ranks.first(self.realtime):
             (device,) = profile_model(
@@ -203,8 +206,13 @@ class Bench:
             moved_bytes=sum(message_bytes(graph, case.micro_batch, route, back) for back in ways),
         )
 
-    def predict(self, compiled: "Compiled", times: Sequence[Phases]) -> Prediction:
-        """Predict the run of a case from times of a micro-batch of every stage."""
+    def predict(self, compiled: "Compiled", times: Sequence[Phases], crowding: Crowding | None = None) -> Prediction:
+        """Predict the run of a case from times of a micro-batch of every stage.
+
+        What busy cores take from one another is the model's own where its profile says it, else that of a model that
+        stands for all.
+        """
+        together = self.overheads.together if crowding is None else crowding.slower
         case, plan = compiled.case, compiled.plan
         layout = make_layout(
             plan,
@@ -217,7 +225,7 @@ class Bench:
             make_routes(plan.stages, plan.graph_outputs),
             times,
             self.cores,
-            overheads=self.overheads,
+            overheads=replace(self.overheads, together=together),
             messages=Messages(partial(message_bytes, compiled.graph, layout.micro_batch_size), self.link),
         )
 
@@ -228,7 +236,7 @@ class Bench:
 
     def run(self, case: Case, profile: DeviceProfile) -> Row:
         compiled = self.compile(case, profile)
-        predicted = self.predict(compiled, compiled.micro_batches())
+        predicted = self.predict(compiled, compiled.micro_batches(), profile.crowding)
         return make_row(case, predicted, compiled.planned_step_s(), self.middle_run(compiled), self.clock)
 
 
@@ -334,7 +342,7 @@ def main() -> None:
                 sizes = [case.micro_batch for case in mine]
                 # smaller ones, larger ones and one between: what a run uses is read off, unless it is the largest
                 batches = (max(1, min(sizes) // 2), round(math.sqrt(min(sizes) * max(sizes)) * 0.75), max(sizes))
-                profile = bench.profile(model, training=training, batches=batches)
+                profile = bench.profile(model, training=training, batches=batches, with_crowding=True)
                 for case in mine:
                     rows.append(bench.run(case, profile))
                     print_row(rows[-1])

@@ -98,7 +98,9 @@ def planned(sizes: dict[str, int], folder: Path, *, realtime: bool) -> dict[str,
     """Return plans of a small CTRDNN on one core of this machine, by layers measured here; write their folders."""
     model, inputs = EXAMPLES["ctrdnn"](rows=ROWS, **sizes)
     measured = folder / f"{'-'.join(map(str, sizes.values()))}.json"
-    settings = Settings(batches=(sizes["batch"],), mode="training", with_replicas=False, with_link=False)
+    settings = Settings(
+        batches=(sizes["batch"],), mode="training", with_replicas=False, with_link=False, with_crowding=False
+    )
     with first(realtime):
         profile = profile_model(lambda _: read_model(model, inputs), settings)
     measured.write_text(to_json(profile), "utf-8")

@@ -71,6 +71,7 @@ def _profile(model: str, asked: Asked) -> None:
             mode=mode,
             backend=asked["backend"],
             with_replicas=not asked["no_replicas"],
+            with_crowding=not asked["no_replicas"],
             with_link=not asked["no_link"],
             **asked.some("devices", "batches", "precision", "threads", "repeats", "clock"),
         )

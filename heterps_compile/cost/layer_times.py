@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cluster.local import SOURCE
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.units import counted
 
@@ -132,6 +133,8 @@ class LayerTimes:
             notes.append(f"times of layers on {device.name!r}: {parts}{of}")
             if profile is not None and self.training and profile.mode != "training":
                 notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
+            if profile is not None and profile.kind == "cpu" and self.pool.source == SOURCE:
+                notes.append(_crowding_note(device.name, profile))
             if profile is not None and profile.precision != self.precision:
                 notes.append(
                     f"the profile for {device.name!r} is of {profile.precision}, and the plan is for {self.precision}: "
@@ -191,6 +194,20 @@ class LayerTimes:
         if size < batches[0]:
             return f"{read}; they are smaller than all of these, so the first line goes on"
         return f"{read}; they are larger than all of these, so the last line goes on" if size > batches[-1] else read
+
+
+def _crowding_note(name: str, profile: DeviceProfile) -> str:
+    """Say what busy cores of this machine take from one another, which the times of layers do not have."""
+    found = profile.crowding
+    if found is None:
+        return (
+            f"the profile for {name!r} does not say what busy cores take from one another: with several processes at "
+            f"work steps may take longer than planned; heterps-compile profile measures it, where there are two cores"
+        )
+    return (
+        f"times on {name!r} are those of one busy core: while {found.others + 1} are busy the model takes "
+        f"{found.factor:.2f} x as long (±{found.spread:.2f}), which the plan's step does not have"
+    )
 
 
 def _batches(profile: DeviceProfile) -> list[int]:

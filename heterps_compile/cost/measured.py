@@ -89,6 +89,8 @@ def _identity(profile: DeviceProfile) -> str:
     fractions = [(layer.compute_parallel, layer.data_parallel) for layer in profile.layers]
     if any(own is not None for pair in fractions for own in pair):
         parts.append(repr(fractions))
+    if profile.crowding is not None:
+        parts.append(repr(profile.crowding))
     return " ".join(parts)
 
 

@@ -187,6 +187,28 @@ class LinkProfile:
     between: str
 
 
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """How much longer the model takes while the other cores are busy with it too than while they idle.
+
+    Attributes:
+        factor: Of its time, as measured.
+        spread: Half of the range that the middle half of the rounds lies in.
+        others: Processes that were busy beside it, each on a core of its own.
+        batch: Samples, of every process.
+    """
+
+    factor: float
+    spread: float
+    others: int
+    batch: int
+
+    @property
+    def slower(self) -> float:
+        """Return the factor; what was faster beside others was so by chance."""
+        return max(1.0, self.factor)
+
+
 @dataclass(frozen=True)
 class DeviceProfile:
     """What was measured on one device.
@@ -205,6 +227,7 @@ class DeviceProfile:
         data_parallel: beta of the cost model; None where it was not measured.
         link: Between processes on it; None where it was not measured.
         precision: In which forwards computed, one of ``PRECISIONS``.
+        crowding: What busy cores take from one another; None where it was not measured.
     """
 
     name: str
@@ -220,6 +243,7 @@ class DeviceProfile:
     data_parallel: Fitted | None = None
     link: LinkProfile | None = None
     precision: str = field(default=FULL, repr=False)
+    crowding: Crowding | None = field(default=None, repr=False)
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:

@@ -4,7 +4,7 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Version 2 has parallel fractions of layers; version 1, which does not, is read too.
+Version 2 has parallel fractions of layers, version 3 what busy cores take from one another; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """
@@ -27,8 +27,8 @@ from heterps_compile.ir.graph import OpKind
 from . import profile as made
 
 FORMAT = "heterps-compile profile"
-VERSION = 2
-_READ = (1, 2)
+VERSION = 3
+_READ = (1, 2, 3)
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -102,6 +102,13 @@ class _Link(_Part):
     between: Text
 
 
+class _Crowding(_Part):
+    factor: Annotated[float, Field(gt=0, le=1e6)]
+    spread: Error
+    others: Positive
+    batch: Positive
+
+
 class _Device(_Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
     kind: Literal["cpu", "gpu", "npu"]
@@ -116,6 +123,7 @@ class _Device(_Part):
     data_parallel: _Fitted | None
     link: _Link | None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    crowding: _Crowding | None = None
 
     @model_validator(mode="after")
     def _measures_its_mode(self) -> Self:
@@ -143,7 +151,7 @@ class ProfileFile(_Part):
     """The whole file."""
 
     format: Literal["heterps-compile profile"]
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     model: Text
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     host: _Host
@@ -162,7 +170,9 @@ class ProfileFile(_Part):
     def _has_what_its_version_has(self) -> Self:
         layers = (layer for device in self.devices for layer in device.layers)
         if self.version == 1 and any(layer.compute_parallel or layer.data_parallel for layer in layers):
-            raise ValueError(f"version 1 has no parallel fractions of layers; they came with version {VERSION}")
+            raise ValueError("version 1 has no parallel fractions of layers; they came with version 2")
+        if self.version < VERSION and any(device.crowding for device in self.devices):
+            raise ValueError(f"version {self.version} has no crowding; it came with version {VERSION}")
         return self
 
 
@@ -236,7 +246,7 @@ def from_json(text: str, where: str) -> made.Profile:
     version = document.get("version")
     if version not in _READ or isinstance(version, (bool, float)):
         raise InputError(
-            f"{where} has version {shorten(repr(version), 40)}, and {' and '.join(map(str, _READ))} are what this "
+            f"{where} has version {shorten(repr(version), 40)}, and {', '.join(map(str, _READ))} are what this "
             f"version reads; measure again"
         )
     try:
@@ -270,6 +280,7 @@ _MADE: dict[type[_Part], type] = {
     _Whole: made.Whole,
     _Fitted: made.Fitted,
     _Link: made.LinkProfile,
+    _Crowding: made.Crowding,
     _Device: made.DeviceProfile,
     _Host: made.Host,
 }

@@ -386,7 +386,7 @@ PROFILE = Command(
         ),
         _option("cache", "--cache", Text(), "Times measured before; new ones are added.", "FILE"),
         _option(
-            "no_replicas", "--no-replicas", Flag(), "Do not measure what several processes gain (alpha).", default=False
+            "no_replicas", "--no-replicas", Flag(), "Do not measure what several processes gain or lose.", default=False
         ),
         _option(
             "no_link", "--no-link", Flag(), "Do not measure the link between processes (and beta).", default=False

@@ -39,6 +39,7 @@ from heterps_compile.units import format_bytes
 from .cache import Cache
 from .chain import ANY_CALLS, ChainTimes, LayerTiming, Repeats, TimingSetup, time_chain
 from .clock import choose_clock, make_clock
+from .crowding import Crowd, measure_crowding
 from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
 from .link import measure_link
@@ -71,6 +72,7 @@ class Settings:
         clock: A name of :data:`~.clock.CLOCKS`; None for the steadiest that measures the device.
         with_replicas: Whether alpha is measured.
         with_link: Whether the link and beta are.
+        with_crowding: Whether what busy cores take from one another is.
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -84,6 +86,7 @@ class Settings:
     clock: str | None = None
     with_replicas: bool = True
     with_link: bool = True
+    with_crowding: bool = True
 
     def clock_of(self, device: str) -> str:
         """Return the clock that measures a device."""
@@ -396,11 +399,12 @@ def _keys(models: Mapping[int, AtBatch], index: int) -> tuple[str, ...]:
 def _with_processes(
     profile: DeviceProfile, read: ReadGraph, backend: Backend, models: Mapping[int, AtBatch], settings: Settings
 ) -> DeviceProfile:
-    """Add what takes several processes: alpha, beta and the link."""
+    """Add what takes several processes: alpha, beta, the link, and what busy cores take from one another."""
     most = min(_MOST_UNITS, max(1, usable_cores() // settings.threads))
     largest = models[max(models)].layers.graph
+    training = settings.mode == "training"
+    asked = Replicas(most, settings.threads, training, settings.precision)
     if settings.with_replicas and largest.batch_symbol is not None:
-        asked = Replicas(most, settings.threads, settings.mode == "training", settings.precision)
         layers = [layer.nodes for layer in models[max(models)].layers.layers]
         held = sum(parameter.size_bytes for parameter in largest.parameters.values())
         if 2 * held * most > available_bytes():  # every replica holds the model whole and layer by layer
@@ -415,6 +419,11 @@ def _with_processes(
             if layers:
                 own = tuple(replace(layer, compute_parallel=found.of_layers(alike[layer.keys])) for layer in own)
             profile = replace(profile, compute_parallel=found.of_whole(), layers=own)
+    if settings.with_crowding:
+        keys = models[max(models)].keys
+        model_s = sum(profile.by_key[key].phases(largest.batch, training=training).whole_s for key in keys)
+        crowd = Crowd(most, profile.clock, model_s)
+        profile = replace(profile, crowding=measure_crowding(lambda _: largest, backend, largest.batch, asked, crowd))
     if settings.with_link:
         sizes = input_bytes(models[max(models)].layers)
         read_bytes: dict[tuple[str, ...], int] = {}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cost.precision import FULL
-from heterps_compile.cost.profile import DeviceProfile, Fitted, LayerPoint, LayerProfile, Profile, Timing
+from heterps_compile.cost.profile import Crowding, DeviceProfile, Fitted, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
@@ -87,6 +87,7 @@ def _lines(device: DeviceProfile) -> list[str]:
             f"one batch was measured, {batches.pop()}: other sizes are taken in proportion, without a part that "
             f"does not shrink; where the batch is open, measure two at least (--batches N,N)"
         )
+    lines += _crowding(device.crowding)
     lines += _fitted("computation", "alpha", device.compute_parallel)
     lines += _of_layers(device.layers, "compute_parallel", "alpha", device.compute_parallel)
     lines += _fitted("data movement", "beta", device.data_parallel)
@@ -98,6 +99,16 @@ def _lines(device: DeviceProfile) -> list[str]:
             f"{format_bytes(link.bytes_per_s)}/s (±{format_bytes(link.bytes_per_s_error)}/s); {link.between}"
         )
     return lines
+
+
+def _crowding(found: Crowding | None) -> list[str]:
+    if found is None:
+        return []
+    who = "another process that runs" if found.others == 1 else f"{found.others} other processes that run"
+    return [
+        f"beside {who} it too, each on a core of its own, the model takes {found.factor:.2f} ±{found.spread:.2f} x as "
+        f"long as alone (batch {found.batch}); times of layers are those alone"
+    ]
 
 
 def _fraction(fitted: Fitted | None) -> str:

@@ -25,6 +25,7 @@ from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.pipeline.autocast import Autocast
 
 from .chain import Passes, forget_gradients
+from .clock import Now
 from .replicas import INPUTS, ROUNDS
 
 _ROUND_S = 0.4
@@ -54,9 +55,12 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(task["threads"])
     backend = find_backend(task["backend"])
-    inputs = [_inputs(folder / f"inputs_{count}_{place}", task["inputs"]) for place in range(INPUTS)]
+    inputs = [read_inputs(folder / f"inputs_{count}_{place}", task["inputs"]) for place in range(INPUTS)]
     autocast = Autocast(task["precision"], torch.device("cpu"))
-    chain, whole = (_passes(folder / name, task[name], task, backend, autocast) for name in ("layers", "whole"))
+    chain, whole = (
+        read_passes(folder / name, task[name], task, backend, autocast, now=time.perf_counter)
+        for name in ("layers", "whole")
+    )
     turns = ((chain, cycle(inputs)), (whole, cycle([*inputs[1:], inputs[0]])))[0 if task["layers"] else 1 :]
 
     def once() -> float:
@@ -84,19 +88,25 @@ def main() -> None:
     print(json.dumps(rounds), flush=True)
 
 
-def _passes(
-    folder: Path, stages: Sequence[Mapping[str, Any]], task: Mapping[str, Any], backend: Backend, autocast: Autocast
+def read_passes(
+    folder: Path,
+    stages: Sequence[Mapping[str, Any]],
+    task: Mapping[str, Any],
+    backend: Backend,
+    autocast: Autocast,
+    *,
+    now: Now,
 ) -> Passes:
-    """Read stages of the model; of none there are no passes."""
+    """Read stages of the model, to be timed by a clock; of none there are no passes."""
     cuts = tuple(_Cut(i, tuple(each["inputs"]), tuple(each["outputs"])) for i, each in enumerate(stages))
     with backend.threads(task["threads"]):
         read = backend.read(folder, [each["files"] for each in stages], cuts)
         modules = [backend.as_module(stage, torch.device("cpu")) for stage in read]
     known = _Cuts(tuple(task["outputs"]), cuts)
-    return Passes(known, known, modules, time.perf_counter, autocast)
+    return Passes(known, known, modules, now, autocast)
 
 
-def _inputs(path: Path, names: Sequence[str]) -> dict[str, Any]:
+def read_inputs(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read the inputs of a pass: tensors, and numbers."""
     tensors = load_file(path.with_suffix(".safetensors"))
     numbers = json.loads(path.with_suffix(".json").read_text("ascii"))

@@ -16,34 +16,29 @@ Left out: replicas on machines of their own; GPUs.
 
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from threading import Timer
 from typing import Any
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.profile import Fitted, Timing
-from heterps_compile.errors import RunError
-from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import cut_graph
 
 from .chain import call_time, correct
 from .fit import fit_parallel_fraction
+from .measuring_processes import NotMeasured, started, tell
 
 _TIMEOUT_S = 240
 _LAYER_TIMEOUT_S = 2.0  # for reading a layer and running it
-_SHOWN = 500
 _NEAR = 48
 _SWEEPS = 2
+_NOT_MEASURED = NotMeasured("replicas", "--no-replicas")
 ROUNDS = 4
 """Of every process; all numbers of replicas are run :data:`_SWEEPS` times."""
 
@@ -137,26 +132,7 @@ def measure_replicas(
         return None
     with tempfile.TemporaryDirectory(prefix="heterps-replicas-") as name:
         folder = Path(name)
-        graph = read(batch)
-        task: dict[str, Any] = {"backend": backend.name, "inputs": graph.inputs, "outputs": graph.outputs}
-        task |= {"training": asked.training, "threads": asked.threads, "precision": asked.precision}
-        for part, groups in (("whole", [range(len(graph.nodes))]), ("layers", layers)):
-            task[part] = []
-            if not groups:
-                continue
-            partition = cut_graph(graph, groups)
-            (folder / part).mkdir()
-            files = backend.write(graph, backend.build(graph, partition), partition.stages, folder / part)
-            task[part] = [
-                {"files": own, "inputs": cut.inputs, "outputs": cut.outputs}
-                for own, cut in zip(files, partition.stages, strict=True)
-            ]
-        for count in counts:
-            own_graph = read(batch // count)
-            for place in range(INPUTS):
-                values = backend.example_inputs(own_graph, place)
-                _write_inputs(values, graph.inputs, folder / f"inputs_{count}_{place}")
-        (folder / "task.json").write_text(json.dumps(task), "ascii")
+        write_task(folder, read, backend, (batch, counts), layers, asked=asked)
         limit_s = _TIMEOUT_S + _LAYER_TIMEOUT_S * len(layers)
         sweeps = [{count: _run(folder, count, asked.threads, limit_s) for count in counts} for _ in range(_SWEEPS)]
     return replica_times(
@@ -165,6 +141,48 @@ def measure_replicas(
             for count in counts
         }
     )
+
+
+def write_task(
+    folder: Path,
+    read: Callable[[int | None], Graph],
+    backend: Backend,
+    batch: tuple[int, Sequence[int]],
+    layers: Sequence[Sequence[int]],
+    *,
+    asked: Replicas,
+) -> None:
+    """Write what processes run: the model as one stage and layer by layer, and their inputs.
+
+    Args:
+        folder: Into which.
+        read: Gives the graph at a batch.
+        backend: What runs it.
+        batch: Samples, and among how many replicas they are divided; inputs are of every part.
+        layers: Nodes of every layer; none where the whole alone is run.
+        asked: What is run.
+    """
+    size, counts = batch
+    graph = read(size)
+    task: dict[str, Any] = {"backend": backend.name, "inputs": graph.inputs, "outputs": graph.outputs}
+    task |= {"training": asked.training, "threads": asked.threads, "precision": asked.precision}
+    for part, groups in (("whole", [range(len(graph.nodes))]), ("layers", layers)):
+        task[part] = []
+        if not groups:
+            continue
+        partition = cut_graph(graph, groups)
+        (folder / part).mkdir()
+        files = backend.write(graph, backend.build(graph, partition), partition.stages, folder / part)
+        task[part] = [
+            {"files": own, "inputs": cut.inputs, "outputs": cut.outputs}
+            for own, cut in zip(files, partition.stages, strict=True)
+        ]
+    for count in counts:
+        own_graph = read(size // count)
+        for place in range(INPUTS):
+            values = backend.example_inputs(own_graph, place)
+            _write_inputs(values, graph.inputs, folder / f"inputs_{count}_{place}")
+    (folder / "task.json").write_text(json.dumps(task), "ascii")
 
 
 def replica_times(rounds: Mapping[int, Sequence[Sequence[Sequence[float]]]]) -> ReplicaTimes:
@@ -196,42 +214,11 @@ def replica_times(rounds: Mapping[int, Sequence[Sequence[Sequence[float]]]]) -> 
 
 def _run(folder: Path, count: int, threads: int, limit_s: float) -> list[list[list[float]]]:
     """Run so many replicas at once; return what each printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "heterps_compile.profiling.replica_process", str(folder), str(count)]
-    processes = [
-        subprocess.Popen(  # noqa: S603 - our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        )
-        for _ in range(count)
-    ]
-
-    def give_up() -> None:
+    module = "heterps_compile.profiling.replica_process"
+    with started([module, str(folder), str(count)], count, threads, limit_s, _NOT_MEASURED) as processes:
         for process in processes:
-            process.kill()
-
-    watch = Timer(limit_s, give_up)
-    watch.start()
-    try:
-        for process in processes:  # all have read the model before any is timed
-            if process.stdout is not None and process.stdout.readline().strip() != b"ready":
-                complaint = process.communicate()[1].decode("utf-8", "replace")
-                raise RunError(
-                    f"replicas were not measured: one ended with {shorten(one_line(complaint[-_SHOWN:]), _SHOWN)!r}; "
-                    f"leave them out (--no-replicas)"
-                )
-        for process in processes:
-            if process.stdin is not None:
-                process.stdin.write(b"go\n")
-                process.stdin.flush()
-        answers = [json.loads(process.communicate()[0]) for process in processes]
-    except (ValueError, OSError) as error:
-        raise RunError("replicas were not measured: one gave no answer; leave them out (--no-replicas)") from error
-    finally:
-        watch.cancel()
-        for process in processes:
-            process.kill()
-            process.wait()
-    return answers
+            tell(process, "go")
+        return [json.loads(process.communicate()[0]) for process in processes]
 
 
 def _write_inputs(values: Mapping[str, Any], names: tuple[str, ...], path: Path) -> None:

@@ -63,6 +63,7 @@ StageTimes = Callable[[int], list[Phases]]
 """What a micro-batch takes in every stage where a batch is divided into so many."""
 
 _LOOKED_AT, _JUDGED = "models that were looked at", "judged models"
+_UNCROWDED = "from a profile without its crowding"
 _TOLD_APART = _FROM_PROFILE, _CALIBRATED = "from a profile", "calibrated"
 
 
@@ -107,9 +108,9 @@ def lines(asked: Asked) -> Iterator[str]:
         try:
             bench.calibrate()
             for case in (case for case in CASES if case.model in asked.models):
-                profile = bench.profile(case.model, training=case.training, batches=_sizes(case))
+                profile = bench.profile(case.model, training=case.training, batches=_sizes(case), with_crowding=True)
                 layers(found, case, profile, device)
-                runs.append(run(found, bench, bench.compile(case, profile), device))
+                runs.append(run(found, bench, bench.compile(case, profile), profile, device))
         finally:
             bench.close()
     load = os.getloadavg()[0]
@@ -119,8 +120,11 @@ def lines(asked: Asked) -> Iterator[str]:
     for what in sorted(found.rows, key=_place):
         yield table_row(what, found.rows[what])
     yield ""
-    yield "| run | stages | batch | measured | from a profile | calibrated | without the fixed part |"
-    yield "|" + "---|" * 7
+    yield (
+        "| run | stages | batch | crowding | measured | from a profile | without its crowding | calibrated | "
+        "without the fixed part |"
+    )
+    yield "|" + "---|" * 9
     yield from runs
 
 
@@ -166,26 +170,32 @@ def layers(found: Found, case: Case, profile: DeviceProfile, device: DeviceType)
                     found.add(f"layers, {what}: {grouped.layers[i].kind}", case, took_s, estimate_s)
 
 
-def run(found: Found, bench: Bench, compiled: Compiled, device: DeviceType) -> str:
+def run(found: Found, bench: Bench, compiled: Compiled, profile: DeviceProfile, device: DeviceType) -> str:
     """Run a case, hold predictions against it, and return its line."""
     case = compiled.case
     results = bench.middle_run(compiled)
     measured = case.batch / measured_step_s(results)
     estimated = estimated_times(compiled, device)
     shown = []
-    for what, times in (
-        (_FROM_PROFILE, compiled.micro_batches()),
-        (_CALIBRATED, estimated(case.micro_batches)),
-        ("without the fixed part", [each.scaled(1 / case.micro_batches) for each in estimated(1)]),
+    crowding = profile.crowding
+    for what, times, own in (
+        (_FROM_PROFILE, compiled.micro_batches(), crowding),
+        (_UNCROWDED, compiled.micro_batches(), None),
+        (_CALIBRATED, estimated(case.micro_batches), None),
+        ("without the fixed part", [each.scaled(1 / case.micro_batches) for each in estimated(1)], None),
     ):
-        predicted = case.batch / bench.predict(compiled, times).step_s
+        predicted = case.batch / bench.predict(compiled, times, own).step_s
         shown.append(f"{predicted:.0f} ({predicted / measured - 1:+.1%})")
         found.add(f"throughput, {what}", case, measured, predicted, by_group=what in _TOLD_APART)
+        if what == _UNCROWDED:  # shares are the profile's
+            continue
         for share, of_stage in zip(shares(times), measured_shares(results, case), strict=True):
             found.add(f"a stage's share, {what}", case, of_stage, share, by_group=what in _TOLD_APART)
     mode = "training" if case.training else "inference"
     stages = len(compiled.plan.stages)
-    return f"| {case.model}, {mode} | {stages} | {case.batch} | {measured:.0f} samples/s | {' | '.join(shown)} |"
+    crowded = "" if crowding is None else f"{crowding.factor:.2f} ±{crowding.spread:.2f}"
+    what = f"{case.model}, {mode} | {stages} | {case.batch} | {crowded}"
+    return f"| {what} | {measured:.0f} samples/s | {' | '.join(shown)} |"
 
 
 def estimated_times(compiled: Compiled, device: DeviceType) -> StageTimes:

@@ -12,7 +12,7 @@ from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, layer_times
 from heterps_compile.cost.measured import Measurements, assign_profiles
 from heterps_compile.cost.pose import pose_problem
-from heterps_compile.cost.profile import DeviceProfile, Fitted
+from heterps_compile.cost.profile import Crowding, DeviceProfile, Fitted
 from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_phases
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
@@ -166,3 +166,24 @@ def test_fractions_of_layers_are_part_of_a_profiles_identity_and_none_of_them_ch
     hashes = [assign_profiles(local, [("core", each)]).sha256 for each in (told, without, with_alpha(0.31, 0.1))]
     assert len(set(hashes)) == 3
     assert "parallel=None" not in repr(plain.layers)  # plans that were made before keep their hash
+
+
+def test_a_pool_of_this_machine_is_told_what_busy_cores_take_from_one_another():
+    own = load_cluster("local")
+    name = own.device_types[0].name
+    plain = profile_of(*range(len(KEYS)))
+    crowded = replace(plain, crowding=Crowding(1.2, 0.03, 1, 8))
+
+    def notes(pool: Cluster, of: str, profile: DeviceProfile) -> str:
+        return "\n".join(layer_times(LAYERS, COSTS, pool, Measurements({of: profile}, ""), training=False).notes())
+
+    assert "while 2 are busy the model takes 1.20 x as long (±0.03), which the plan's step does not have" in notes(
+        own, name, crowded
+    )
+    assert "does not say what busy cores take from one another" in notes(own, name, plain)
+    assert "busy" not in notes(POOL, FIRST, crowded)  # other machines have other cores
+    assert assign_profiles(own, [(name, plain)]).sha256 != assign_profiles(own, [(name, crowded)]).sha256
+
+
+def test_what_was_faster_beside_others_is_taken_to_be_chance():
+    assert (Crowding(0.97, 0.02, 1, 8).slower, Crowding(1.2, 0.02, 1, 8).slower) == (1.0, 1.2)

@@ -3,6 +3,7 @@ import json
 import pytest
 from profiles import PROFILE
 
+from heterps_compile.cost.profile import Crowding
 from heterps_compile.cost.profile_file import from_json, json_schema, published_schema, read_profile, to_json
 from heterps_compile.errors import InputError
 from heterps_compile.plan.file import render
@@ -41,7 +42,7 @@ def test_the_schema_refuses_unknown_keys_as_reading_does():
         ("[]", "its key 'format'"),
         ("[" * 100_000, "is no profile"),
         ('{"format": NaN}', "NaN is no number"),
-        (changed(version=3), "has version 3, and 1 and 2 are"),
+        (changed(version=4), "has version 4, and 1, 2, 3 are"),
         (changed(version=True), "has version True"),
         (changed(version=1.0), "has version 1.0"),
         (changed(devices=[]), "devices: "),
@@ -96,6 +97,7 @@ def with_fraction(changes: dict[str, object], version: int = 2) -> str:
 def test_version_1_is_read_and_has_no_fractions_of_layers():
     document = json.loads(to_json(PROFILE))
     document["version"] = 1
+    assert document["devices"][0].pop("crowding") is None
     for layer in document["devices"][0]["layers"]:
         assert (layer.pop("compute_parallel"), layer.pop("data_parallel")) == (None, None)
     del document["devices"][0]["compute_parallel"]["unclipped"]
@@ -105,6 +107,33 @@ def test_version_1_is_read_and_has_no_fractions_of_layers():
     assert (fraction.value, fraction.error, fraction.units, fraction.unclipped) == (0.5, 0.1, (1, 2), None)
     with pytest.raises(InputError, match="version 1 has no parallel fractions of layers"):
         from_json(with_fraction({}, version=1), "the file")
+
+
+def with_crowding(changes: dict[str, object], version: int = 3) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["version"] = version
+    document["devices"][0]["crowding"] = {"factor": 1.2, "spread": 0.05, "others": 3, "batch": 8, **changes}
+    return json.dumps(document)
+
+
+def test_what_busy_cores_take_came_with_version_3():
+    read = from_json(with_crowding({}), "the file")
+    assert read.devices[0].crowding == Crowding(1.2, 0.05, 3, 8)
+    assert from_json(to_json(read), "the file") == read
+    with pytest.raises(InputError, match="version 2 has no crowding; it came with version 3"):
+        from_json(with_crowding({}, version=2), "the file")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"factor": 0.0}, {"factor": -1.0}, {"factor": 1e300}, {"factor": "1"}, {"factor": None}, {"spread": -1.0},
+        {"others": 0}, {"others": 1.5}, {"batch": 0}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_crowding_that_no_machine_has_is_refused(changes):
+    with pytest.raises(InputError, match="crowding"):
+        from_json(with_crowding(changes), "the file")
 
 
 @pytest.mark.parametrize(

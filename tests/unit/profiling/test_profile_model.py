@@ -21,7 +21,7 @@ from heterps_compile.profiling.clock import make_clock
 from heterps_compile.profiling.profile_model import Settings, profile_model
 
 BATCH = torch.export.Dim("batch", min=1, max=1024)
-QUICK = Settings(batches=(2, 6), repeats=2, least_s=0.0, with_replicas=False, with_link=False)
+QUICK = Settings(batches=(2, 6), repeats=2, least_s=0.0, with_replicas=False, with_link=False, with_crowding=False)
 
 
 class Net(nn.Module):

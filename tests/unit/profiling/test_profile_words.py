@@ -4,7 +4,7 @@ from dataclasses import replace
 from profiles import CPU, PROFILE, device, layer, point
 
 from heterps_compile.console import make_console
-from heterps_compile.cost.profile import Fitted, Profile
+from heterps_compile.cost.profile import Crowding, Fitted, Profile
 from heterps_compile.profiling.profile_words import print_profile
 
 
@@ -22,6 +22,17 @@ def test_it_says_what_takes_the_most_and_how_sure_it_is():
     assert "whole model at batch 8: 3 ms; the layers one by one add up to 1.10 x the whole" in text
     assert "that replicas divide (alpha): 0.80 ±0.02, from 1, 2 units\n" in text
     assert "link: 30 us (±2 us) + 1.86 GiB/s" in text
+
+
+def test_what_busy_cores_take_is_told():
+    crowded = replace(PROFILE, devices=(replace(CPU, crowding=Crowding(1.18, 0.02, 1, 32)),))
+    assert (
+        "beside another process that runs it too, each on a core of its own, the model takes 1.18 ±0.02 x as long as "
+        "alone (batch 32); times of layers are those alone" in shown(crowded)
+    )
+    four = replace(PROFILE, devices=(replace(CPU, crowding=Crowding(1.18, 0.02, 3, 32)),))
+    assert "beside 3 other processes that run it too" in shown(four)
+    assert "beside" not in shown(PROFILE)
 
 
 def test_an_uncertain_fraction_is_said_not_to_be_used():

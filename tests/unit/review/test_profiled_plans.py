@@ -23,7 +23,7 @@ LOCAL = "local"
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
     path = tmp_path_factory.mktemp("profile") / "profile.json"
-    settings = Settings(repeats=2, least_s=0.0, with_replicas=False, with_link=False)
+    settings = Settings(repeats=2, least_s=0.0, with_replicas=False, with_link=False, with_crowding=False)
     measured = profile_model(
         lambda batch: read_model(MODEL, EXAMPLE, None, batch=batch, shapes={}, dynamic_shapes=None), settings
     )
