@@ -53,7 +53,8 @@ class Annealing:
         hottest, warm, coldest: Relative worsening that is taken with odds of 1/e: at most where a walk begins with a
             drawn plan; at most where it begins with a good one; where it ends.
         exceeding: What exceeding a constraint by its own size costs, relative to the plan's value, first and last.
-        fresh: Share of walks that begin with a drawn plan.
+        fresh: Share of walks that begin with a drawn plan; all do while no plan is feasible, for the one that exceeds
+            its constraints the least is seldom a part of the way to one that does not.
         patience: Walks without a better plan, after which it ends.
         most_priced: Ends when so many stages have been priced.
         niches: Good plans that differ, whose windows are crossed in.
@@ -134,6 +135,7 @@ class Anneal:
         """Anneal one plan: a drawn one, the best one, or one of the best."""
         how, generator, known = self._how, self._generator, self._archive.niches(self._how.niches)
         is_fresh, place = generator.random() < how.fresh, int(generator.integers(2 * len(known)))
+        is_fresh |= how.fresh > 0 and not np.isfinite(self._archive.best.value)
         start = known[place] if 0 < place < len(known) else self._archive.best
         if np.isfinite(self._archive.best.value):
             self.rules = self.rules._replace(good=self._archive.best.value * self._of_loop)

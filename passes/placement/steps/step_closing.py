@@ -55,8 +55,8 @@ class ClosingEffort:
     cells: int = 1_000_000
     branches: int = 400_000
     extended: int = 2_000
-    choices: int = 2_000
-    actions: int = 200_000
+    choices: int = 50_000
+    actions: int = 4_000_000
 
 
 CLOSING_EFFORT = ClosingEffort()

@@ -8,7 +8,7 @@ import pytest
 from small_problems import linked, on_machines, plain_problem, rented_whole, small_problem, with_shared_storage
 
 from heterps_compile.cost.evaluate import Fault, evaluate, evaluate_one, slowest_batch_s, to_placement
-from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.problem import Bools, Ints, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.baselines.brute import Brute
@@ -136,6 +136,21 @@ def test_a_seed_gives_the_same_plans_again_and_vain_walks_end_the_search() -> No
             pass
         ended.append((archive.best.value, archive.evaluations, search.priced))
     assert ended[0] == ended[1]
+
+
+def test_every_walk_begins_with_a_drawn_plan_while_none_is_feasible() -> None:
+    problem = plain_problem([[1.0, 2.0]] * 6, [1.0, 2.0], max_units=np.zeros(2, np.int64))
+    archive, search = begin(problem, how=replace(SHORT, patience=5, fresh=0.01))
+    draw, drawn = drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0)), []
+
+    def counted() -> tuple[Ints, Bools]:
+        drawn.append(draw())
+        return drawn[-1]
+
+    for _ in search.steps(counted):
+        pass
+    assert archive.best.value == np.inf
+    assert len(drawn) >= 5  # of the walks in vain, after which it ends
 
 
 def test_a_search_that_is_late_ends() -> None:
