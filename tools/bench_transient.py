@@ -2,8 +2,9 @@
 
 The measurements lie in `../shared/data` beside the repository, or where `--data DIR` says; `--trace FILE` (rows
 `ms,add|remove,machine`) and `--lifetimes FILE` (columns `lifetime_h,censored`), `--checkpoints FILE` (columns of
-`checkpoint_time_train.csv`) take others of the same kind; `--runs FILE` scores runs that lost machines alone (columns: `revoked_runs.py`). What is judged was not seen by what is fitted. Prints
-Markdown: errors are signed, with their quartiles.
+`checkpoint_time_train.csv`) take others of the same kind; `--runs FILE` scores runs that lost machines alone (columns:
+`revoked_runs.py`). What is judged was not seen by what is fitted. Prints Markdown: errors are signed, with their
+quartiles.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
 Columns: `run` (a name), `steps` and `steps_per_s` (with all machines up), `machines`, `checkpoint_every` (steps, empty
 for none), `checkpoint_s` or else `checkpoint_mb` and `write_mb_per_s`, `start_up_s` (from a loss until the machine in
-its place computes), `stops` (`yes`: a loss stops all; `no`: the rest goes on), `lost_h` (ages in hours at which machines
-were lost, of one machine and those in its place with spaces between them, machines by `|`; such as `0.5 1.2||0.3`),
-`measured_s` (from the first request to the last step). May be missing: `regroup_s` (what the rest waits, 0), `lifetime`
-(`20h` or `20h,0.6`, the law where `lost_h` is not to be known), `first_start` (`no` where the time begins with all up).
+its place computes), `stops` (`yes`: a loss stops all; `no`: the rest goes on), `lost_h` (ages in hours at which
+machines were lost, of one machine and those in its place with spaces between them, machines by `|`; such as
+`0.5 1.2||0.3`), `measured_s` (from the first request to the last step). May be missing: `regroup_s` (what the rest
+waits, 0), `lifetime` (`20h` or `20h,0.6`, the law where `lost_h` is not to be known), `first_start` (`no` where the
+time begins with all up).
 """
 
 import csv
@@ -71,11 +72,14 @@ def read_revoked(path: Path) -> Iterator[RevokedRun]:
             missing = [name for name in COLUMNS if name not in OPTIONAL and name not in (reader.fieldnames or ())]
             if missing:
                 raise InputError(f"{path} lacks the columns {', '.join(missing)}")
+            number = 0
             for number, row in enumerate(reader, 2):
                 try:
                     yield _run(row)
                 except (ValueError, KeyError, TypeError, AttributeError, InputError) as error:
                     raise InputError(f"{path}, row {number} is no run: {error}") from error
+            if not number:
+                raise InputError(f"{path} has no run below its header")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
