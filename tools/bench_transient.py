@@ -2,8 +2,9 @@
 
 The measurements lie in `../shared/data` beside the repository, or where `--data DIR` says; `--trace FILE` (rows
 `ms,add|remove,machine`) and `--lifetimes FILE` (columns `lifetime_h,censored`), `--checkpoints FILE` (columns of
-`checkpoint_time_train.csv`) take others of the same kind. What is judged was not seen by what is fitted. Prints
-Markdown: errors are signed, with their quartiles.
+`checkpoint_time_train.csv`) take others of the same kind; `--runs FILE` scores runs that lost machines alone (columns:
+`revoked_runs.py`). What is judged was not seen by what is fitted. Prints Markdown: errors are signed, with their
+quartiles.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from revoked_runs import print_revoked, read_revoked
 from truth import cm_dare
 
 from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
@@ -363,6 +365,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--lifetimes", type=Path)
     parser.add_argument("--checkpoints", type=Path)
+    parser.add_argument("--runs", type=Path)
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument(
         "--only", default="checkpoints,lifetimes,deadlines,losses,known-law,known-law-of-losses,choices"
@@ -379,6 +382,10 @@ def main() -> None:
         "known-law-of-losses": lambda: print_known_law(trace, spares=False),
         "choices": lambda: print_choices(folder),
     }
+    if given.runs is not None:
+        for line in print_revoked(list(read_revoked(given.runs))):
+            print(line, flush=True)
+        return
     for name in given.only.split(","):
         for line in parts[name]():
             print(line, flush=True)

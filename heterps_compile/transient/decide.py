@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.units import format_money
+from heterps_compile.units import format_duration, format_money
 
 from .expected import ExpectedRun, Spread, expect_run
 from .lifetime import HOUR_S
@@ -202,8 +202,8 @@ def _priced(remaining: Remaining, course: Course) -> Outcome | None:
         chance = run.chance_within(remaining.deadline_s - course.before_s)
         if time_s.most > remaining.deadline_s:
             failing.append(
-                f"nine of ten runs end within {time_s.most / HOUR_S:.3g} h, "
-                f"{remaining.deadline_s / HOUR_S:.3g} h are left"
+                f"nine of ten runs end within {format_duration(time_s.most)}, "
+                f"{format_duration(remaining.deadline_s)} are left"
             )
     if remaining.budget is not None and money.most > remaining.budget:
         failing.append(
@@ -221,13 +221,15 @@ def _excess(remaining: Remaining, outcome: Outcome) -> float:
 
 def _why(ranked: list[Outcome]) -> str:
     taken = ranked[0]
-    said = f"{taken.course.title}: {format_money(taken.money.mean)} in all, {taken.time_s.mean / HOUR_S:.3g} h from now"
+    time = format_duration(taken.time_s.mean)
+    said = f"{taken.course.title}: {format_money(taken.money.mean)} in all, {time} from now"
     if taken.course.before_s > 0:
         first = taken.course.before_per_hour * taken.course.before_s / HOUR_S
-        said += f", {taken.course.before_s:,.0f} s and {format_money(first)} of which come first"
+        said += f", {format_duration(taken.course.before_s)} and {format_money(first)} of which come first"
     if len(ranked) == 1:
         return said + "; there is no other course"
     other = ranked[1]
     if other.failing:
         return f"{said}; to {other.course.title} fails: {other.failing}"
-    return f"{said}; to {other.course.title} is {format_money(other.money.mean)} and {other.time_s.mean / HOUR_S:.3g} h"
+    time = format_duration(other.time_s.mean)
+    return f"{said}; to {other.course.title} is {format_money(other.money.mean)} and {time}"

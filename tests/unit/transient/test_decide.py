@@ -27,7 +27,7 @@ def test_a_long_run_moves_to_cheaper_machines_and_a_short_one_stays() -> None:
     assert long.outcomes[1].money.mean == pytest.approx(160.0)
     assert 160 * 90 / 36_000 + 40 * (1 + 120 / 36_000) < long.taken.money.mean < 45
     assert long.why.startswith("move: 4")
-    assert "90 s and 0.4 of which come first; to stay is 160.00 and 10 h" in long.why
+    assert "1.5 min and 0.4 of which come first; to stay is 160.00 and 10 h" in long.why
     assert decide(Remaining(100 * 120.0), [DEAR, MOVE]).taken.course.kind == "stay"
 
 
@@ -81,3 +81,12 @@ def test_what_nothing_keeps_names_the_nearest() -> None:
 def test_decisions_about_nothing_are_refused(make, said) -> None:
     with pytest.raises(InputError, match=said):
         make()
+
+
+def test_short_times_are_told_in_minutes_or_seconds() -> None:
+    found = decide(Remaining(100 * 44.3, deadline_s=3000.0), [DEAR])
+    assert ", 44.3 s from now" in found.why
+    with pytest.raises(InfeasibleError, match=r"nine of ten runs end within 44\.3 s, 12 s are left"):
+        decide(Remaining(100 * 44.3, deadline_s=12.0), [DEAR])
+    with pytest.raises(InfeasibleError, match="nine of ten runs end within 15 min, 12 s are left"):
+        decide(Remaining(100 * 900.0, deadline_s=12.0), [DEAR])
