@@ -55,7 +55,9 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         value, bounds = by_price, (0.0, 0.0) if free else bounds
     if any(stage.sync is not None for stage in stages) and not draft.request.minimises_step and by_price is None:
         value = max(stage.time_s for stage in stages)
-    if _rules_of(draft):  # chosen after the placement: what was proven of an all-reduce is not proven of them
+    if (
+        _rules_of(draft) and draft.problem.rules is None
+    ):  # chosen after the placement: what was proven of an all-reduce is not proven of them
         bounds = (0.0, 0.0)
     steady_bound = min(bounds[0], max(0.0, search.steady_bound)) if draft.request.minimises_step else 0.0
     return Plan(
@@ -174,7 +176,7 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
         yield f"{asked} changes nothing: no stage has several replicas that would have to agree"
     elif draft.request.chooses_rules and not any(stage.sync is not None for stage in draft.stages):
         yield f"--sync auto leaves every stage its all-reduce: with --allow {draft.request.allow} no rule is faster"
-    if _rules_of(draft):
+    if _rules_of(draft) and draft.problem.rules is None:
         objective, search = OBJECTIVES[draft.request.objective], draft.search
         bound = objective.describe(search.bound, draft.graph.batch, draft.cluster.currency) if search.bound > 0 else ""
         proven = f"with an all-reduce in every stage none is better than {bound}" if bound else "nothing is proven"

@@ -26,7 +26,13 @@ def layer_words(layers: LayerGraph, costs: Sequence[LayerCost]) -> tuple[LayerWo
 
 
 def sync_group(
-    layers: LayerGraph, costs: Sequence[LayerCost], names: Sequence[str], replicas: int, network: Network
+    layers: LayerGraph,
+    costs: Sequence[LayerCost],
+    names: Sequence[str],
+    replicas: int,
+    network: Network,
+    *,
+    by_layer: bool = False,
 ) -> SyncGroup:
     """Return what the replicas of a stage agree on.
 
@@ -36,21 +42,56 @@ def sync_group(
         names: Of the stage's layers.
         replicas: Of the stage.
         network: Between them.
+        by_layer: Count a storage for every layer that reads it, as the times of a problem do.
     """
     wanted, seen = set(names), set[str]()
     gradients, parameters = dict[int, int](), dict[int, int]()
     for index, layer in enumerate(layers.layers):
-        if layer.name not in wanted:
-            continue
-        own = list(_weights(layers, index, costs[index], seen))
-        for size, elements in own:
-            parameters[size] = parameters.get(size, 0) + elements
-        touched = costs[index].touched_bytes if layer.kind is OpKind.EMBEDDING else None
-        for size, elements in own:
-            read = elements if touched is None else min(elements, touched // size)
-            touched = None if touched is None else touched - read * size
-            gradients[size] = gradients.get(size, 0) + read
+        if layer.name in wanted:
+            for counted, found in zip(
+                (gradients, parameters),
+                _elements(layers, index, costs[index], set() if by_layer else seen),
+                strict=True,
+            ):
+                _add(counted, found)
     return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(seen), network)
+
+
+def groups_of_layers(layers: LayerGraph, costs: Sequence[LayerCost], *, tied: bool) -> list[SyncGroup]:
+    """Return what two replicas of every layer alone agree on, over no network.
+
+    Args:
+        layers: Of the model.
+        costs: The work of each.
+        tied: Whether storages that several layers read count, for each of them, or for none.
+    """
+    readers: dict[str, int] = {}
+    for layer in layers.layers:
+        for storage in {layers.graph.parameters[name].storage for name in layer.parameters}:
+            readers[storage] = readers.get(storage, 0) + 1
+    several = set[str]() if tied else {storage for storage, count in readers.items() if count > 1}
+    found = []
+    for index, cost in enumerate(costs):
+        gradients, parameters = _elements(layers, index, cost, set(several))
+        found.append(SyncGroup(2, _buffers(gradients), _buffers(parameters)))
+    return found
+
+
+def _elements(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return a layer's elements of gradients and of parameters by their bytes, of storages that were not seen."""
+    gradients, parameters = dict[int, int](), dict[int, int]()
+    touched = cost.touched_bytes if layers.layers[index].kind is OpKind.EMBEDDING else None
+    for size, elements in _weights(layers, index, cost, seen):
+        read = elements if touched is None else min(elements, touched // size)
+        touched = None if touched is None else touched - read * size
+        _add(parameters, {size: elements})
+        _add(gradients, {size: read})
+    return gradients, parameters
+
+
+def _add(counted: dict[int, int], more: dict[int, int]) -> None:
+    for size, elements in more.items():
+        counted[size] = counted.get(size, 0) + elements
 
 
 def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> Iterator[tuple[int, int]]:

@@ -7,9 +7,10 @@ and S bytes each sends (k - 1) S, which is k / 2 times what an all-reduce sends.
 Left out: recursive halving, which sends 2 (k - 1) / k S for powers of two and leaves replicas that are none aside.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from .amounts import Amounts
 from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -53,3 +54,10 @@ class Adasum(SyncRule):
         if self.on == "gradient":
             return group.replicas * group.gradient_bytes
         return (group.replicas + 1) * group.parameter_bytes
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return what goes to every other replica, and what is held of it."""
+        size_bytes = group.gradient_bytes if self.on == "gradient" else group.parameter_bytes
+        held_bytes = 0 if self.on == "gradient" else size_bytes
+        ways = Amounts(sums_inside=False, sums_between=False, knows_machines=False)
+        return replace(ways, gather_bytes=size_bytes, held_bytes=held_bytes, replica_bytes=size_bytes)
