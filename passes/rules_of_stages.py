@@ -200,5 +200,4 @@ def _searched_otherwise(draft: Provisioned) -> str:
     """Say what placement and replicas were found for, where that is not what the stages have."""
     if draft.problem.rules is None:
         return ", with the replicas that an all-reduce needs"
-    is_open = any(rule.form.is_open for rule in draft.problem.rules) and not draft.request.chooses_rules
-    return ", as a search does not know the numbers of stages" if is_open else ""
+    return ", as a search does not know the numbers of stages" if draft.request.sync_rules.names_stages else ""

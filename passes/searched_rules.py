@@ -1,16 +1,16 @@
 """Which rules of synchronisation a search has to reckon with, in the problem that it sees.
 
 With ``--sync RULES`` a stage has the rule of the first entry that one of its layers matches, which follows from its
-layers, but for entries for stages by number: these may or may not be for it, and the search takes what is less. With
-``auto`` a stage has the rule that takes the least of those that are allowed, so that the search minimises over rules
-as well. Either way what was proven of the problem is proven of plans with rules.
+layers. With ``auto`` a stage has the rule that takes the least of those that are allowed, so that the search minimises
+over rules as well. Either way what was proven of the problem is proven of plans with rules.
 
 What ``auto`` chooses from are ``COMPARED``, or the rules in its parentheses, that need no servers; a rule has to send
 less than an all-reduce does, or be waited for by nobody: fewer messages alone are no reason to keep less of training
 in one process.
 
-Left out: rules of third parties that do not say what adds up over layers, those together with the paper's rules for
-replicas, and ``adasum`` on machines that are slower inside: their placements are searched with an all-reduce.
+Left out: entries for stages by number, which a search does not know: those stages get their rules after it. Rules of
+third parties that do not say what adds up over layers, rules together with the paper's rules for replicas, and
+``adasum`` on machines that are slower inside: their placements are searched with an all-reduce.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def _allowed(request: Request) -> list[PossibleRule]:
 def _asked(assignment: Assignment, words: Sequence[LayerWords]) -> list[PossibleRule]:
     first = assignment.first_entries(words)
     entries = [
-        PossibleRule(entry.rule, tuple(i for i, own in enumerate(first) if own == place), is_open=entry.names_stage)
+        PossibleRule(entry.rule, tuple(i for i, own in enumerate(first) if own == place))
         for place, entry in enumerate(assignment.entries)
     ]
     left = tuple(i for i, own in enumerate(first) if own == len(entries))
-    return [each for each in (*entries, PossibleRule(USUAL, left)) if each.layers or each.is_open]
+    return [each for each in (*entries, PossibleRule(USUAL, left)) if each.layers]

@@ -9,13 +9,13 @@ machines, u' and m as in ``sync_rules/network.py``, and the rest as in ``replica
     most  = the largest k with  base + each k <= room                what a replica holds besides grows with replicas
 
 Which rules a stage may have follows from its layers: a layer is *present* for the first entry that names it, and the
-first entry with a layer present is the stage's. Entries that may or may not be for a stage (``is_open``) are before it:
-those for stages by number, and with ``auto`` all. Of several that are left the one counts that takes the least::
+first entry with a layer present is the stage's. Entries that may or may not be for a stage (``is_open``) come before
+it: with ``auto`` all, and where a part of a stage's layers is known. Of those that are left the one counts that takes
+the least::
 
     ET(k) = min over rules of max(CT(k), DT_rule(k))   for k <= most_rule, and ET(1) is that of any
 
-which is exact where the planner chooses, as a stage has its rule by itself alone; of entries for stages by number it is
-a lower bound.
+which is exact where the planner chooses, as a stage has its rule by itself alone.
 
 The fewest replicas for a time x are those of the rule that needs fewest. Where units share no machines DT(k) <= x is a
 quadratic inequality, g k^2 - (x - c) k + d <= 0; where they do, ``k -> (D - E) / (x - E - T(k))`` is followed from

@@ -108,6 +108,11 @@ class Assignment:
         """Return whether some stage may agree through servers."""
         return any(rule.uses_servers for rule in self.rules)
 
+    @property
+    def names_stages(self) -> bool:
+        """Return whether some entry is for a stage by number, which is not known before there are stages."""
+        return any(entry.names_stage for entry in self.entries)
+
     def of_stages(self, stages: Sequence[Sequence[LayerWords]], *, is_strict: bool = True) -> tuple[SyncRule, ...]:
         """Return the rule of every stage.
 
@@ -130,7 +135,8 @@ class Assignment:
     def first_entries(self, layers: Sequence[LayerWords]) -> tuple[int, ...]:
         """Return for every layer the first entry that names it; the number of entries where none does.
 
-        A stage has the rule of the first of its layers' entries, unless one for its number comes before that.
+        A stage has the rule of the first of its layers' entries, unless one for its number comes before that; entries
+        for stages by number name no layer.
         """
         found, alone = [len(self.entries)] * len(layers), [[layer] for layer in layers]
         for place, entry in reversed(tuple(enumerate(self.entries))):
