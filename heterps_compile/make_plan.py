@@ -55,7 +55,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         value, bounds = by_price, (0.0, 0.0) if free else bounds
     if any(stage.sync is not None for stage in stages) and not draft.request.minimises_step and by_price is None:
         value = max(stage.time_s for stage in stages)
-    if _rules_of(draft):  # chosen after the placement: what was proven of an all-reduce is not proven of them
+    if _rules_after_search(draft):  # chosen after the placement: what was proven of an all-reduce is not proven of them
         bounds = (0.0, 0.0)
     steady_bound = min(bounds[0], max(0.0, search.steady_bound)) if draft.request.minimises_step else 0.0
     return Plan(
@@ -162,9 +162,11 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
     return (*notes, *draft.search.notes)
 
 
-def _rules_of(draft: Emitted) -> list[PlannedStage]:
-    """Return the stages whose rule takes another time than the search counted."""
-    return [stage for stage in draft.stages if stage.sync is not None and not parse_rule(stage.sync.rule).uses_servers]
+def _rules_after_search(draft: Emitted) -> bool:
+    """Return whether stages may take another time to agree than the search counted."""
+    if draft.problem.rules is not None and not draft.request.sync_rules.names_stages:
+        return False
+    return any(stage.sync is not None and not parse_rule(stage.sync.rule).uses_servers for stage in draft.stages)
 
 
 def _rule_notes(draft: Emitted) -> Iterator[str]:
@@ -174,13 +176,15 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
         yield f"{asked} changes nothing: no stage has several replicas that would have to agree"
     elif draft.request.chooses_rules and not any(stage.sync is not None for stage in draft.stages):
         yield f"--sync auto leaves every stage its all-reduce: with --allow {draft.request.allow} no rule is faster"
-    if _rules_of(draft):
+    if _rules_after_search(draft):
         objective, search = OBJECTIVES[draft.request.objective], draft.search
         bound = objective.describe(search.bound, draft.graph.batch, draft.cluster.currency) if search.bound > 0 else ""
-        proven = f"with an all-reduce in every stage none is better than {bound}" if bound else "nothing is proven"
+        found = "that all-reduces" if draft.problem.rules is None else "without the rules for stages by number"
+        others = "an all-reduce in every stage" if draft.problem.rules is None else "the other rules"
+        proven = f"with {others} none is better than {bound}" if bound else "nothing is proven"
         yield (
-            f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
-            f"{proven}, and no bound is proven with these rules"
+            f"placement and replicas are those of a plan {found}, and its stages got their rules after that: {proven}, "
+            f"and no bound is proven with these rules"
         )
 
 

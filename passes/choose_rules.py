@@ -1,7 +1,7 @@
 """Choose the rule by which the replicas of every stage agree: the one asked for, or the shortest step.
 
-The placement and its replicas are those of a plan that all-reduces everywhere, and so is what was proven of them
-(``make_plan.py`` says so); with an all-reduce everywhere nothing changes here.
+The placement and its replicas were found with these rules (``searched_rules.py``); where a search does not know them,
+with an all-reduce everywhere, and so is what was proven (``make_plan.py`` says so).
 
 Left out: what rules take, and the choice among them (``rules_of_stages.py``).
 """
@@ -13,7 +13,7 @@ from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rules import ALIASES
 
 from .drafts import Agreed, Provisioned, advance
-from .rules_of_stages import chosen_rules, refuse_rules_out_of_limits, rules_asked, with_rules
+from .rules_of_stages import refuse_rules_out_of_limits, with_request, with_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class ChooseRules:
             return advance(with_rules(draft, rules), Agreed)
         if request.is_all_reduced or request.synchronisation in ALIASES:  # the second as plans of before have it
             return advance(draft, Agreed)
-        rules = chosen_rules(draft, request.allow) if request.chooses_rules else rules_asked(draft, draft.stages)
-        found = with_rules(draft, rules)
+        found = with_request(draft)
         if any(stage.sync is not None for stage in found.stages):
             refuse_rules_out_of_limits(found)
         return advance(found, Agreed)

@@ -30,7 +30,7 @@ from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.other_plan import OtherPlan
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.request import PROVISIONERS, Request
+from heterps_compile.plan.request import PROVISIONERS
 from heterps_compile.progress import part_of_step, tell
 from heterps_compile.schedule.step_problem import StepProblem, step_problem
 from heterps_compile.units import counted
@@ -174,7 +174,7 @@ def _answered(
     problem, request = draft.problem, draft.request
     if not has_other_question(problem):
         return result, None
-    if why := _no_answer(request, is_over=is_over) or ("" if not may_lack_memory(draft) else _HELD):
+    if why := _no_answer(draft, is_over=is_over) or ("" if not may_lack_memory(draft) else _HELD):
         return replace(result, notes=(*result.notes, unanswered(problem, why))), None
     tell(f"looking at --objective {other_objective(problem)}")
     orders = orders_of(draft.layers, draft.costs, optimizer=request.trains_with)
@@ -251,13 +251,14 @@ def steps_of(draft: Posed) -> StepProblem:
     return step_problem(problem, draft.times, draft.cluster, memory, is_divisible=draft.graph.batch_symbol is not None)
 
 
-def _no_answer(request: Request, *, is_over: bool) -> str:
+def _no_answer(draft: Posed, *, is_over: bool) -> str:
     """Return why the other question is not answered; "" where it is."""
+    request = draft.request
     if request.provisioner != PROVISIONERS[0]:
         return f"the provisioner {request.provisioner!r} does not go with it"
     if request.sync_rules.uses_servers:
         return "the parameter servers that its plan needs are left out of the search"
-    if not request.is_all_reduced:
+    if not request.is_all_reduced and draft.problem.rules is None:
         return "its replicas would all-reduce, and the rules of --sync are of another plan"
     return "the time limit left no time for it" if is_over else ""
 

@@ -25,6 +25,7 @@ from heterps_compile.schedule.load import with_least_activations
 from heterps_compile.units import counted, format_bytes
 
 from .drafts import Annotated, Posed, advance
+from .searched_rules import with_searched_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def pose(draft: Annotated, served: Sequence[Table], left_open: Sequence[Table] =
     if draft.recompute == ALWAYS:
         problem = replace(problem, compute_s=problem.compute_s * recomputation_factors(times, problem))
     problem = with_least_activations(problem, is_divisible=draft.graph.batch_symbol is not None)
-    return advance(draft, Posed, costs=costs, times=times, problem=problem, open_tables=tuple(left_open))
+    posed = advance(draft, Posed, costs=costs, times=times, problem=problem, open_tables=tuple(left_open))
+    return with_searched_rules(posed)
 
 
 def _that_no_unit_holds(problem: Problem, tables: Sequence[Table]) -> list[Table]:

@@ -1,17 +1,17 @@
 """Stages with rules by which their replicas agree: what each rule takes, and which of them make the shortest step.
 
-A rule takes its exposed time after the last backward of its stage (``sync_rules/``), in place of the all-reduce that
-the placement was searched with; what it holds besides counts as memory of a replica.
+A rule takes its exposed time after the last backward of its stage (``sync_rules/``), in place of what the placement
+was searched with, which is the same where the search knew the rule (``searched_rules.py``); what it holds besides
+counts as memory of a replica.
 
 Of the rules that ``--allow`` allows, every stage takes one with which the whole step is as short as it can be, and of
-those the one that keeps most of training in one process: exact before bounded before any, then in the order of
-``COMPARED``. So a stage whose all-reduce ends before the backwards of other stages do keeps it. The step is simulated,
-over all schedules and counts of micro-batches; in the steady state it is the time of the slowest stage. Where stages
-are of one device type each, a stage's exposed time lengthens the step by itself alone, so that the least exposed time
-of every stage makes the shortest step.
+those the one that keeps most of training in one process: exact before bounded before any, then in the order in which
+they are named. So a stage whose all-reduce ends before the backwards of other stages do keeps it. The step is
+simulated, over all schedules and counts of micro-batches; in the steady state it is the time of the slowest stage.
+Where stages are of one device type each, a stage's exposed time lengthens the step by itself alone, so that the least
+exposed time of every stage makes the shortest step.
 
-Left out: rules that need servers, whose price is another plan's; the placement and the replicas, which stay those that
-all-reduce would have.
+Left out: rules that need servers, whose price is another plan's; other placements and replicas than those found.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,26 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
-from heterps_compile.sync_rules.rule import EXACTNESSES, SyncGroup, SyncRule, allowed_classes
+from heterps_compile.sync_rules.rule import Exposed, SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import COMPARED, USUAL, faults_of
+from heterps_compile.sync_rules.rules import USUAL, faults_of
 from heterps_compile.units import format_bytes, format_rate
 
 from .choose_schedule import step_of
 from .drafts import Annotated, Provisioned
+from .searched_rules import is_worth_it, rules_to_choose_from
 
 
 def group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what the replicas of a stage agree on."""
     network = network_of(draft.cluster, stage.device)
     return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network)
+
+
+def timed_group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
+    """Return what its replicas agree on as times count it, as those of the problem: layer by layer."""
+    network = network_of(draft.cluster, stage.device)
+    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network, by_layer=True)
 
 
 def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncRule, ...]:
@@ -49,70 +56,82 @@ def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncR
     return draft.request.sync_rules.of_stages([[words[name] for name in stage.layers] for stage in stages])
 
 
-def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup) -> PlannedStage:
-    """Return a stage as it was priced, with an all-reduce, as it is with a rule.
+def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
+    """Return a stage as it was priced as it is with a rule.
+
+    Args:
+        stage: The stage.
+        rule: The rule.
+        group: What its replicas agree on.
+        timed: The same as times count it.
 
     Raises:
         InfeasibleError: where the rule cannot be that of the stage.
         PlugInError: where a third party's rule fails.
     """
-    if rule == USUAL or not group.agrees:
+    if not group.agrees:
         return stage
+    plain = USUAL.exposed(timed)
+    if rule == USUAL:
+        return _agreeing(stage, plain)
     with faults_of(type(rule)):
-        return _with_other_rule(stage, rule, group)
+        return _with_other_rule(stage, rule, group, timed)
 
 
-def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup) -> PlannedStage:
+def _agreeing(stage: PlannedStage, exposed: Exposed) -> PlannedStage:
+    """Return a stage whose replicas take so long to agree."""
+    bytes_s, hops_s = exposed.bytes_s, exposed.hops_s
+    data_s = stage.data_s - stage.sync_s + bytes_s
+    return replace(stage, data_s=data_s, sync_s=bytes_s, sync_hops_s=hops_s)
+
+
+def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
     refusal = rule.refusal(group)
     if refusal:
         raise InfeasibleError(
             f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync 'stage "
             f"{stage.index}=all-reduce, *=...')"
         )
-    exposed, extra_bytes = rule.exposed(group), rule.extra_bytes(group)
-    bytes_s, hops_s = exposed.bytes_s, exposed.hops_s
-    if rule.uses_servers:  # which is counted as it was priced
-        bytes_s, hops_s = stage.sync_s, stage.sync_hops_s
+    plain = USUAL.exposed(timed)
     return replace(
-        stage,
-        data_s=stage.data_s - stage.sync_s + bytes_s,
-        sync_s=bytes_s,
-        sync_hops_s=hops_s,
-        memory=None if stage.memory is None else replace(stage.memory, sync_bytes=extra_bytes),
+        _agreeing(stage, rule.exposed(timed)),
+        memory=None if stage.memory is None else replace(stage.memory, sync_bytes=rule.extra_bytes(group)),
         sync=StageSync(
             rule_text(rule),
             rule.exactness,
             rule.sent_bytes_a_step(group),
             USUAL.sent_bytes_a_step(group),
-            stage.all_reduce_s,
+            plain.time_s,
         ),
     )
 
 
 def with_rules(draft: Provisioned, rules: Sequence[SyncRule]) -> Provisioned:
-    """Return a draft whose stages, priced with an all-reduce each, have rules.
+    """Return a draft whose stages have rules.
 
     Raises:
         InfeasibleError: where one cannot be that of its stage.
     """
     groups = [group_of(draft, stage) for stage in draft.stages]
-    found = map(with_rule, draft.stages, rules, groups)
-    return replace(draft, stages=tuple(found))
+    timed = [timed_group_of(draft, stage) for stage in draft.stages]
+    return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed)))
 
 
-def chosen_rules(draft: Provisioned, most: str) -> tuple[SyncRule, ...]:
-    """Return the rule of every stage that makes the shortest step, by the module's rule.
+def with_request(draft: Provisioned) -> Provisioned:
+    """Return a draft whose stages have the rules that are asked for, or that are chosen.
 
-    Args:
-        draft: Its stages are priced with an all-reduce each.
-        most: The class that is allowed, with those that keep more.
+    Raises:
+        UnknownNameError: for a pattern that matches no stage.
+        InfeasibleError: where a rule cannot be that of its stage.
     """
+    request = draft.request
+    return with_rules(draft, chosen_rules(draft) if request.chooses_rules else rules_asked(draft, draft.stages))
+
+
+def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
+    """Return the rule of every stage that makes the shortest step, by the module's rule."""
     groups = [group_of(draft, stage) for stage in draft.stages]
-    allowed = allowed_classes(most)
-    candidates = sorted(
-        (rule for rule in COMPARED if rule.exactness in allowed and not rule.uses_servers),
-        key=lambda rule: EXACTNESSES.index(rule.exactness),
-    )
+    candidates = rules_to_choose_from(draft.request)
 
     def exposed_s(rule: SyncRule, group: SyncGroup) -> float:
         found = rule.exposed(group)
@@ -121,7 +140,7 @@ def chosen_rules(draft: Provisioned, most: str) -> tuple[SyncRule, ...]:
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:
             return [USUAL]
-        found = [rule for rule in candidates if not rule.refusal(group)]
+        found = [rule for rule in candidates if not rule.refusal(group) and is_worth_it(rule, group)]
         return [rule for rule in found if not rule.extra_bytes(group) or _fits(draft, index, rule)]
 
     of_stages = [usable(index, group) for index, group in enumerate(groups)]
@@ -172,6 +191,13 @@ def refuse_rules_out_of_limits(draft: Provisioned) -> None:
     if floor and draft.problem.batch / takes_s < floor * (1 - FLOOR_TOLERANCE):
         raise InfeasibleError(
             f"with {asked} the plan reaches {format_rate(draft.problem.batch / takes_s)}, and the floor is "
-            f"{format_rate(floor)}; its replicas are those that an all-reduce needs: leave {asked} out, or give --sync "
-            f"auto, which takes no rule that is slower"
+            f"{format_rate(floor)}{_searched_otherwise(draft)}; leave {asked} out, or give --sync auto, which takes no "
+            f"rule that is slower"
         )
+
+
+def _searched_otherwise(draft: Provisioned) -> str:
+    """Say what placement and replicas were found for, where that is not what the stages have."""
+    if draft.problem.rules is None:
+        return ", with the replicas that an all-reduce needs"
+    return ", as a search does not know the numbers of stages" if draft.request.sync_rules.names_stages else ""

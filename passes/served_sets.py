@@ -108,6 +108,9 @@ def relaxed_problem(held: Problem, served: Problem) -> Problem:
         compute_s=least("compute_s"),
         data_s=least("data_s"),
         sync_s=least("sync_s"),
+        rules=None
+        if held.rules is None or served.rules is None
+        else tuple(one.least(other) for one, other in zip(held.rules, served.rules, strict=True)),
         weight_bytes=least("weight_bytes"),
         activation_bytes=least("activation_bytes"),
         shared_s=None if held.shared_s is None or served.shared_s is None else least("shared_s"),

@@ -18,6 +18,8 @@ Left out: a search that knows schedules while it searches.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.memory import ALWAYS, NEVER
 from heterps_compile.cost.objective import OBJECTIVES
@@ -27,13 +29,14 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.placed_stages import stages_of
 from heterps_compile.progress import tell
 from heterps_compile.schedule.load import least_part
-from heterps_compile.schedule.shortest_step import Step
+from heterps_compile.schedule.shortest_step import SAME_TIME, Step
 from heterps_compile.units import counted, format_bytes
 
 from .choose_schedule import step_of
 from .deadline import Deadline
 from .drafts import Fused, Placed, Posed, Provisioned, advance
 from .provision import Provision
+from .rules_of_stages import with_request
 
 _TIMES_MORE = 4
 
@@ -45,7 +48,8 @@ class _Held:
     Attributes:
         placed: The draft.
         value: Its objective, with computation that is repeated; inf where a floor or a budget is broken by that.
-        recomputes: Whether any stage computes its activations again that need not.
+        recomputes: Whether any stage computes its activations again that need not, or has not the rule that the search
+            counted.
         lacking: Which stage does not fit, with the numbers; "" where all do.
     """
 
@@ -57,13 +61,26 @@ class _Held:
 
 def whole_batch(problem: Problem, *, is_divisible: bool) -> Problem:
     """Return a problem that was posed with the least part of activations, with those of a whole batch."""
-    return replace(problem, activation_bytes=problem.activation_bytes / least_part(problem, is_divisible=is_divisible))
+    return _with_activations(problem, 1 / least_part(problem, is_divisible=is_divisible))
+
+
+def _with_activations(problem: Problem, factor: float) -> Problem:
+    """Return a problem with so many times the activations, which what a replica holds with a rule has in it too."""
+    activation_bytes, rules = problem.activation_bytes * factor, problem.rules
+    if rules is not None:
+        further = (activation_bytes - problem.activation_bytes)[:, None] * problem.keeps_activations
+        rules = tuple(replace(rule, base_bytes=rule.base_bytes + further) for rule in rules)
+    return replace(problem, activation_bytes=activation_bytes, rules=rules)
 
 
 def may_lack_memory(draft: Posed) -> bool:
     """Return whether some type cannot hold the whole model with a whole batch."""
     is_divisible = draft.graph.batch_symbol is not None
-    return problem_tables(whole_batch(draft.problem, is_divisible=is_divisible)).memory_binds
+    whole = whole_batch(draft.problem, is_divisible=is_divisible)
+    return problem_tables(whole).memory_binds or any(
+        bool(np.any(rule.base_bytes.sum(axis=0) + rule.each_bytes.sum(axis=0) * whole.max_units > whole.memory_bytes))
+        for rule in whole.rules or ()
+    )
 
 
 def place_within_memory(place: Callable[[Posed, float | None], Placed], draft: Posed, limit_s: float | None) -> Placed:
@@ -88,12 +105,12 @@ def place_within_memory(place: Callable[[Posed, float | None], Placed], draft: P
             if deadline.is_over:
                 break
             tell("searching with more memory for activations")
-            problem = replace(draft.problem, activation_bytes=draft.problem.activation_bytes * factor)
+            problem = _with_activations(draft.problem, factor)
             try:
                 placed = place(replace(draft, problem=problem), None if limit_s is None else deadline.left_s())
             except InfeasibleError:
                 break  # and with still more all the more
-            loose = replace(placed.problem, activation_bytes=placed.problem.activation_bytes / factor)
+            loose = _with_activations(placed.problem, 1 / factor)
             found.append(_held(replace(placed, problem=loose)))
             if not (found[-1].lacking or found[-1].recomputes):
                 break
@@ -118,17 +135,23 @@ def _held(placed: Placed) -> _Held:
     """Return what a placement holds under the schedule that it gets, and what it is worth then."""
     fused = advance(placed, Fused, stages=stages_of(placed.problem, placed.search.placement))
     provisioned = Provision()(fused)
+    if placed.problem.rules is not None:
+        provisioned = with_request(provisioned)
     step = step_of(provisioned)
     scheduled = step.stages(provisioned)
     chosen, problem = step.best, placed.problem
     # a step that was minimised has in it what is computed again
     again = any(chosen.recomputes) and placed.recompute != ALWAYS and placed.search.step is None
     value = placed.search.value
-    if again:
-        slowest_s = max(stage.time_s for stage in scheduled)
+    if again or problem.rules is not None:
+        is_step = placed.search.step is not None
+        slowest_s = chosen.step_s if is_step else max(stage.time_s for stage in scheduled)
         paid = sum(stage.price_per_hour for stage in scheduled) + provisioned.parameter_servers.price_per_hour
         by_price = OBJECTIVES[problem.objective].paid(paid, problem.batch / slowest_s)
         value = slowest_s if by_price is None else by_price
+        value = value if again else max(value, placed.search.value)
+        # a rule that its memory keeps a stage from leaves it another, which the search did not count
+        again |= value > placed.search.value * SAME_TIME
         if slowest_s > slowest_batch_s(problem):
             value = float("inf")
     return _Held(placed, value, again, "" if chosen.fits else _lacking(provisioned, step.trials))
@@ -151,11 +174,15 @@ def _lacking(draft: Provisioned, trials: Sequence[Step]) -> str:
     if draft.graph.batch_symbol is None:
         ways.append("a batch that can be divided into micro-batches (--batch N)")
     ways.append(f"a type with {format_bytes(held_bytes[worst])} or more")
+    rule = ""
+    if stage.sync is not None and stage.memory is not None:
+        rule = f", {format_bytes(stage.memory.sync_bytes)} of it for {stage.sync.rule},"
+        ways.insert(0, "another rule (--sync)")
     return (
         f"no plan was found that fits as its schedule holds it: the best has a stage of layers {layers} that needs "
-        f"{format_bytes(held_bytes[worst])} on {stage.device!r} with {counted(least.micro_batches, 'micro-batch')}, "
-        f"which has {format_bytes(room[worst])} ({format_bytes(held_bytes[worst] - room[worst])} too little); take "
-        f"{', or '.join(ways)}"
+        f"{format_bytes(held_bytes[worst])}{rule} on {stage.device!r} with "
+        f"{counted(least.micro_batches, 'micro-batch')}, which has {format_bytes(room[worst])} "
+        f"({format_bytes(held_bytes[worst] - room[worst])} too little); take {', or '.join(ways)}"
     )
 
 

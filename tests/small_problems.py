@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from ruled_problems import plain_rule_s, plain_rules
 
 from heterps_compile.cost.all_reduce import Machines
 from heterps_compile.cost.problem import Placement, Problem
@@ -283,6 +284,11 @@ def plain_time_s(problem: Problem, placement: Placement, i: int, j: int, k: int)
     traffic, crossing = plain_work_s(problem, placement, i, j)[1] - own, problem.data_parallel[t]
     data += traffic * (1 - crossing + crossing / k)
     sync = sum(problem.sync_s[x, t] for x in range(i, j)) * plain_share(problem, t, k)
+    if problem.rules is not None:
+        own_rules = plain_rules(problem, i, j)
+        sync = min(
+            (plain_rule_s(problem, rule, range(i, j), t, k) for rule in own_rules), default=math.inf if k > 1 else 0.0
+        )
     shared = 0.0 if problem.shared_s is None else sum(problem.shared_s[x, t] for x in range(i, j))
     return max(compute, data + sync, shared)
 

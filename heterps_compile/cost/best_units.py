@@ -123,7 +123,7 @@ class _Search:
         step = np.repeat(np.arange(len(count)), count)
         work, before = self.stages.work.take(stage[step]), units[step]
         reached = work.time_s(before + _ranks(count))
-        if work.machines is not None:  # a unit in another machine may make a stage slower, and the next ones faster
+        if work.machines is not None or work.rules is not None:  # more may be slower, and the next ones faster again
             reached = _running_minimum(reached, count)
         fastest = self.demand.take(stage).fastest_units()
         # the step from the fastest number leads nowhere

@@ -256,7 +256,11 @@ def detail(
     if units is None:
         units = best
     else:
+        work, lacks = stages.work.admitting(units)
+        stages = replace(stages, work=work)
         evaluation = _priced_with(problem, stages, units, evaluation)
+        faults = np.where(lacks.any(), int(Fault.MEMORY), 0)  # of what replicas hold to agree
+        evaluation = replace(evaluation, faults=evaluation.faults | faults)
     price = problem.price_per_hour[stages.type] * units
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_s, data_s = stages.work.compute_time_s(units), stages.work.data_time_s(units)

@@ -96,6 +96,7 @@ def _sign(problem: Problem, values: _Values, layer: int) -> Hashable:
         float(problem.weight_bytes[layer]),
         float(problem.activation_bytes[layer]),
         tuple(b"" if table is None else table[layer].tobytes() for table in further),
+        tuple(each.of_layer(layer) for each in problem.rules or ()),
         tuple(sorted((size, producer == layer, len(read_by)) for producer, size, read_by in touched)),
         tuple(sorted(size for _, _, size in values.ties[layer])),
     )

@@ -145,6 +145,8 @@ def reordered(problem: Problem, orders: LayerOrders, order: Sequence[int]) -> Pr
     for name in BY_LAYER:
         if name not in by_layer and getattr(problem, name) is not None:
             by_layer[name] = getattr(problem, name)[taken]
+    if problem.rules is not None:
+        by_layer["rules"] = tuple(each.map(lambda table: table[taken]) for each in problem.rules)
     return replace(
         problem,
         **by_layer,  # type: ignore[arg-type]  # arrays with a row for every layer, by their names

@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .all_reduce import Machines
+from .rule_times import RuleSums
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,6 +108,8 @@ class Problem:
             those of their type.
         rented_together: [T], units that are rented as one machine, of which ``max_units`` is a multiple; None where
             each is rented by itself.
+        rules: By which replicas may agree, in the order of their entries (:mod:`.rule_times`); ``sync_s`` is then what
+            all that a layer may have take at least. None where all all-reduce.
     """
 
     layer_names: tuple[str, ...]
@@ -154,6 +157,7 @@ class Problem:
     layer_compute_parallel: Floats | None = None
     layer_data_parallel: Floats | None = None
     rented_together: Ints | None = None
+    rules: tuple[RuleSums, ...] | None = None
 
     @property
     def alpha(self) -> Floats:

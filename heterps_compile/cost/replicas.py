@@ -39,9 +39,7 @@ from heterps_compile.sync_rules.network import ring_share
 
 from .all_reduce import Machines
 from .problem import Bools, Floats, Ints, Problem
-
-TIME_TOLERANCE = 1e-12
-"""Relative: rounding of sums must not cost a replica."""
+from .rule_times import TIME_TOLERANCE, RuleDemand, RuleSums, RuleWork, rule_works
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +51,7 @@ class LayerSums:
         sync_s: s; None where nothing is synchronised.
         shared_s: g; None where it is 0 for all.
         serial_compute_s, serial_data_s: What no replicas divide of them; None where layers have their type's fraction.
+        rules: By which replicas may agree; s is then what all of them take at least. None where all all-reduce.
     """
 
     compute_s: Floats
@@ -61,11 +60,22 @@ class LayerSums:
     shared_s: Floats | None = None
     serial_compute_s: Floats | None = None
     serial_data_s: Floats | None = None
+    rules: tuple[RuleSums, ...] | None = None
 
     def map(self, function: Callable[..., Floats], *others: "LayerSums") -> "LayerSums":
         """Return the sums with a function applied to each table, and to the same one of others."""
-        columns = ([getattr(sums, name) for sums in (self, *others)] for name in self.__slots__)
-        return LayerSums(*(None if column[0] is None else function(*column) for column in columns))  # type: ignore[arg-type]  # the first two are never None
+        columns = ([getattr(sums, name) for sums in (self, *others)] for name in self.__slots__[:-1])
+        rules = None
+        if self.rules is not None:
+            rules = tuple(
+                own.map(function, *(other.rules[place] for other in others if other.rules is not None))
+                for place, own in enumerate(self.rules)
+            )
+        return LayerSums(*(None if column[0] is None else function(*column) for column in columns), rules=rules)  # type: ignore[arg-type]  # the first two are never None
+
+    def of_parts(self) -> "LayerSums":
+        """Return the sums where they are of a part of the layers of stages: what they take is no less."""
+        return self if self.rules is None else replace(self, rules=tuple(each.opened() for each in self.rules))
 
     def with_traffic(self, problem: Problem, types: Any, traffic_s: Floats) -> "LayerSums":
         """Return the sums with what crosses cuts on one unit, of which replicas divide the fraction of the type."""
@@ -88,7 +98,8 @@ class LayerSums:
             serial_data_s = self.data_s * (1 - problem.data_parallel[types])
         machines = None if problem.machines is None else problem.machines.take(types)
         own = (self.compute_s, self.data_s, self.sync_s, serial_compute_s, serial_data_s)
-        return StageWork(*own, self.shared_s, machines)
+        rules = None if self.rules is None else rule_works(self.rules, types)
+        return StageWork(*own, self.shared_s, machines, rules)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +114,7 @@ class StageWork:
         serial_data_s: E.
         shared_s: g; None where it is 0 for all.
         machines: In which units stand; None where each is one.
+        rules: By which replicas may agree, the one that takes the least of them; None where all all-reduce.
     """
 
     compute_s: Floats
@@ -112,6 +124,7 @@ class StageWork:
     serial_data_s: Floats
     shared_s: Floats | None = None
     machines: Machines | None = None
+    rules: tuple[RuleWork, ...] | None = None
 
     def take(self, index: object) -> "StageWork":
         """Return the work of some of the stages; every array must have the full shape."""
@@ -122,15 +135,29 @@ class StageWork:
         return self.serial_compute_s + (self.compute_s - self.serial_compute_s) / units
 
     def sync_time_s(self, units: Floats) -> Floats:
-        """Return the all-reduce of k replicas, a part of DT(k)."""
+        """Return the all-reduce of k replicas, or the rule that takes the least, a part of DT(k)."""
+        if self.rules is not None:
+            return np.asarray(np.minimum.reduce([rule.time_s(units, self.machines) for rule in self.rules]))
         if self.sync_s is None:
             return np.zeros(np.shape(units))
         return np.asarray(self.sync_s * (ring_share(units) if self.machines is None else self.machines.share(units)))
 
+    def admitting(self, units: Floats) -> tuple["StageWork", Bools]:
+        """Return the work where so many replicas may have a rule although it holds too much, and where that is so."""
+        if self.rules is None:
+            return self, np.zeros(np.shape(units), np.bool_)
+        lacks = np.isinf(self.sync_time_s(units))
+        rules = tuple(replace(rule, most=np.where(lacks, np.inf, rule.most)) for rule in self.rules)
+        return replace(self, rules=rules), lacks
+
     def data_time_s(self, units: Floats) -> Floats:
         """Return DT(k)."""
-        data_s = self.serial_data_s + (self.data_s - self.serial_data_s) / units
-        return data_s if self.sync_s is None else data_s + self.sync_time_s(units)
+        data_s = self.moving_time_s(units)
+        return data_s if self.sync_s is None and self.rules is None else data_s + self.sync_time_s(units)
+
+    def moving_time_s(self, units: Floats) -> Floats:
+        """Return DT(k) without what replicas agree by."""
+        return np.asarray(self.serial_data_s + (self.data_s - self.serial_data_s) / units)
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k), the longest of CT, DT and g: they overlap."""
@@ -141,6 +168,7 @@ class StageWork:
         fixed_compute_s, once_s = self.serial_compute_s, np.maximum(self.compute_s, self.data_s)
         fixed_data_s, shared_data_s = self.serial_data_s, self.data_s - self.serial_data_s
         machines, sync_s = self.machines, None
+        rules = None if self.rules is None else tuple(map(self._with_rule, self.rules))
         if self.sync_s is None:
             machines, least_data_s = None, fixed_data_s
         elif machines is None:
@@ -161,6 +189,26 @@ class StageWork:
             least_s=self.shared_s,
             sync_s=sync_s,
             machines=machines,
+            rules=rules,
+        )
+
+    def _with_rule(self, rule: RuleWork) -> RuleDemand:
+        """Return the demand with one rule."""
+        shape = rule.ring_s.shape
+
+        def full(values: Floats) -> Floats:
+            return np.broadcast_to(values, shape)
+
+        once_s = np.maximum(self.compute_s, self.data_s)
+        return RuleDemand(
+            rule,
+            once_s=full(_at_least(once_s, self.shared_s)),
+            fixed_compute_s=full(self.serial_compute_s),
+            shared_compute_s=full(self.compute_s - self.serial_compute_s),
+            fixed_data_s=full(self.serial_data_s),
+            shared_data_s=full(self.data_s - self.serial_data_s),
+            least_s=None if self.shared_s is None else full(self.shared_s),
+            machines=None if self.machines is None else self.machines.broadcast(shape),
         )
 
 
@@ -175,6 +223,8 @@ class ReplicaDemand:
         shared_compute_s, shared_data_s: The parts that replicas divide; of DT below 0 where it grows with replicas.
         least_s: g; None where it is 0 for all.
         sync_s, machines: s, which is in no part of DT above where units share machines; None where they do not.
+        rules: The demand with each rule by which replicas may agree; what is above is then of what all take at least.
+            None where all all-reduce.
     """
 
     once_s: Floats
@@ -186,6 +236,7 @@ class ReplicaDemand:
     least_s: Floats | None = None
     sync_s: Floats | None = None
     machines: Machines | None = None
+    rules: tuple[RuleDemand, ...] | None = None
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
         """Return the demand of some of the stages."""
@@ -199,6 +250,8 @@ class ReplicaDemand:
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k)."""
+        if self.rules is not None:
+            return np.asarray(np.minimum.reduce([rule.time_s(units) for rule in self.rules]))
         compute_s = self.fixed_compute_s + self.shared_compute_s / units
         data_s = self.fixed_data_s + self.shared_data_s / units
         if self.machines is not None and self.sync_s is not None:
@@ -211,6 +264,8 @@ class ReplicaDemand:
         CT falls and DT, where it grows, meets it at one real number: the best whole one is next to it. Where units
         share machines any number may be faster than those before: inf.
         """
+        if self.rules is not None:
+            return self._fastest_by_rules(self.rules)
         meets = (self.shared_data_s < 0) & (self.fixed_data_s > self.fixed_compute_s)
         if not np.any(meets) or self.machines is not None:
             return np.full(meets.shape, np.inf)
@@ -220,6 +275,17 @@ class ReplicaDemand:
         best = np.where(self.time_s(above) < self.time_s(below), above, below)
         return np.where(meets, best, np.inf)
 
+    @staticmethod
+    def _fastest_by_rules(rules: Sequence[RuleDemand]) -> Floats:
+        """Return the fastest number of replicas of the fastest rule; inf where a rule has none."""
+        found = [rule.fastest_units() for rule in rules]
+        is_known = np.logical_and.reduce([np.isfinite(units) for units in found])
+        whole = [np.where(is_known, units, 1.0) for units in found]
+        times_s = [rule.time_s(units) for rule, units in zip(rules, whole, strict=True)]
+        best_s = np.minimum.reduce(times_s)
+        of_best = (np.where(each_s == best_s, units, np.inf) for each_s, units in zip(times_s, whole, strict=True))
+        return np.where(is_known, np.minimum.reduce(list(of_best)), np.inf)
+
     def least_time_s(self) -> Floats:
         """Return a time that no number of replicas gets below; the least of all but where units share machines."""
         fastest = self.fastest_units()
@@ -228,6 +294,8 @@ class ReplicaDemand:
 
     def units(self, time_s: Floats | float) -> Floats:
         """Return the fewest replicas that take at most ``time_s``; inf where no number of them does."""
+        if self.rules is not None:
+            return np.asarray(np.minimum.reduce([rule.units(time_s) for rule in self.rules]))
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         if self.machines is not None:
             return self._on_machines(limit)
@@ -235,6 +303,10 @@ class ReplicaDemand:
 
     def units_and_bound(self, time_s: Floats | float) -> tuple[Floats, Floats]:
         """Return :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
+        if self.rules is not None:
+            pairs = [rule.units_and_bound(time_s) for rule in self.rules]
+            units, bound = (np.minimum.reduce(each) for each in zip(*pairs, strict=True))
+            return units, bound
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         if self.machines is not None:  # no k below units(x) will do, and k ET(k) never falls
             units = self._on_machines(limit)
@@ -314,11 +386,15 @@ class ReplicaDemand:
         return units
 
 
-def _taken(values: Floats | Machines | None, index: Any) -> Floats | Machines | None:
+def _taken(values: Any, index: Any) -> Any:
+    if isinstance(values, tuple):
+        return tuple(each.take(index) for each in values)
     return values.take(index) if isinstance(values, Machines) else None if values is None else values[index]
 
 
-def _joined(column: Sequence[Any]) -> Floats | Machines | None:
+def _joined(column: Sequence[Any]) -> Any:
+    if isinstance(column[0], tuple):
+        return tuple(map(RuleDemand.join, zip(*column, strict=True)))
     if isinstance(column[0], Machines):
         units, inner = ([getattr(part, name) for part in column] for name in ("units", "inner"))
         return Machines(np.concatenate(units), np.concatenate(inner))

@@ -69,6 +69,7 @@ def problem_tables(problem: Problem) -> ProblemTables:
             shared_s=problem.shared_s,
             serial_compute_s=_serial_s(compute_s, problem.layer_compute_parallel),
             serial_data_s=_serial_s(data_s, problem.layer_data_parallel),
+            rules=problem.rules,
         ),
         sent_by=problem.edge_producer[read],
         sent_until=problem.edge_readers[problem.edge_starts[1:][read] - 1],

@@ -6,7 +6,7 @@ several layers of the stage read counts once; tables on servers do not count.
 Left out: parameters that several stages hold, which their replicas sum together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from heterps_compile.ir.graph import OpKind
@@ -26,7 +26,13 @@ def layer_words(layers: LayerGraph, costs: Sequence[LayerCost]) -> tuple[LayerWo
 
 
 def sync_group(
-    layers: LayerGraph, costs: Sequence[LayerCost], names: Sequence[str], replicas: int, network: Network
+    layers: LayerGraph,
+    costs: Sequence[LayerCost],
+    names: Sequence[str],
+    replicas: int,
+    network: Network,
+    *,
+    by_layer: bool = False,
 ) -> SyncGroup:
     """Return what the replicas of a stage agree on.
 
@@ -36,23 +42,59 @@ def sync_group(
         names: Of the stage's layers.
         replicas: Of the stage.
         network: Between them.
+        by_layer: Count a storage for every layer that reads it, as the times of a problem do.
     """
     wanted, seen = set(names), set[str]()
     gradients, parameters, shapes = dict[int, int](), dict[int, int](), list[TensorShape]()
     for index, layer in enumerate(layers.layers):
         if layer.name not in wanted:
             continue
-        weights = list(_weights(layers, index, costs[index], seen))
+        weights = list(_weights(layers, index, costs[index], set() if by_layer else seen))
         shapes += weights
-        own = [(weight.element_bytes, prod(weight.shape)) for weight in weights]
-        for size, elements in own:
-            parameters[size] = parameters.get(size, 0) + elements
-        touched = costs[index].touched_bytes if layer.kind is OpKind.EMBEDDING else None
-        for size, elements in own:
-            read = elements if touched is None else min(elements, touched // size)
-            touched = None if touched is None else touched - read * size
-            gradients[size] = gradients.get(size, 0) + read
-    return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(seen), network, tuple(shapes))
+        for counted, found in zip((gradients, parameters), _elements(layers, index, costs[index], weights), strict=True):
+            _add(counted, found)
+    return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(shapes), network, tuple(shapes))
+
+
+def groups_of_layers(layers: LayerGraph, costs: Sequence[LayerCost], *, tied: bool) -> list[SyncGroup]:
+    """Return what two replicas of every layer alone agree on, over no network.
+
+    Args:
+        layers: Of the model.
+        costs: The work of each.
+        tied: Whether storages that several layers read count, for each of them, or for none.
+    """
+    readers: dict[str, int] = {}
+    for layer in layers.layers:
+        for storage in {layers.graph.parameters[name].storage for name in layer.parameters}:
+            readers[storage] = readers.get(storage, 0) + 1
+    several = set[str]() if tied else {storage for storage, count in readers.items() if count > 1}
+    found = []
+    for index, cost in enumerate(costs):
+        weights = list(_weights(layers, index, cost, set(several)))
+        gradients, parameters = _elements(layers, index, cost, weights)
+        found.append(SyncGroup(2, _buffers(gradients), _buffers(parameters)))
+    return found
+
+
+def _elements(
+    layers: LayerGraph, index: int, cost: LayerCost, weights: Iterable[TensorShape]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the elements of a layer's gradients and of its parameters by their bytes, of those weights."""
+    gradients, parameters = dict[int, int](), dict[int, int]()
+    touched = cost.touched_bytes if layers.layers[index].kind is OpKind.EMBEDDING else None
+    for weight in weights:
+        size, elements = weight.element_bytes, prod(weight.shape)
+        read = elements if touched is None else min(elements, touched // size)
+        touched = None if touched is None else touched - read * size
+        _add(parameters, {size: elements})
+        _add(gradients, {size: read})
+    return gradients, parameters
+
+
+def _add(counted: dict[int, int], more: dict[int, int]) -> None:
+    for size, elements in more.items():
+        counted[size] = counted.get(size, 0) + elements
 
 
 def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> Iterator[TensorShape]:

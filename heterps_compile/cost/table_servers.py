@@ -154,6 +154,7 @@ def _with_layer(problem: Problem, server: _Server, floor: float) -> Problem:
         link_latency_s=_linked(problem.link_latency_s),
         machines=None if machines is None else Machines(np.append(machines.units, 1.0), np.append(machines.inner, 1.0)),
         rented_together=None if together is None else np.append(together, 1),
+        rules=None if problem.rules is None else tuple(each.with_servers() for each in problem.rules),
         uncuttable=uncuttable,
         min_throughput=floor,
         min_stages=problem.min_stages + 1,

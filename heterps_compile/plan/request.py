@@ -21,8 +21,8 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.options import SEED, Amount, Choice, Flag, Option, OptionType, Pairs, Pins, Text, Whole
 from heterps_compile.sync_rules.assignment import AUTO as CHOSEN
-from heterps_compile.sync_rules.assignment import Assignment, parse_assignment
-from heterps_compile.sync_rules.rule import EXACTNESSES
+from heterps_compile.sync_rules.assignment import Assignment, choice_text, parse_assignment, parse_choice
+from heterps_compile.sync_rules.rule import EXACTNESSES, SyncRule, allowed_classes
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import ALIASES
 from heterps_compile.sync_rules.rules import USUAL as USUAL_RULE
@@ -250,7 +250,12 @@ class Request:
     @property
     def chooses_rules(self) -> bool:
         """Return whether the rules by which replicas agree are left to the planner."""
-        return self.synchronisation == CHOSEN
+        return _parsed_choice(self.synchronisation) is not None
+
+    @property
+    def rules_named(self) -> tuple[SyncRule, ...]:
+        """Return the rules that the planner is to choose from; none where it chooses from those that are usual."""
+        return _parsed_choice(self.synchronisation) or ()
 
     @property
     def sync_rules(self) -> Assignment:
@@ -282,6 +287,7 @@ class Request:
 
 _RULES_CHOSEN = Assignment()
 _parsed_rules = lru_cache(maxsize=64)(parse_assignment)
+_parsed_choice = lru_cache(maxsize=64)(parse_choice)
 
 
 def synchronisation_text(text: Any) -> str:
@@ -292,7 +298,10 @@ def synchronisation_text(text: Any) -> str:
     """
     if not isinstance(text, str):
         raise InputError(f"the synchronisation is {short(text)}; give rules as text, such as 'topk(density=0.01)'")
-    return text if text in ALIASES or text == CHOSEN else str(parse_assignment(text))
+    chosen = None if text in ALIASES else parse_choice(text)
+    if chosen is not None:
+        return choice_text(chosen)
+    return text if text in ALIASES else str(parse_assignment(text))
 
 
 def _declared(of: "Field[Any]") -> Option:
@@ -345,6 +354,11 @@ def _contradictions(request: Request) -> Iterator[str]:
         yield f"{sync} is for training (--mode training); inference synchronises nothing"
     if request.allow != EXACTNESSES[0] and not request.chooses_rules:
         yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
+    for rule in request.rules_named:
+        if rule.uses_servers:
+            yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
+        elif rule.exactness not in allowed_classes(request.allow):
+            yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
     if request.tables in (SERVED, CHEAPEST) and has_servers:
         yield f"--tables {request.tables} and {sync} are not planned together; leave one of them out"
     if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:

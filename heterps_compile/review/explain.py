@@ -272,7 +272,8 @@ def _agreement(posed: PosedAgain, stage: int) -> str:
         if plan.request.chooses_rules
         else f"asked for, with --sync {plan.request.synchronisation}"
     )
-    return f"stage {stage} by {sync_words(plan.stages[stage])}; {why}; what follows counts an all-reduce in every stage"
+    counted = "an all-reduce in every stage" if posed.problem.rules is None else "what every stage may agree by"
+    return f"stage {stage} by {sync_words(plan.stages[stage])}; {why}; what follows counts {counted}"
 
 
 def _way_out(pricing: Pricing) -> str:

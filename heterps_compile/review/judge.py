@@ -79,6 +79,8 @@ def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> st
             has = format_bytes(problem.memory_bytes[stage.type])
             name = problem.type_names[stage.type]
             return f"stage {index} needs {format_bytes(stage.memory_bytes)} today, and {name!r} has {has}"
+    if priced.faults & Fault.MEMORY:
+        return "a stage has more replicas than its units have memory for, with what they hold to agree"
     return next((text for bit, text in _BROKEN.items() if priced.faults & bit), "")
 
 

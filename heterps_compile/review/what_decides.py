@@ -15,7 +15,7 @@ from math import isfinite, log
 
 import numpy as np
 
-from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
+from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
 from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
 
@@ -168,28 +168,34 @@ def _units(index: int) -> Callable[[Problem, float], Problem]:
 
 def _bandwidth(one: int, other: int) -> Callable[[Problem, float], Problem]:
     def scaled(problem: Problem, factor: float) -> Problem:
-        sync_s = problem.sync_s.copy()
+        factors = np.ones(problem.type_count)
         if one == other:  # replicas of a type synchronise over its own link
-            sync_s[:, one] /= factor
+            factors[one] = factor
+        problem = _agreeing_faster(problem, factors)
         if problem.link_seconds_per_byte is None:
             per_byte = problem.seconds_per_byte.copy()
             per_byte[one] /= factor
-            return replace(problem, seconds_per_byte=per_byte, sync_s=sync_s)
+            return replace(problem, seconds_per_byte=per_byte)
         links = problem.link_seconds_per_byte.copy()
         links[one, other] /= factor
         if one != other:
             links[other, one] /= factor
-        return replace(problem, link_seconds_per_byte=links, seconds_per_byte=links.min(axis=1), sync_s=sync_s)
+        return replace(problem, link_seconds_per_byte=links, seconds_per_byte=links.min(axis=1))
 
     return scaled
+
+
+def _agreeing_faster(problem: Problem, factors: Floats) -> Problem:
+    """Return a problem whose replicas agree over that many times the bandwidth, [T]."""
+    rules = None if problem.rules is None else tuple(each.on_faster_links(factors) for each in problem.rules)
+    return replace(problem, sync_s=problem.sync_s / factors, rules=rules)
 
 
 def _every_bandwidth(problem: Problem, factor: float) -> Problem:
     links = problem.link_seconds_per_byte
     return replace(
-        problem,
+        _agreeing_faster(problem, np.full(problem.type_count, factor)),
         seconds_per_byte=problem.seconds_per_byte / factor,
-        sync_s=problem.sync_s / factor,
         link_seconds_per_byte=None if links is None else links / factor,
     )
 

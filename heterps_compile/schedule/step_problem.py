@@ -266,13 +266,13 @@ class StageWorks:
         part, whole = of.parts(count), of.parts(1)
         index = np.repeat(np.arange(len(self.type)), units.shape[1])
         work, k = self.work.take(index), units.ravel()
-        sync_s = np.asarray(work.sync_time_s(k), np.float64)
         rows = None if self.rows is None else self.rows.take(index)
-        data_s, shared_s = work.data_time_s(k), work.shared_s
+        sync_s, hops_s, most_sync_s = self._agreeing_s(of, work, index, k)
+        data_s, shared_s = work.moving_time_s(k) + most_sync_s, work.shared_s
         if rows is not None:
             data_s = rows.without(data_s, k)
             shared_s = None if shared_s is None else rows.shared_without(shared_s)
-        data_s = np.maximum(0.0, (data_s if shared_s is None else np.maximum(data_s, shared_s)) - sync_s)
+        data_s = np.maximum(0.0, (data_s if shared_s is None else np.maximum(data_s, shared_s)) - most_sync_s)
         forward_s, backward_s, accumulate_s, whole_s = (
             self.sums(table)[index] for table in (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
         )
@@ -290,23 +290,42 @@ class StageWorks:
         usual = 1 / TRAINING_FACTOR if of.training else 1.0
         share = np.where(own_s > 0, forward_s / np.where(own_s > 0, own_s, 1.0), usual) if of.training else 1.0
         busy_s = np.maximum(compute_s, data_s)
-        hops_s = self._hops(of, units).ravel()
         batch_s = work.time_s(k)
         found = (
-            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s * (sync_s > 0), batch_s,
-            *of_rows,
+            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s, batch_s, *of_rows,
         )  # fmt: skip
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
-    def _hops(self, of: StepProblem, units: Floats) -> Floats:
-        found = np.zeros(units.shape)
-        if of.training and np.any(of.problem.sync_s > 0):
-            for type_ in np.unique(self.type):
-                rows = self.type == type_
-                network = of.networks[type_]
-                of_units = {k: network.hops_s(int(k)) for k in np.unique(units[rows])}
-                found[rows] = np.vectorize(of_units.__getitem__, otypes=[np.float64])(units[rows])
-        return found
+    def _agreeing_s(self, of: StepProblem, work: StageWork, index: Ints, k: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return what replicas wait for: bytes and messages of the rule that takes the least, and the most bytes.
+
+        Args:
+            of: The steps.
+            work: Of stages, [N K].
+            index: [N K], which stages.
+            k: [N K], replicas.
+        """
+        types = self.type[index]
+        if work.rules is None:
+            sync_s = np.asarray(work.sync_time_s(k), np.float64)
+            is_any = of.training and bool(np.any(of.problem.sync_s > 0))
+            hops_s = _messages_s(of, types, k, Network.hops_s) if is_any else np.zeros(k.shape)
+            return sync_s, hops_s * (sync_s > 0), sync_s
+        bytes_s = np.stack([rule.time_s(k, work.machines) for rule in work.rules])
+        hops_s = np.stack([_messages_s(of, types, k, rule.form.hops_s) for rule in work.rules]) * (bytes_s > 0)
+        chosen = (bytes_s + hops_s).argmin(axis=0)[None]
+        sync_s, of_rule_s = (np.take_along_axis(each, chosen, axis=0)[0] for each in (bytes_s, hops_s))
+        return sync_s, of_rule_s, np.where(np.isfinite(bytes_s), bytes_s, 0.0).max(axis=0)
+
+
+def _messages_s(of: StepProblem, types: Ints, k: Floats, hops_s: Callable[[Network, int], float]) -> Floats:
+    """Return what the messages of k replicas on some types take, as networks have it."""
+    found = np.zeros(k.shape)
+    for type_ in np.unique(types):
+        rows, network = types == type_, of.networks[type_]
+        of_units = {units: hops_s(network, int(units)) for units in np.unique(k[rows])}
+        found[rows] = np.vectorize(of_units.__getitem__, otypes=[np.float64])(k[rows])
+    return found
 
 
 class StepsOfPlacements:

@@ -7,6 +7,7 @@ Bytes of k replicas with S bytes of gradients each: every replica sends 2 (k - 1
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .amounts import Amounts
 from .network import Network
 from .rule import EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
@@ -39,3 +40,7 @@ class AllReduce(SyncRule):
     def exchange(self, group: SyncGroup) -> Exchange:
         """Return a ring all-reduce of the gradients."""
         return ring_exchange(group.gradient_bytes, group.replicas, group.network)
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return the gradients, in the ring."""
+        return Amounts(ring_bytes=group.gradient_bytes)

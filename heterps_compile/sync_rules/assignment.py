@@ -12,6 +12,8 @@ Entries are ``PATTERN=RULE`` with commas between, and the first that matches a s
 
 A stage has one rule for all it holds, also where just one of its layers matches.
 
+``auto``, or ``auto(RULE, RULE)`` with the rules to choose from, leaves the rules to the planner.
+
 Left out: what rules cost (``rule.py``), and which of them the planner chooses (``passes/choose_rules.py``).
 """
 
@@ -35,6 +37,7 @@ EXAMPLE = "embedding=servers(staleness=4), *=topk(density=0.01)"
 
 _PATTERN = re.compile(r'\s*(?:"((?:[^"\\]|\\.){0,1000})"|([^,()="]{1,1000}?))\s*=', re.DOTALL)
 _PLAIN = re.compile(r'[^\s,()="](?:[^,()="]*[^\s,()="])?')
+_CHOICE = re.compile(rf"\s*{AUTO}\s*(?:\((.*)\)\s*)?", re.DOTALL)
 _STAGE = re.compile(r"stage\s+(\d{1,9})", re.ASCII)
 _LONGEST = 100_000
 _MOST_ENTRIES = 1000
@@ -61,6 +64,11 @@ class RuleEntry:
 
     pattern: str
     rule: SyncRule
+
+    @property
+    def names_stage(self) -> bool:
+        """Return whether it is for a stage by number."""
+        return _STAGE.fullmatch(self.pattern) is not None
 
     def __str__(self) -> str:
         """Return the entry as text."""
@@ -100,6 +108,11 @@ class Assignment:
         """Return whether some stage may agree through servers."""
         return any(rule.uses_servers for rule in self.rules)
 
+    @property
+    def names_stages(self) -> bool:
+        """Return whether some entry is for a stage by number, which is not known before there are stages."""
+        return any(entry.names_stage for entry in self.entries)
+
     def of_stages(self, stages: Sequence[Sequence[LayerWords]], *, is_strict: bool = True) -> tuple[SyncRule, ...]:
         """Return the rule of every stage.
 
@@ -119,6 +132,18 @@ class Assignment:
                 found[index] = entry.rule
         return tuple(found)
 
+    def first_entries(self, layers: Sequence[LayerWords]) -> tuple[int, ...]:
+        """Return for every layer the first entry that names it; the number of entries where none does.
+
+        A stage has the rule of the first of its layers' entries, unless one for its number comes before that; entries
+        for stages by number name no layer.
+        """
+        found, alone = [len(self.entries)] * len(layers), [[layer] for layer in layers]
+        for place, entry in reversed(tuple(enumerate(self.entries))):
+            for index in () if entry.names_stage else _matching(entry.pattern, alone):
+                found[index] = place
+        return tuple(found)
+
     def refuse_unknown(self, layers: Sequence[LayerWords]) -> None:
         """Refuse patterns that match no layer, whatever the stages will be; stages by number are looked at later.
 
@@ -127,7 +152,7 @@ class Assignment:
         """
         alone = [[layer] for layer in layers]
         for entry in self.entries:
-            if not _STAGE.fullmatch(entry.pattern) and not _matching(entry.pattern, alone):
+            if not entry.names_stage and not _matching(entry.pattern, alone):
                 raise _unmatched(entry.pattern, alone)
 
 
@@ -215,6 +240,34 @@ def parse_assignment(text: str) -> Assignment:
         place = rule.end() + 1
         if rule.end() == len(text):
             return Assignment(tuple(entries))
+
+
+def parse_choice(text: str) -> tuple[SyncRule, ...] | None:
+    """Return the rules that ``auto(RULE, ...)`` names to choose from, none for ``auto`` alone; None for other text.
+
+    Raises:
+        InputError: where what is in the parentheses is no list of rules.
+        UnknownNameError: for an unknown rule or option, with the nearest.
+        PlugInError: where a third party's does not load.
+    """
+    match = _CHOICE.fullmatch(text)
+    if match is None:
+        return None
+    if match[1] is None:
+        return ()
+    entries = parse_assignment(match[1]).entries
+    for entry in entries:
+        if entry.pattern != EVERY:
+            raise InputError(
+                f"{short(str(entry))} is in the parentheses of {AUTO}, which chooses for all stages; name rules alone, "
+                f"such as {AUTO}(topk(density=0.02), local(steps=8))"
+            )
+    return tuple(dict.fromkeys(entry.rule for entry in entries))
+
+
+def choice_text(rules: Sequence[SyncRule]) -> str:
+    """Return the text that :func:`parse_choice` reads."""
+    return f"{AUTO}({', '.join(map(rule_text, rules))})" if rules else AUTO
 
 
 def _rule_of(match: "re.Match[str]") -> SyncRule:

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
+from .amounts import Amounts
 from .rule import ANY, BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -56,6 +57,10 @@ class LocalSteps(SyncRule):
     def extra_bytes(self, group: SyncGroup) -> int:
         """Return the bytes of the copy of the weights that becomes the mean."""
         return group.parameter_bytes if group.agrees else 0
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return the part of the weights that a step sums, and their copy."""
+        return Amounts(ring_bytes=group.parameter_bytes / self.steps, held_bytes=group.parameter_bytes)
 
     def refusal(self, group: SyncGroup) -> str:
         """Refuse predictors, which no run has."""

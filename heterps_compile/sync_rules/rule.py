@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
+from .amounts import Amounts
 from .network import Network
 
 Exactness = Literal["exact", "bounded", "any"]
@@ -199,6 +200,15 @@ class SyncRule(ABC):
     def sent_bytes_a_step(self, group: SyncGroup) -> float:
         """Return what one replica sends in a step, in the mean over replicas and steps; it receives as much."""
         return self.exchange(group).sent_bytes / (self.period_steps * max(1, group.replicas))
+
+    def amounts(self, group: SyncGroup) -> Amounts | None:
+        """Return what a group adds, whatever its replicas, so that :meth:`exposed` and :meth:`extra_bytes` follow.
+
+        None, by default, where they do not: no search knows then what placements come to with the rule, and nothing is
+        proven of them. A rule that inherits another one's times and changes them has to have its own.
+        """
+        del group
+        return None
 
     def refusal(self, group: SyncGroup) -> str:
         """Return why a group cannot have this rule; "" where it can."""

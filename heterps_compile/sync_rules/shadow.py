@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
+from .amounts import Amounts
 from .rule import ANY, Exactness, Exchange, Exposed, SyncGroup, SyncRule
 
 _COPIES = {"average": 3, "easgd": 5, "bmuf": 5}
@@ -66,3 +67,7 @@ class Shadow(SyncRule):
     def extra_bytes(self, group: SyncGroup) -> int:
         """Return the bytes of the copies of the weights."""
         return _COPIES[self.rule] * group.parameter_bytes if group.agrees else 0
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return the copies of the weights; nothing is waited for."""
+        return Amounts(held_bytes=_COPIES[self.rule] * group.parameter_bytes)

@@ -14,6 +14,7 @@ from typing import ClassVar
 from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
+from .amounts import Amounts
 from .rule import ANY, BOUNDED, EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -62,3 +63,7 @@ class Servers(SyncRule):
         as_ring = ring_exchange(group.gradient_bytes, group.replicas, group.network)
         size_bytes = group.gradient_bytes
         return replace(as_ring, sent_bytes=2 * group.replicas * size_bytes, card_bytes=float(group.inside * size_bytes))
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return the gradients, in a ring, as the search counts them."""
+        return Amounts(ring_bytes=group.gradient_bytes)

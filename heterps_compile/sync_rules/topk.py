@@ -27,10 +27,12 @@ from typing import ClassVar, Literal
 
 from heterps_compile.errors import InputError
 
-from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, FlatBuffer, SyncGroup, SyncRule
+from .amounts import Amounts
+from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, Exposed, FlatBuffer, SyncGroup, SyncRule
 
 _SHORT_INDEX_BYTES, _LONG_INDEX_BYTES = 4, 8
 _MOST_SHORT = 2**31 - 1  # elements that an int32 can count
+_ROUNDING = 0.5  # of a value, which rounding leaves out at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,7 @@ class TopK(SyncRule):
 
     def pairs_bytes(self, buffer: FlatBuffer, pieces: int = 1) -> int:
         """Return the bytes of the values and indices that are sent of a buffer, by a replica or by a machine."""
-        index_bytes = _SHORT_INDEX_BYTES if buffer.elements <= _MOST_SHORT else _LONG_INDEX_BYTES
-        return (buffer.element_bytes + index_bytes) * self.kept_between(buffer.elements, pieces)
+        return self._pair_bytes(buffer) * self.kept_between(buffer.elements, pieces)
 
     def exchange(self, group: SyncGroup) -> Exchange:
         """Return the all-gather of values and indices, inside machines after a reduce-scatter."""
@@ -99,6 +100,44 @@ class TopK(SyncRule):
             return 0
         kept_bytes = group.gradient_bytes if self.feedback else 0
         return kept_bytes + group.replicas * sum(map(self.pairs_bytes, group.gradients))
+
+    def exposed(self, group: SyncGroup) -> Exposed:
+        """Return what the exchange takes with d n values of every buffer, not rounded, so that it adds up over layers.
+
+        That is within one value of each piece of what is sent.
+        """
+        found = self.exchange(group)
+        if not group.agrees:
+            return Exposed()
+        sent_bytes = sum(self.pairs_bytes(buffer, _pieces(group)) for buffer in group.gradients)
+        rounded_bytes = sent_bytes - self._unrounded_bytes(group)
+        rounded_s = (group.machines - 1) * rounded_bytes * group.network.seconds_per_byte
+        return Exposed(max(0.0, found.bytes_s - rounded_s), found.hops_s)
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return the gradients that are summed inside machines, the pairs that go between them, and what is held.
+
+        Of the pairs that are held no more is counted than any rounding leaves.
+        """
+        pairs_bytes = self._unrounded_bytes(group)
+        least_bytes = sum(
+            max(0.0, self.density * buffer.elements - _ROUNDING) * self._pair_bytes(buffer)
+            for buffer in group.gradients
+        )
+        return Amounts(
+            ring_bytes=group.gradient_bytes,
+            gather_bytes=pairs_bytes,
+            held_bytes=group.gradient_bytes if self.feedback else 0,
+            replica_bytes=least_bytes,
+            sums_between=False,
+        )
+
+    def _unrounded_bytes(self, group: SyncGroup) -> float:
+        return sum(self.density * buffer.elements * self._pair_bytes(buffer) for buffer in group.gradients)
+
+    @staticmethod
+    def _pair_bytes(buffer: FlatBuffer) -> int:
+        return buffer.element_bytes + (_SHORT_INDEX_BYTES if buffer.elements <= _MOST_SHORT else _LONG_INDEX_BYTES)
 
 
 def _pieces(group: SyncGroup) -> int:

@@ -72,6 +72,7 @@ def test_what_a_rule_moves_takes_and_holds_is_never_negative_nor_lost(rule, repl
     exchange, exposed = rule.exchange(group), rule.exposed(group)
     assert isinstance(exchange.sent_bytes, int)
     assert 0 <= exchange.card_bytes <= max(exchange.sent_bytes, 1)
-    assert 0 <= exposed.time_s <= exchange.time_s
+    rounded_s = 8e-9 * group.machines if isinstance(rule, TopK) else 0.0  # a value, which times do not round
+    assert 0 <= exposed.time_s <= exchange.time_s + rounded_s
     assert rule.extra_bytes(group) >= 0
     assert (exchange.sent_bytes > 0) == (replicas > 1)

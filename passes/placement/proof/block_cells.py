@@ -185,7 +185,7 @@ class Blocks:
             table[nothing_between] = 0.0
             return table
 
-        work = sums.map(between).work(problem, type_)
+        work = sums.map(between).of_parts().work(problem, type_)
         return cells, CellDemand(type_, work.demand(), inside, around)
 
     def _traffic_s(self, cells: Runs) -> Floats:

@@ -27,7 +27,9 @@ def _without_pins(problem: Problem) -> Problem:
 
 
 def _without_memory(problem: Problem) -> Problem:
-    return replace(problem, memory_bytes=np.full(problem.type_count, np.inf))
+    room = np.full(problem.type_count, np.inf)
+    rules = None if problem.rules is None else tuple(replace(each, room_bytes=room) for each in problem.rules)
+    return replace(problem, memory_bytes=room, rules=rules)
 
 
 def _without_most(problem: Problem) -> Problem:

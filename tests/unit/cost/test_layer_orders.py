@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from drafts import DRAFT
 from permuted import tower_model
+from ruled_problems import ruled
+from small_problems import small_problem
 
 from heterps_compile.api import read_model
 from heterps_compile.cluster.load import load_cluster
@@ -41,7 +43,17 @@ def another_order(orders: LayerOrders, seed: int) -> list[int]:
 
 
 def test_every_field_of_a_problem_is_of_layers_of_their_order_or_of_neither():
-    assert {field.name for field in fields(Problem)} == {*BY_LAYER, *BY_ORDER, *SHAPED_BY_NO_LAYER}
+    assert {field.name for field in fields(Problem)} == {*BY_LAYER, *BY_ORDER, *SHAPED_BY_NO_LAYER, "rules"}
+
+
+def test_the_tables_of_rules_go_with_their_layers():
+    problem = ruled(small_problem(7, layers=6, structure=False), 7)
+    order = (3, 0, 5, 1, 4, 2)
+    moved = reordered(problem, LayerOrders(((),) * 6), order)
+    assert moved.rules is not None
+    assert problem.rules is not None
+    for one, other in zip(moved.rules, problem.rules, strict=True):
+        assert [one.of_layer(place) for place in range(6)] == [other.of_layer(layer) for layer in order]
 
 
 @pytest.mark.parametrize("seed", range(4))

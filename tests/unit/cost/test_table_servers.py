@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from ruled_problems import ruled
 from small_problems import (
     linked,
     on_machines,
@@ -78,7 +79,7 @@ def test_every_array_has_an_entry_for_the_servers_where_it_has_one_for_every_lay
         layer_data_parallel=np.full((layers, types), 0.9),
         rented_together=np.ones(types, np.int64),
     )
-    problem = with_rows(with_servers(problem, 2), 2)
+    problem = ruled(with_rows(with_servers(problem, 2), 2), 2)
     assert not [field.name for field in fields(Problem) if getattr(problem, field.name) is None]  # all are drawn
     for each in ranges_of(problem):
         for field in fields(Problem):
@@ -87,7 +88,10 @@ def test_every_array_has_an_entry_for_the_servers_where_it_has_one_for_every_lay
                 ("edge_", "tied_", "served", "rows", "requests")
             ):
                 assert after.shape == tuple(size + 1 for size in before.shape), field.name
-            if isinstance(before, tuple):
+            if field.name == "rules":
+                assert [rule.ring_s.shape for rule in after] == [(layers + 1, types + 1)] * len(before)
+                assert [rule.room_bytes.shape for rule in after] == [(types + 1,)] * len(before)
+            elif isinstance(before, tuple):
                 assert len(after) == len(before) + 1, field.name
 
 

@@ -10,6 +10,7 @@ import pytest
 from agreeing import BATCH, GRADIENT_BYTES, agreeing, pool
 
 import heterps_compile
+from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InfeasibleError, InputError, PlanError, PlugInError, UnknownNameError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
@@ -42,7 +43,7 @@ def test_a_rule_that_is_asked_for_takes_the_place_of_the_all_reduce():
     assert stage.sync.step_bytes == 3 * 8 * kept
     assert stage.sync.all_reduce_bytes == 2 * 3 / 4 * GRADIENT_BYTES
     assert stage.sync.all_reduce_s == before.all_reduce_s
-    assert stage.sync_s == pytest.approx(3 * 8 * kept / 4e9)
+    assert stage.sync_s == pytest.approx(3 * 8 * 0.01 * 2 * 1024 * 1024 / 4e9)  # not rounded
     assert stage.sync_hops_s == pytest.approx(3 * 2e-5)
     assert stage.data_s == pytest.approx(before.data_s - before.sync_s + stage.sync_s)
     assert stage.memory is not None
@@ -77,24 +78,55 @@ def test_the_planner_takes_the_allowed_rule_with_the_shortest_step(allow, chosen
     assert made.schedule.step_s <= plan().schedule.step_s
 
 
-@pytest.mark.parametrize(("density", "chosen"), [(0.24, "topk(density=0.24)"), (0.26, "all-reduce")])
-def test_the_planner_switches_where_the_density_is_one_over_the_machines(monkeypatch, density, chosen):
-    """4 replicas, each a machine; without latency, so that bytes alone decide."""
-    monkeypatch.setattr("heterps_compile.passes.rules_of_stages.COMPARED", (rules.USUAL, TopK(density)))
-    made = agreeing(pool(network_latency_s=0.0), synchronisation="auto", allow="bounded")
+def of_units(cluster: Cluster, count: int) -> Cluster:
+    return replace(cluster, device_types=tuple(replace(each, max_units=count) for each in cluster.device_types))
+
+
+@pytest.mark.parametrize("network", [0.0, 2e-5])
+@pytest.mark.parametrize(
+    ("density", "chosen"), [(0.24, "topk(density=0.24)"), (0.25, "all-reduce"), (0.26, "all-reduce")]
+)
+def test_the_planner_switches_where_the_density_is_one_over_the_machines(density, chosen, network):
+    """4 replicas, each a machine; fewer messages alone are no reason for topk."""
+    cluster = of_units(pool(network_latency_s=network), 4)
+    asked = {"objective": "throughput", "min_throughput": 0.0, "budget": 1e6, "max_stages": 1}
+    made = agreeing(cluster, synchronisation=f"auto(topk(density={density}))", allow="bounded", **asked)
     assert made.stages[0].replicas == 4
     assert rule(made) == chosen
 
 
+def test_the_planner_counts_machines_and_not_replicas():
+    """8 replicas in 2 machines of 4: topk goes between machines alone, so that 1 / density is held against 2."""
+    cluster = pool(units_per_machine=4, inner_bytes_per_s=4e10)
+    asked = {"objective": "throughput", "min_throughput": 0.0, "budget": 1e6, "max_stages": 1}
+    for density, replicas, chosen in ((0.4, 8, "topk(density=0.4)"), (0.5, 4, "all-reduce")):
+        made = agreeing(cluster, synchronisation=f"auto(topk(density={density}))", allow="bounded", **asked)
+        assert (made.stages[0].replicas, rule(made)) == (replicas, chosen)
+
+
 def test_a_rule_that_does_not_shorten_the_step_leaves_the_all_reduce(monkeypatch):
-    monkeypatch.setattr("heterps_compile.passes.rules_of_stages.COMPARED", (TopK(1.0), rules.USUAL))
+    monkeypatch.setattr("heterps_compile.passes.searched_rules.COMPARED", (TopK(1.0), rules.USUAL))
     assert rule(agreeing(synchronisation="auto", allow="any")) == "all-reduce"
 
 
-def test_no_bound_is_claimed_for_rules_that_came_after_the_placement():
+def test_a_plan_with_rules_has_a_bound_of_plans_with_rules():
     made = plan("topk(density=0.01)")
-    assert (made.bound, made.bound_of_all_orders, made.steady_bound) == (0.0, 0.0, 0.0)
+    assert 0 < made.steady_bound <= made.bound <= made.value
+    assert made.bound == pytest.approx(made.value, rel=1e-6)
     assert made.value < plan().bound  # so that the bound with all-reduce would have been wrong
+    assert not any("rule" in note for note in made.notes)
+
+
+def test_a_rule_that_does_not_say_what_adds_up_has_no_bound(monkeypatch):
+    @dataclass(frozen=True)
+    class Other(TopK):
+        name = "other"
+
+    entry = EntryPoint("other", "somewhere:Other", rules.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(rules, "entry_points", lambda *, group: [entry] if group == rules.ENTRY_POINT_GROUP else [])
+    monkeypatch.setattr(rules, "load_plug_in", lambda _: Other)
+    made = agreeing(synchronisation="other(density=0.01)")
+    assert (made.bound, made.bound_of_all_orders, made.steady_bound) == (0.0, 0.0, 0.0)
     [note] = [note for note in made.notes if "no bound is proven with these rules" in note]
     assert "with an all-reduce in every stage none is better than" in note
 
@@ -110,25 +142,33 @@ def test_no_bound_is_claimed_for_rules_that_came_after_the_placement():
         ({"synchronisation": "auto", "allow": "all"}, UnknownNameError, "unknown class of synchronisation rules 'all'"),
         ({"synchronisation": "adasum", "mixed_stages": True}, InputError, "are not planned together"),
         ({"synchronisation": 7}, InputError, "the synchronisation is 7; give rules as text"),
-        ({"synchronisation": "adasum"}, InfeasibleError, "with --sync adasum the plan reaches"),
+        ({"synchronisation": "topk(density=0.9)"}, InfeasibleError, "the best reachable throughput is"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(asked: dict[str, Any], error, message):
     with pytest.raises(error, match=message):
-        agreeing(pool(1e9) if "reaches" in message else None, **{"min_throughput": 2.8e5, **asked})
+        agreeing(pool(1e9) if "reach" in message else None, **{"min_throughput": 2.8e5, **asked})
 
 
-def test_a_rule_whose_memory_has_no_room_is_refused_and_not_chosen():
+def test_a_rule_whose_memory_has_no_room_is_not_chosen_and_parts_stages():
     """Besides, topk holds 8.64 MiB and local 8 MiB, 1.2 times which is 10.4 and 9.6; there are 10 MiB."""
     [stage] = plan().stages
     assert stage.memory is not None
     small = pool(memory_bytes=float(stage.memory.total_bytes + 10 * 2**20))
     assert rule(agreeing(small)) == "all-reduce"
-    with pytest.raises(
-        InfeasibleError, match=r"stage 0 needs .* with topk\(density=0.01\), of which 8.64 MiB are the rule's"
-    ):
-        agreeing(small, synchronisation="topk(density=0.01)")
     assert rule(agreeing(small, synchronisation="auto", allow="bounded")) == "local(steps=4)"
+    asked = agreeing(small, synchronisation="topk(density=0.01)")
+    assert [len(each.layers) for each in asked.stages] == [1, 1]  # which have less to hold, each
+    for each in asked.stages:
+        assert each.memory is not None
+        assert each.memory.total_bytes <= small.device_types[0].memory_bytes
+    assert asked.bound < asked.value
+    alone = agreeing(small, synchronisation="topk(density=0.01)", max_stages=1, min_throughput=0.0)
+    assert alone.stages[0].replicas == 1  # which agrees with nobody, and holds nothing for it
+    with pytest.raises(InfeasibleError, match="cannot be reached"):
+        agreeing(small, synchronisation="shadow(every=4)", max_stages=1)
+    with pytest.raises(InfeasibleError, match=r"51.2 MiB, 8.64 MiB of it for topk\(density=0.01\), on 'gpu'"):
+        agreeing(small, synchronisation="topk(density=0.01)", max_stages=1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,133 @@
+"""The rules by which replicas may agree, as tables of a problem that a search sees.
+
+An all-reduce in every stage needs none: the problem has it as it is.
+
+Left out: what a rule is to which stage (``rule_times.py``), and which rules are asked for or allowed (``passes``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.sync_rules.amounts import Amounts
+from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
+from heterps_compile.sync_rules.rules import faults_of
+
+from .layer_cost import LayerCost
+from .memory import SAFETY_FACTOR
+from .pose import network_of
+from .problem import Floats, Problem
+from .rule_times import RuleForm, RuleSums, least_sync_s
+from .sync_groups import groups_of_layers
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleRule:
+    """A rule that stages may have.
+
+    Attributes:
+        rule: The rule.
+        layers: Whose first entry it is, by index.
+        is_open: Whether a stage need not have it although a search has to reckon with it.
+        saves: Whether no stage has it that would send no less with it than with an all-reduce.
+    """
+
+    rule: SyncRule
+    layers: tuple[int, ...] = ()
+    is_open: bool = False
+    saves: bool = False
+
+
+def with_rules(
+    problem: Problem,
+    layers: LayerGraph,
+    costs: Sequence[LayerCost],
+    cluster: Cluster,
+    possible: Sequence[PossibleRule],
+) -> Problem | None:
+    """Return a problem whose stages may have rules, in the order of their entries; None where one adds up over nothing.
+
+    Raises:
+        PlugInError: where a third party's rule fails.
+    """
+    networks = [network_of(cluster, name) for name in problem.type_names]
+    timed, held = (groups_of_layers(layers, costs, tied=tied) for tied in (True, False))
+    rules = []
+    for each in possible:
+        of_time, of_memory = (_amounts(each.rule, groups) for groups in (timed, held))
+        if of_time is None or of_memory is None or not _rises(of_time, networks):
+            return None
+        if each.saves and not all(one.knows_machines for one in of_time):
+            continue  # what goes to every other replica is no less than a sum of it
+        rules.append(_tables(problem, each, (of_time, of_memory), networks))
+    least_s = least_sync_s(rules, problem.machines)
+    return replace(problem, rules=tuple(rules), sync_s=least_s)
+
+
+def _amounts(rule: SyncRule, groups: Sequence[SyncGroup]) -> list[Amounts] | None:
+    """Return what layers add; None where the rule does not say, or says it of one that it has changed since."""
+    if "amounts" not in vars(type(rule)):
+        return None
+    with faults_of(type(rule)):
+        found = [rule.amounts(group) for group in groups]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
+
+
+def _rises(amounts: Sequence[Amounts], networks: Sequence[Network]) -> bool:
+    """Return whether what a rule takes never falls with replicas, in machines that are slower inside than outside."""
+    slower = any(
+        network.units_per_machine > 1 and network.inner_seconds_per_byte > network.seconds_per_byte
+        for network in networks
+    )
+    return all(each.knows_machines for each in amounts) or not slower
+
+
+def _tables(
+    problem: Problem, each: PossibleRule, amounts: tuple[list[Amounts], list[Amounts]], networks: Sequence[Network]
+) -> RuleSums:
+    of_time, of_memory = amounts
+    per_byte = np.array([network.seconds_per_byte for network in networks])
+    tied_bytes = np.zeros(problem.layer_count)
+    np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
+    own_bytes = problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
+    rule_bytes = SAFETY_FACTOR * np.array([one.held_bytes for one in of_memory])
+    present = np.zeros(problem.layer_count)
+    present[list(each.layers)] = 1.0
+    form = RuleForm(
+        each.rule,
+        sums_inside=of_time[0].sums_inside,
+        sums_between=of_time[0].sums_between,
+        knows_machines=of_time[0].knows_machines,
+        is_open=each.is_open,
+    )
+
+    def of_types(values: Floats) -> Floats:
+        return np.repeat(values[:, None], problem.type_count, axis=1)
+
+    return RuleSums(
+        form,
+        ring_s=np.outer([2.0 * one.ring_bytes for one in of_time], per_byte),
+        gather_s=np.outer([one.gather_bytes for one in of_time], per_byte),
+        base_bytes=of_types(own_bytes + rule_bytes),
+        each_bytes=of_types(SAFETY_FACTOR * np.array([one.replica_bytes for one in of_memory])),
+        present=of_types(present),
+        room_bytes=problem.memory_bytes,
+        most_units=np.array([most_that_save(each.rule, network) if each.saves else np.inf for network in networks]),
+    )
+
+
+def most_that_save(rule: SyncRule, network: Network) -> float:
+    """Return the most replicas that send less by a rule than by an all-reduce; inf where all do.
+
+    Of a rule that sends a part of the gradients to every machine: those on fewer than 1 / part machines.
+    """
+    density = getattr(rule, "density", 0.0)
+    if not density:
+        return np.inf
+    machines = int(np.ceil(1 / density * (1 - 1e-12))) - 1
+    return float(max(1, machines * network.units_per_machine))
