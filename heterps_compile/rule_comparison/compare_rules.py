@@ -22,7 +22,7 @@ from heterps_compile.review.ruled import decided_rules, scheduled_with
 from heterps_compile.sync_rules.assignment import EVERY, Assignment, RuleEntry, parse_rule
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import COMPARED, USUAL, faults_of
+from heterps_compile.sync_rules.rules import COMPARED, COMPARED_BESIDES, USUAL, faults_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def compare_rules(posed: PosedAgain, rules: Sequence[str] = (), *, allow_stale: 
         raise InputError(
             "the plan is for inference, where replicas have nothing to agree on; compile for training (--mode training)"
         )
-    asked = tuple(map(parse_rule, rules)) or COMPARED
+    asked = tuple(map(parse_rule, rules)) or (*COMPARED, *COMPARED_BESIDES)
     priced = own_detail(posed, posed.fitting(allow_stale=allow_stale))
     groups = tuple(group_of(posed.draft, stage) for stage in posed.stages())
     rows = tuple(_with(posed, priced, groups, rule) for rule in dict.fromkeys((USUAL, *asked)))

@@ -120,8 +120,9 @@ def _squares(layers: Sequence[_Layer], shared: Shared | None) -> dict[int, tuple
     both = torch.cat([of_weights, of_beside])
     if shared is not None:
         shared.group.sum(both).wait()
-    halves = both.split(len(layers))
-    return {id(layer.parameter): pair for layer, *pair in zip(layers, *halves, strict=True)}  # type: ignore[misc]
+    of_weights, of_beside = torch.split(both, len(layers))
+    pairs = zip(of_weights, of_beside, strict=True)
+    return {id(layer.parameter): pair for layer, pair in zip(layers, pairs, strict=True)}
 
 
 def sharing_norms(optimizer: Optimizer | None, shared: "SharedState | None") -> Optimizer | None:

@@ -40,8 +40,11 @@ USUAL = AllReduce()
 
 
 COMPARED: tuple[SyncRule, ...] = (USUAL, TopK(0.01), LocalSteps(4), Adasum(), Shadow(5), Servers())
-"""Every rule with options that are usual: what ``sync`` compares, and what the planner chooses from with ``auto``,
-but for those that need servers."""
+"""Rules with options that are usual: what ``sync`` compares, and what the planner chooses from with ``auto``, but for
+those that need servers."""
+
+COMPARED_BESIDES: tuple[SyncRule, ...] = (PowerSGD(),)
+"""What ``sync`` compares besides, and ``auto`` does not choose: what it takes the processor is not counted."""
 
 
 def find_rule(name: str) -> type[SyncRule]:

@@ -29,7 +29,7 @@ from .capabilities import POWERSGD, Capabilities
 from .contract import FACTOR, Collective, Flat, Shared
 from .residuals import AddsResiduals
 
-_EPSILON = 1e-8
+_EPSILON: Any = 1e-8  # PyTorch gives no type, which reads as a whole number for its default 0
 _FIRST = 2  # the hook wants two steps before it begins, which DDP needs to lay its buckets out
 
 

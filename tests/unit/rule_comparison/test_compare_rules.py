@@ -21,7 +21,7 @@ from heterps_compile.review.pose import PosedAgain, pose_again
 from heterps_compile.review.today import plan_today
 from heterps_compile.rule_comparison import RuleComparison, compare_rules
 from heterps_compile.rule_comparison.comparison_words import comparison_document, print_comparison
-from heterps_compile.sync_rules.rules import COMPARED
+from heterps_compile.sync_rules.rules import COMPARED, COMPARED_BESIDES
 
 PAIRS_BYTES = 4 * 8 * round(0.01 * GRADIENT_BYTES / 4)
 
@@ -43,14 +43,14 @@ def compared() -> RuleComparison:
 
 def test_every_rule_has_a_row_and_all_reduce_is_the_plan_itself():
     rows, plan = compared().rows, posed().plan
-    assert len(rows) == len(COMPARED)
+    assert len(rows) == len(COMPARED) + len(COMPARED_BESIDES)
     assert (rows[0].rule, rows[0].step_s) == ("all-reduce", plan.schedule.step_s)
     assert rows[0].price_per_hour == pytest.approx(plan.price_per_hour)
     assert rows[0].price_per_million_samples == pytest.approx(plan.value)
     assert rows[0].sent_bytes == (2 * 3 * GRADIENT_BYTES,)
 
 
-@pytest.mark.parametrize("number", range(1, len(COMPARED)))
+@pytest.mark.parametrize("number", range(1, len(COMPARED) + len(COMPARED_BESIDES)))
 def test_a_row_is_what_the_planner_makes_of_the_rule(number):
     row, floor = compared().rows[number], posed().plan.request.min_throughput
     assert row.samples_per_s * row.step_s == pytest.approx(4096)
@@ -74,6 +74,13 @@ def test_the_planned_step_with_a_rule_is_that_of_its_row():
     assert (row.step_s, row.rule_bytes) == (made.schedule.step_s, (GRADIENT_BYTES + PAIRS_BYTES,))
     assert made.stages[0].sync is not None
     assert row.sent_bytes == (4 * made.stages[0].sync.step_bytes,)
+
+
+def test_factors_are_counted_by_the_shapes_of_the_weights():
+    [row] = [row for row in compared().rows if row.rule == "powersgd"]
+    factors_bytes = 2 * 4 * 2 * (1024 + 1024)  # of rank 2, of both products
+    assert row.sent_bytes == (2 * 3 * factors_bytes,)
+    assert row.rule_bytes == (factors_bytes + 2 * GRADIENT_BYTES,)
 
 
 def test_the_shortest_is_that_of_auto_with_any():
