@@ -4,6 +4,9 @@ Prints a line for every number that a rule's definition gives, beside the one th
 exits with 1 where they differ. `--runs` trains a click model and a small transformer under every rule besides, with
 the replicas in this process, and prints loss, bytes and the time to a target loss; `--share 0.1` takes a tenth of the
 steps, `--picture FILE.svg` draws it. `--processes` trains under the rules of `heterps-compile run`, in processes.
+`--staleness` looks for the rate that stale gradients want; `--beside` holds `shadow` in processes against foreground,
+`--link` predicted steps against those of hosts behind a throttled link, for which it makes network namespaces.
+`--realtime` lets these two go before all else on the machine.
 """
 
 import argparse
@@ -17,12 +20,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from sync_beside import beside
 from sync_laws import LAWS, Line
+from sync_link import link
 from sync_picture import run_picture
 from sync_processes import processes
 from sync_runs import RULES, Ended, block_cycle, byte_lines, click_lines, run_table, train
+from sync_staleness import staleness
 from sync_tasks import tasks
 
+MODES = ("staleness", "processes", "beside", "link")
 HEAD = ("| rule | what | expected | measured | holds | expected from |", "|---|---|---|---|---|---|")
 
 
@@ -46,11 +53,25 @@ def runs(share: float, picture: Path | None) -> Iterator[str | Line]:
         picture.write_text(run_picture(ended).svg, encoding="utf-8")
 
 
+def of_mode(mode: str, share: float, realtime: bool) -> Iterator[str | Line]:
+    match mode:
+        case "staleness":
+            yield from staleness(tasks(share))
+        case "processes":
+            yield from processes()
+        case "beside":
+            yield from beside(realtime=realtime)
+        case _:
+            yield from link(realtime=realtime)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(LAWS), help=f"laws of {', '.join(LAWS)}; none for none")
     parser.add_argument("--runs", action="store_true")
-    parser.add_argument("--processes", action="store_true")
+    for mode in MODES:
+        parser.add_argument(f"--{mode}", action="store_true")
+    parser.add_argument("--realtime", action="store_true", help="go before all else on the machine (root only)")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -61,7 +82,9 @@ def main() -> int:
     began_s, wrong, in_table = time.process_time(), 0, False
     laws = (line for name in names for line in LAWS[name]())
     trainings = runs(given.share, given.picture) if given.runs else ()
-    for line in chain(laws, trainings, processes() if given.processes else ()):
+    asked = [mode for mode in MODES if getattr(given, mode)]
+    modes = (line for mode in asked for line in of_mode(mode, given.share, given.realtime))
+    for line in chain(laws, trainings, modes):
         if isinstance(line, Line):
             if not in_table:
                 print(*HEAD, sep="\n")

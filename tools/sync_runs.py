@@ -207,7 +207,7 @@ def train(task: Task, rule: SyncRule, delay_steps: int = SYNC_STEPS) -> Ended:
     model = FlatModel(task.make, task.loss)
     alone = isinstance(rule, LocalSteps | Shadow) or rule == Adasum(on="step")
     replicas = Apart(rule, model, task.rate, delay_steps) if alone else Together(rule, model, task.rate)
-    held_back = task.draw(4096, 1_000_000)
+    held_back = task.held_back
     checks, gaps = [], []
     for step in range(task.steps):
         whole = task.draw(REPLICAS * task.samples, step)

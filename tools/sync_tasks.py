@@ -1,31 +1,34 @@
-"""Two small trainings on which rules of synchronisation are compared: clicks, and a transformer on a language of ours.
+"""Two trainings on which rules of synchronisation are compared: a day of clicks, and a small transformer.
 
-Both draw their data from a law with a seed, so that nothing is read. Weights and gradients are flat tensors, into which
-a model's parameters point: a replica is a flat tensor.
+The day is that of docs/training-day.md, with its million of samples, model and optimiser. Data are drawn from a law
+with a seed, so that nothing is read. Weights and gradients are flat tensors, into which a model's parameters point: a
+replica is a flat tensor.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 Batch = tuple[Tensor, ...]
 FIELDS, ROWS, NUMBERS = 10, 500, 4
+DAY_ROWS, DAY_SAMPLES, DAY_BATCH, DAY_HELD_BACK = 5000, 1_000_000, 1000, 100_000
 TOKENS, CONTEXT = 16, 16
 
 
 class ClickModel(nn.Module):
-    """The model of docs/training-day.md, with fewer rows."""
+    """The model of docs/training-day.md, with fewer rows unless they are asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = ROWS) -> None:
         super().__init__()
-        self.rows = nn.Embedding(FIELDS * ROWS, 8)
+        self.rows = nn.Embedding(FIELDS * rows, 8)
         self.first = nn.Linear(8 * FIELDS + NUMBERS, 64)
         self.second = nn.Linear(64, 32)
         self.last = nn.Linear(32, 1)
-        self.register_buffer("offset", torch.arange(FIELDS) * ROWS)
+        self.register_buffer("offset", torch.arange(FIELDS) * rows)
 
     def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
         rows = self.rows(ids + self.offset).flatten(1)
@@ -33,8 +36,31 @@ class ClickModel(nn.Module):
         return self.last(self.second(hidden).relu()).squeeze(1)
 
 
+class Day:
+    """The clicks of that page, to the bit: a million to train on, and a hundred thousand that are held back."""
+
+    def __init__(self, samples: int = DAY_SAMPLES, held_back: int = DAY_HELD_BACK) -> None:
+        self._chance = np.random.default_rng(7)
+        self._effect = self._chance.normal(0, 0.45, (FIELDS, DAY_ROWS)).astype(np.float32)
+        self._slope = self._chance.normal(0, 0.5, NUMBERS).astype(np.float32)
+        self.train, self.held_back = self._clicks(samples), self._clicks(held_back)
+
+    def _clicks(self, samples: int) -> Batch:
+        chance = self._chance
+        ids = (DAY_ROWS * chance.power(0.4, (samples, FIELDS))).astype(np.int64)
+        numbers = chance.normal(size=(samples, NUMBERS)).astype(np.float32)
+        logit = self._effect[np.arange(FIELDS), ids].sum(1) + numbers @ self._slope - 1.2
+        label = (chance.random(samples) < 1 / (1 + np.exp(-logit))).astype(np.float32)
+        return torch.from_numpy(ids), torch.from_numpy(numbers), torch.from_numpy(label)
+
+    def draw(self, samples: int, step: int) -> Batch:
+        """Return the samples of a step in their order, the day again and again."""
+        first = step * samples % len(self.train[0])
+        return tuple(part[first : first + samples] for part in self.train)
+
+
 class Clicks:
-    """The law of that page: ten fields of ids, four numbers. A block of the day has slopes of its own."""
+    """The law of that page with fewer rows: ten fields of ids, four numbers. A block has slopes of its own."""
 
     def __init__(self, blocks: int = 1) -> None:
         chance = torch.Generator().manual_seed(7)
@@ -111,7 +137,8 @@ class Task:
     Attributes:
         name: In words.
         make: A model with drawn weights.
-        draw: From a number of samples and a seed to a batch.
+        draw: From a number of samples and a step to a batch.
+        held_back: The samples that losses are told of.
         loss: Of a model on a batch.
         samples: Of a replica in a step.
         steps: How many.
@@ -121,6 +148,7 @@ class Task:
     name: str
     make: Callable[[], nn.Module]
     draw: Callable[[int, int], Batch]
+    held_back: Batch
     loss: Callable[[nn.Module, Batch], Tensor]
     samples: int
     steps: int
@@ -129,11 +157,20 @@ class Task:
 
 def tasks(share: float) -> tuple[Task, Task]:
     """Return both trainings, with a share of their steps."""
-    clicks, language = Clicks(), Language()
-    return (
-        Task("clicks", ClickModel, cache(clicks.draw), click_loss, 250, round(1000 * share), 2e-2),
-        Task("transformer", Transformer, cache(language.draw), token_loss, 16, round(500 * share), 1e-2),
-    )
+    return day(share), language(share)
+
+
+def day(share: float = 1.0) -> Task:
+    """Return the training of the day."""
+    clicks, steps = Day(), round(DAY_SAMPLES / DAY_BATCH * share)
+    return Task("clicks", lambda: ClickModel(DAY_ROWS), clicks.draw, clicks.held_back, click_loss, 250, steps, 2e-2)
+
+
+def language(share: float = 1.0) -> Task:
+    """Return the training of the transformer."""
+    drawn = cache(Language().draw)
+    held_back = drawn(4096, 1_000_000)
+    return Task("transformer", Transformer, drawn, held_back, token_loss, 16, round(500 * share), 1e-2)
 
 
 class FlatModel:

@@ -11,6 +11,7 @@ Left out: other backends than gloo; tensors of a GPU go through the CPU's memory
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -23,7 +24,22 @@ from .strangers import connect_without_strangers
 
 _PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
 
+_GATHERED = 1 << 20
+"""A tag that nothing else has, so that messages of a gathering are told from others."""
+
 _made: Counter[tuple[int, ...]] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class _Works:
+    """Several messages that are on their way."""
+
+    works: tuple[dist.Work, ...]
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for work in self.works:
+            work.wait()
 
 
 class Group:
@@ -45,7 +61,8 @@ class Group:
         _made[self.ranks] += 1
         store = PrefixStore(name, default_store())
         self._places = {member: place for place, member in enumerate(self.ranks)}
-        place, size = self._places[rank], len(self.ranks)
+        self._place = place = self._places[rank]
+        size = len(self.ranks)
         self._gloo = connect_without_strangers(
             lambda tried, timeout: dist.ProcessGroupGloo(tried, place, size, timeout),
             lambda: None,
@@ -65,15 +82,23 @@ class Group:
         work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.MAX)
         return work
 
-    def gather(self, tensor: Tensor) -> tuple[dist.Work, list[Tensor]]:
+    def gather(self, tensor: Tensor) -> tuple["_Works", list[Tensor]]:
         """Begin to collect everybody's tensor of one size, on the CPU, in the order of members.
+
+        gloo sends a message once it was told that the other side receives, over the connection that may be busy with
+        the other direction by then: two ranks that send first go one after the other. So all receives are begun before
+        the first send, which gloo's own all-gather does not: on two hosts behind 1 Gbit/s 6.6 MB took it 95 ms, and 62
+        so.
 
         Returns:
             What goes on, and the tensors, which are there once it is done.
         """
         received = [torch.empty_like(tensor) for _ in self.ranks]
-        work: dist.Work = self._gloo.allgather([received], [tensor])
-        return work, received
+        received[self._place].copy_(tensor)
+        others = [(self._place + ahead) % len(self.ranks) for ahead in range(1, len(self.ranks))]
+        works = [self._gloo.recv([received[other]], other, _GATHERED) for other in reversed(others)]
+        works += [self._gloo.send([tensor], other, _GATHERED) for other in others]
+        return _Works(tuple(works)), received
 
     def start_send(self, tensor: Tensor, target: int, tag: int = 0) -> dist.Work:
         """Begin to send a tensor of the CPU to a member."""

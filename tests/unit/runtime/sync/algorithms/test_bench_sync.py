@@ -3,21 +3,26 @@
 import importlib
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-TOOLS = Path(__file__).parents[5] / "tools"
+TOOLS, DOCS = (Path(__file__).parents[5] / name for name in ("tools", "docs"))
 
 
 @pytest.fixture
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
     yield importlib.import_module("bench_sync")
-    for name in ("bench_sync", "sync_laws", "sync_runs", "sync_tasks", "sync_picture", "sync_processes"):
+    for name in [name for name in sys.modules if name == "bench_sync" or name.startswith("sync_")]:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def tasks(bench):
+    return importlib.import_module("sync_tasks")
 
 
 def run(bench, monkeypatch, *words: str) -> int:
@@ -48,9 +53,15 @@ def test_a_law_that_nobody_knows_is_refused(bench, monkeypatch, capsys):
     assert "unknown law 'shadows'" in capsys.readouterr().err
 
 
-def test_a_short_training_counts_the_bytes_that_are_planned_and_is_drawn(bench):
-    """Under every rule; losses of 16 steps say nothing, and are not looked at."""
-    click_task = replace(bench.tasks(0.016)[0], samples=8)
+def small(tasks):
+    """Return 16 steps of 8 samples a replica, whose losses say nothing."""
+    draw = tasks.Clicks().draw
+    return tasks.Task("clicks", tasks.ClickModel, draw, draw(64, 1_000_000), tasks.click_loss, 8, 16, 2e-2)
+
+
+def test_a_short_training_counts_the_bytes_that_are_planned_and_is_drawn(bench, tasks):
+    """Under every rule."""
+    click_task = small(tasks)
     ended = [bench.train(click_task, rule) for rule in bench.RULES]
     assert [one.sent_bytes for one in ended] == [one.planned_bytes for one in ended]
     assert [one.sent_bytes > 0 for one in ended] == [one.rule.period_steps <= 16 for one in ended]
@@ -64,3 +75,27 @@ def test_areas_under_curves(bench):
     auc = sys.modules["sync_runs"].auc
     scores, labels = torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0])
     assert auc(scores, labels) == pytest.approx(0.75)
+
+
+def test_the_day_is_that_of_the_page(tasks):
+    source = re.search(
+        r"^# make_data.py\n.*?^```", (DOCS / "training-day.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert source is not None
+    known: dict[str, Any] = {"__name__": "make_data"}
+    exec(source[0].removesuffix("```"), known)  # noqa: S102 - our own page
+    day = tasks.Day(300, 100)
+    for ours, theirs in zip((day.train, day.held_back), (known["clicks"](300), known["clicks"](100)), strict=True):
+        for tensor, column in zip(ours, ("ids", "numbers", "label"), strict=True):
+            assert tensor.tolist() == theirs[column].to_pylist()
+    assert [part.tolist() for part in day.draw(100, 4)] == [part[100:200].tolist() for part in day.train]
+
+
+def test_rates_are_chosen_for_every_staleness(bench, tasks, monkeypatch):
+    """A table a training, with the best of a row marked."""
+    monkeypatch.setattr(sys.modules["sync_staleness"], "PARTS", (1.0, 0.5))
+    told = list(bench.staleness([small(tasks)]))
+    rows = [line for line in told if isinstance(line, str) and re.match(r"\| \d+ \|", line)]
+    assert [row.split(" | ")[0] for row in rows] == ["| 0", "| 1", "| 4", "| 16"]
+    assert all(row.count("**") == 2 for row in rows)
+    assert sum(isinstance(line, bench.Line) for line in told) == 3

@@ -1,0 +1,305 @@
+"""The step under every rule on a throttled link, predicted beside measured: `bench_sync.py --link`.
+
+Replicas are ranks of `heterps-compile launch`, each in a network namespace of its own, whose card `tc` holds to a rate
+(`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that rate,
+from a profile of the model on this machine; nothing of it is fitted to the runs. A pool's bandwidth is what reaches a
+process: that of the link less the headers of packets. Its latency is half of a round of one byte between the hosts.
+
+What ranks do besides (the optimizer, choosing and copying entries, the sum of losses) is in no plan. It is measured on
+the same hosts with a link of 20 Gbit/s, as what a step takes there beyond its prediction, and added for a second error,
+which is that of the link alone.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+import torch
+from clock_ranks import first
+from sync_laws import Line
+from throttled_hosts import GOODPUT, Host, NotPermittedError, throttled_hosts
+from torch import Tensor, nn
+
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule_text import rule_text
+
+FREE = 20e9
+LINKS = {"200 Mbit/s": 200e6, "1 Gbit/s": 1e9}
+RULES = ("all-reduce", "topk(density=0.01)", "topk(density=0.1)", "adasum", "local(steps=4)", "shadow(every=5)")
+PERIOD = 20
+"""Steps that are counted together, a multiple of every rule's period."""
+WARM_UP, STEPS = 5, 45
+LATENCY_S = 80e-6
+PATIENCE_S = 240.0
+WANTED = 0.10
+TRAINING = """
+import torch
+
+def loss(outputs, batch):
+    return outputs[0].square().mean()
+
+def optimizer(parameters):
+    return torch.optim.SGD([parameter for _, parameter in parameters], lr=1e-3)
+"""
+
+
+class Wide(nn.Module):
+    """Three products; most of its step on a slow link is the link."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 64)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Encoder(nn.Module):
+    """Two layers of a transformer on sequences of 32; a third of its weights, and as much to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(192, 4, 768, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is trained.
+
+    Attributes:
+        name: In words.
+        make: With drawn weights.
+        shape: Of a sample.
+        batch: Samples in a step, of both replicas.
+    """
+
+    name: str
+    make: type[nn.Module]
+    shape: tuple[int, ...]
+    batch: int
+
+
+MODELS = (Model("wide", Wide, (512,), 256), Model("encoder", Encoder, (32, 192), 32))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step under a rule.
+
+    Attributes:
+        model, link, rule: Of which.
+        predicted_s: By ``sync``.
+        exposed_s: Of that, what it waits for replicas.
+        besides_s: What it takes beyond that where the link hardly counts.
+        measured_s: The median over so many steps together.
+        sent_bytes: Of all replicas in a step, as the log counted them.
+        planned_bytes: As the rule says.
+    """
+
+    model: str
+    link: str
+    rule: str
+    predicted_s: float
+    exposed_s: float
+    besides_s: float
+    measured_s: float
+    sent_bytes: float
+    planned_bytes: float
+
+    @property
+    def error(self) -> float:
+        """Return by what part the prediction is too long."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def link_error(self) -> float:
+        """Return the same of a prediction with what ranks do besides."""
+        return (self.predicted_s + self.besides_s) / self.measured_s - 1
+
+
+def link(*, realtime: bool, hosts_count: int = 2) -> Iterator[str | Line]:
+    """Yield a table of steps, and how far predictions are off."""
+    steps: list[Step] = []
+    try:
+        with first(realtime), throttled_hosts(hosts_count) as hosts, TemporaryDirectory() as name:
+            for model in MODELS:
+                prepared = Prepared(Path(name) / model.name, model, hosts)
+                free = list(prepared.steps("free", FREE, {}))
+                besides = {one.rule: one.measured_s - one.predicted_s for one in free}
+                for label, rate in LINKS.items():
+                    steps += prepared.steps(label, rate, besides)
+    except NotPermittedError as error:
+        yield f"no throttled link: {error}"
+        return
+    yield ""
+    yield "| model | link | rule | predicted | of that exposed | measured | error | besides | error with it | bytes |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for one in steps:
+        times = (one.predicted_s, one.exposed_s, one.measured_s)
+        predicted, exposed, measured = (f"{1e3 * time_s:.1f} ms" for time_s in times)
+        share = f"{one.sent_bytes / one.planned_bytes:.3f}"
+        yield (
+            f"| {one.model} | {one.link} | `{one.rule}` | {predicted} | {exposed} | {measured} | "
+            f"{100 * one.error:+.1f} % | {1e3 * one.besides_s:.1f} ms | {100 * one.link_error:+.1f} % | {share} |"
+        )
+    yield ""
+    for label in LINKS:
+        ours = [one for one in steps if one.link == label]
+        yield _line(label, "as planned", [one.error for one in ours])
+        yield _line(label, "with what ranks do besides", [one.link_error for one in ours])
+
+
+def _line(label: str, which: str, errors: Sequence[float]) -> Line:
+    low, middle, high = (f"{100 * part:+.1f} %" for part in quantiles(errors, n=4, method="inclusive"))
+    size = median(map(abs, errors))
+    said = f"{100 * size:.1f} % ({low}, {middle}, {high})"
+    what = f"step on {label} {which}, {len(errors)} runs: median size of the error (signed quartiles)"
+    return Line("all", what, f"<= {100 * WANTED:.0f} %", said, size <= WANTED, "wanted of predicted over measured")
+
+
+class Prepared:
+    """A model that is compiled and profiled, in a folder."""
+
+    def __init__(self, folder: Path, model: Model, hosts: Sequence[Host]) -> None:
+        folder.mkdir()
+        self._folder, self._model, self._hosts = folder, model, hosts
+        torch.manual_seed(0)
+        torch.onnx.export(
+            model.make().eval(),
+            (torch.ones(8, *model.shape),),
+            folder / "model.onnx",
+            dynamic_shapes=({0: "batch"},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+        (folder / "train.py").write_text(TRAINING, encoding="utf-8")
+        replica = model.batch // len(hosts)
+        batches = f"{max(1, replica // 4)},{replica}"
+        profile = ("--mode", "training", "--backend", "torch", "--batches", batches, "--no-link")
+        self._command("profile", "model.onnx", *profile, "-o", "profile.json")
+        self._pool("fast", 100e9)
+        plan = ("--mode", "training", "--backend", "torch", "--batch", str(model.batch), "--max-stages", "1")
+        # estimates give both hosts a replica, also where the profile says that they take each other's cores
+        wanted = ("--objective", "throughput", "--cluster", "fast.toml")
+        self._command("model.onnx", *plan, *wanted, "-o", "out")
+        slots = "".join(f'[[host]]\naddress = "{host.address}"\nslots = 1\n' for host in hosts)
+        (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\n{slots}', encoding="utf-8")
+        (folder / "hosts.toml").chmod(0o600)
+
+    def steps(self, label: str, rate: float, besides: Mapping[str, float]) -> Iterator[Step]:
+        """Yield a step under every rule on a link, with what is known of what ranks do besides."""
+        for host in self._hosts:
+            host.throttle(rate)
+        self._pool("slow", rate)
+        rules = [word for rule in RULES for word in ("--rule", rule)]
+        pool = ("--cluster", "slow.toml", "--profile", "profile.json", "--allow-stale")
+        told = json.loads(self._command("sync", "model.onnx", "--plan", "out", *pool, *rules, "--json"))
+        rows = {row["rule"]: row for row in told["rules"]}
+        for rule in RULES:
+            row = rows[rule_text(parse_rule(rule))]
+            log = self._trained(rule)
+            exposed_s, planned = sum(row["exposed_s"]), sum(row["sent_bytes"])
+            sent = [sum(step.get("sync_bytes", {}).values()) for step in log]
+            measured_s = _whole_periods_s([step["pace_s"] for step in log])
+            counted = sum(sent[WARM_UP:]) / len(sent[WARM_UP:])
+            predicted = (row["step_s"], exposed_s, besides.get(rule, 0.0))
+            yield Step(self._model.name, label, rule, *predicted, measured_s, counted, planned)
+
+    def _pool(self, name: str, rate: float) -> None:
+        text = POOL.format(units=len(self._hosts), rate=rate * GOODPUT, latency_us=1e6 * LATENCY_S)
+        (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
+
+    def _trained(self, rule: str) -> list[Mapping[str, float]]:
+        """Return the log of a run of a rank on every host, as `launch` prints it."""
+        log = self._folder / "log.jsonl"
+        log.unlink(missing_ok=True)
+        data = f"random:x=float32[{','.join(map(str, self._model.shape))}]"
+        words = ("--hosts", "hosts.toml", "--train", "train.py", "--data", data, "--steps", str(STEPS))
+        words = (*words, "--sync", rule, "--log", str(log), "-q")
+        printed = self._command("launch", "out", *words)
+        lines = [line for line in printed.splitlines() if "heterps" in line and not line.startswith("#")]
+        started = [
+            subprocess.Popen(
+                host.words(*shlex.split(line)),
+                cwd=self._folder,
+                env=_environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for host, line in zip(self._hosts, lines, strict=True)
+        ]
+        try:
+            said = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        if any(process.returncode for process in started):
+            raise SystemExit(f"{rule}: " + "\n".join(said))
+        told = (json.loads(line) for line in log.read_text("utf-8").splitlines())
+        return [line for line in told if "pace_s" in line]
+
+    def _command(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "heterps_compile", *words],
+            cwd=self._folder,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"heterps-compile {shlex.join(words)}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+def _whole_periods_s(paces_s: Sequence[float]) -> float:
+    """Return the time of a step: the median over all runs of steps as long as every rule's period, warm-up left out."""
+    counted = paces_s[WARM_UP:]
+    return median(sum(counted[at : at + PERIOD]) / PERIOD for at in range(len(counted) - PERIOD + 1))
+
+
+def _environment() -> dict[str, str]:
+    bins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": bins, "OMP_NUM_THREADS": "1"}
+
+
+POOL = """
+description = "This machine's cores, a link each"
+[[device]]
+name = "cpu-core"
+kind = "cpu"
+price = "free"
+price_source = "it is here"
+price_date = "2026"
+max_units = {units}
+memory = "8 GiB"
+peak = {{ float32 = "50 GFLOP/s" }}
+memory_bandwidth = "8 GB/s"
+network_bandwidth = "{rate:.0f} bit/s"
+network_latency = "{latency_us:.0f} us"
+input_bandwidth = "10 GB/s"
+launch = "2 us"
+efficiency = 0.6
+compute_parallel = 1.0
+data_parallel = 1.0
+"""
