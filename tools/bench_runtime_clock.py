@@ -68,13 +68,13 @@ class Idle:
 
     Attributes:
         inside_s: Of an action by stage and phase, beyond what the profile says.
-        around_s: Of a micro-batch, outside of its actions, on one rank.
-        moved_bytes: Of a micro-batch.
+        around_s: Of an action by its phase, outside of it, on the rank that sends what it makes.
+        sent_bytes: By that rank then.
     """
 
     inside_s: Mapping[tuple[int, Phase], float]
-    around_s: float
-    moved_bytes: float
+    around_s: Mapping[Phase, float]
+    sent_bytes: Mapping[Phase, float]
 
 
 class Bench:
@@ -156,8 +156,11 @@ class Bench:
             inside[phase] = narrow.inside_s[0, phase]
             if training:
                 loss = {p: max(0.0, narrow.inside_s[1, p] - inside[p]) for p in (Phase.FORWARD, Phase.BACKWARD)}
-            outside[phase] = max(0.0, narrow.around_s - (outside[Phase.FORWARD] if training else 0.0))
-            byte_s.append((wide.around_s - narrow.around_s) / (wide.moved_bytes - narrow.moved_bytes))
+            outside[phase] = max(0.0, narrow.around_s[phase])
+            byte_s += [
+                (wide.around_s[of] - narrow.around_s[of]) / (wide.sent_bytes[of] - narrow.sent_bytes[of])
+                for of in wide.sent_bytes
+            ]
         self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
         self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
         if self.cores < len(THIRDS):
@@ -193,17 +196,15 @@ class Bench:
         times = compiled.micro_batches()
         own_s = {Phase.FORWARD: [t.forward_s for t in times], Phase.BACKWARD: [t.accumulate_s for t in times]}
         (route,) = make_routes(plan.stages, plan.graph_outputs)
-        ways = (False, True) if case.training else (False,)
+        senders = {Phase.FORWARD: 0, Phase.BACKWARD: 1} if case.training else {Phase.FORWARD: 0}
         return Idle(
             inside_s={
                 (stage, Phase(phase)): cpu_s - own_s[Phase(phase)][stage]
                 for rank in results
                 for (stage, phase), (_, cpu_s) in rank.actions_s.items()
             },
-            around_s=median(
-                rank.cpu_s / case.micro_batches - sum(cpu_s for _, cpu_s in rank.actions_s.values()) for rank in results
-            ),
-            moved_bytes=sum(message_bytes(graph, case.micro_batch, route, back) for back in ways),
+            around_s={phase: results[stage].around_s[stage, phase] for phase, stage in senders.items()},
+            sent_bytes={p: message_bytes(graph, case.micro_batch, route, p is Phase.BACKWARD) for p in senders},
         )
 
     def predict(self, compiled: "Compiled", times: Sequence[Phases], crowding: Crowding | None = None) -> Prediction:

@@ -51,12 +51,13 @@ class RankTimes:
     Attributes:
         ended_s: When each of its steps ended, from the start of the first that counts.
         actions_s: Median time of an action, by stage and phase, as (wall, thread's own).
-        cpu_s: What the process spent on cores in a step, whatever its threads did.
+        around_s: Median time from the end of an action to the beginning of the next, by stage and phase of the first,
+            but for what the rank waited for messages.
     """
 
     ended_s: tuple[float, ...]
     actions_s: Mapping[tuple[int, str], tuple[float, float]]
-    cpu_s: float
+    around_s: Mapping[tuple[int, str], float]
 
 
 @contextmanager
@@ -144,19 +145,29 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
 
 
 class ActionTimes(Recorders):
-    """A recorder of what every action takes."""
+    """A recorder of what every action takes, and what the runtime does between two of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.times_s: dict[tuple[int, str], list[tuple[float, float]]] = {}
-        self._began_cpu_s = 0.0
+        self._gaps_s: dict[tuple[int, str], list[float]] = {}
+        self._ended: tuple[tuple[int, str], float] | None = None
+        self._began_cpu_s = self._waited_s = 0.0
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        if self._ended is not None:
+            of, ended_s = self._ended
+            self._gaps_s.setdefault(of, []).append(time.perf_counter() - ended_s - self._waited_s)
         self._began_cpu_s = time.thread_time()
+
+    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
+        if what == "receive":
+            self._waited_s += ended_s - began_s
 
     def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:
         cpu_s = time.thread_time() - self._began_cpu_s
         self.times_s.setdefault((stage, str(phase)), []).append((ended_s - began_s, cpu_s))
+        self._ended, self._waited_s = ((stage, str(phase)), time.perf_counter()), 0.0
 
     def medians(self, skipped: int) -> dict[tuple[int, str], tuple[float, float]]:
         """Return the medians, the first so many of each left out."""
@@ -164,6 +175,10 @@ class ActionTimes(Recorders):
             key: (median(wall for wall, _ in times[skipped:]), median(cpu for _, cpu in times[skipped:]))
             for key, times in self.times_s.items()
         }
+
+    def around(self, skipped: int) -> dict[tuple[int, str], float]:
+        """Return the medians of what lies between actions, the first so many of each left out."""
+        return {key: median(gaps_s[skipped:]) for key, gaps_s in self._gaps_s.items()}
 
 
 def _run(task: Task, rank: int) -> RankTimes:
@@ -200,15 +215,15 @@ def _run(task: Task, rank: int) -> RankTimes:
     dist.barrier()
     for step in range(_WARM_UP):
         run(step, read)
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    began_s = time.perf_counter()
     ended_s = []
     for step in range(task.steps):
         run(_WARM_UP + step, read)
         ended_s.append(time.perf_counter() - began_s)
-    cpu_s = time.process_time() - began_cpu_s
     engine.finish()
     dist.barrier()
-    return RankTimes(tuple(ended_s), recorder.medians(_WARM_UP * task.micro_batches), cpu_s / task.steps)
+    skipped = _WARM_UP * task.micro_batches
+    return RankTimes(tuple(ended_s), recorder.medians(skipped), recorder.around(skipped))
 
 
 def _inputs(folder: Path, size: int) -> list[dict[str, Any]]:
