@@ -7,9 +7,8 @@ open, the two take turns in one thread, share the best plan and the bound, and s
     annealing                     |===|     |=====|     |=====|  |====== to its end, if not closed
 
 Without a time limit, turns are measured by work (segments and stages priced, plans evaluated), so that a seed gives
-the same plan again, unless ``proof_s`` ends the proof. With one, both get about the same time, but the annealing three
-times as long while the best plan is its own; turns come while HiGHS works in a thread of its own too, and the annealing
-goes on to the end of it.
+the same plan again, unless ``proof_s`` ends the proof. With one, both get about the same time, turns come while HiGHS
+works in a thread of its own too, and the annealing goes on to the end of it.
 
 The annealing begins with plans that the shipped policy draws (``learned/forward.py``) and with random ones.
 
@@ -58,8 +57,6 @@ class Turns:
     Attributes:
         alone_work: Segments that the exact search prices before the other begins, where there is no time limit.
         alone_share, alone_s: Where there is one: the share of it, and the seconds at most, that it works alone.
-        leading: Where there is one: how many times as long as the exact search the annealing works from a better plan
-            that it finds on, until the other finds one.
         compile_share: Share of that after which another process compiles the loop of the annealing, where no earlier
             search did.
     """
@@ -67,7 +64,6 @@ class Turns:
     alone_work: int = 30_000_000
     alone_share: float = 0.1
     alone_s: float = 1.0
-    leading: float = 3.0
     compile_share: float = 0.5
 
 
@@ -167,7 +163,7 @@ class _Beside:
         self._alone_s = min(turns.alone_s, turns.alone_share * deadline.left_s())
         self._proof = Budget(np.inf, self._meanwhile) if self._has_limit else Budget(method.proof_s)
         self.deadline_of_proof = replace(self.deadline, budget=self._proof)
-        self._work_of_proof, self._spent_s, self._due_s, self._seen_s = 0, 0.0, 0.0, self._alone_s
+        self._work_of_proof, self._spent_s = 0, 0.0
         self._archive = Archive(incumbent.problem)
         self._anneal: Anneal | None = None
         self._steps = self._begin()
@@ -193,7 +189,6 @@ class _Beside:
     def _turn(self, work: int) -> None:
         """Work until the exact search is behind, which has priced so many segments more."""
         self._work_of_proof += work
-        self._count_due()
         if self._loop is None and self._is_alone_for(self._method.turns.compile_share):
             self._loop = compile_loop_beside()
         if self._is_over or self._is_working or not self._is_due:
@@ -214,17 +209,10 @@ class _Beside:
         self._turn(0)
         return self._spent_s > before_s
 
-    def _count_due(self) -> None:
-        """Owe the annealing what the exact search has worked since, more where the best plan is the annealing's."""
-        spent_s = max(self._seen_s, self._proof.spent_s)
-        leads = self._incumbent.found_by == POLISH
-        self._due_s += (spent_s - self._seen_s) * (self._method.turns.leading if leads else 1.0)
-        self._seen_s = spent_s
-
     @property
     def _is_due(self) -> bool:
         if self._has_limit:
-            return self._due_s > self._spent_s and (self._loop is None or self._loop.is_ready())
+            return self._proof.spent_s - self._alone_s > self._spent_s and (self._loop is None or self._loop.is_ready())
         return self._work_of_proof - self._method.turns.alone_work > self._work
 
     def _is_alone_for(self, share: float) -> bool:

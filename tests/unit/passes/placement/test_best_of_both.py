@@ -2,27 +2,22 @@
 
 from dataclasses import replace
 from threading import Event
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small_problems import linked, small_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
-from heterps_compile.cost.finders import POLISH
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes import deadline as clocks
 from heterps_compile.passes.deadline import Budget, Deadline, now_s
 from heterps_compile.passes.placement import best as module
 from heterps_compile.passes.placement.best import Best, Turns
-from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.passes.placement.local.annealing import Annealing, compile_loop_beside
 from heterps_compile.passes.placement.method import proving_for
 from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import OPEN, Exact
-from heterps_compile.passes.placement.simple_plans import seed_placements
 from heterps_compile.passes.solver import run_solver
 
 SHORT = Annealing(changes=2_000, at_once=1_000, patience=4)
@@ -71,34 +66,6 @@ def test_a_time_limit_is_shared() -> None:
     found = Best(annealing=SHORT)(problem, time_limit_s=1.0)
     assert found.bound < found.value  # the proof has no end in sight
     assert found.evaluations > Best().drawn  # the plans that the other search begins with, and more
-
-
-def test_the_annealing_works_three_times_as_long_while_the_best_plan_is_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock_s, problem = [0.0], open_problem()
-    assert compile_loop_beside().is_ready(120.0)
-    monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
-    incumbent, starts = Incumbent(problem), seed_placements(problem, None)
-    beside = module._Beside(Best(turns=Turns(alone_s=0.0)), incumbent, starts, 0, Deadline.after(1000.0))
-
-    def works_a_second() -> None:
-        clock_s[0] += 1.0
-
-    monkeypatch.setattr(beside, "_step", works_a_second)
-
-    def after_proof_of(seconds: float) -> float:
-        """Return how long the annealing works when the proof has worked so long."""
-        clock_s[0] += seconds
-        began_s = clock_s[0]
-        incumbent.exchange(0)
-        return clock_s[0] - began_s
-
-    assert after_proof_of(4.0) == 4.0
-    incumbent.offer(starts[0], 2.0, POLISH)
-    assert after_proof_of(4.0) == 12.0
-    incumbent.offer(starts[0], 1.0, "proof")
-    assert after_proof_of(4.0) == 4.0
 
 
 def test_the_proof_has_its_own_seconds_without_a_time_limit() -> None:
