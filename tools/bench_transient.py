@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from revoked_runs import print_revoked, read_revoked
 from truth import cm_dare
 
+from heterps_compile.errors import HeterpsError
 from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
 from heterps_compile.transient.burst_plan import BurstPlan
 from heterps_compile.transient.bursts import CALMS, Watch, calm_chances, law_of
@@ -393,4 +394,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HeterpsError as error:
+        sys.exit(f"Error: {error}")
