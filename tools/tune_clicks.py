@@ -7,9 +7,9 @@ weight decay, embedding and layers are searched. Every method gets the samples o
 otherwise; the last one to begin may go beyond. Time is processor time of the trials, so that neither a method's own
 arithmetic nor another program on the machine counts.
 
-What is drawn and printed is the best AUC of a trial so far, short ones too, on the 10,000 clicks, and the median of the
-seeds where there are several, with p of the two-sided rank test against DEHB; "unseen" is that of the best trial on the
-20,000. ``--kept DIR`` keeps what every method came to with every seed, so that seeds can run apart and be told together.
+What is drawn and printed is the best AUC of a trial so far, short ones too, on the 10,000 clicks, and the median of
+the seeds where there are several, with p of the two-sided rank test against DEHB; "unseen" is that of the best trial on
+the 20,000. ``--kept DIR`` keeps what every method came to with every seed, so that seeds run apart, told together.
 """
 
 import argparse

@@ -191,7 +191,8 @@ def compare_local(seeds: range, seconds: float, space: Space, loss_of: LossOf, r
             found.setdefault(rule, []).append(turn(*rule, seed, seconds, space, loss_of, loops_a_s))
     print(
         f"{len(seeds)} turns of {seconds:g} s\n"
-        f"{'rule':<8}{'least_share':>12}{'trials/h':>10}{'network':>9}{'best':>10}{'p':>7}{'over plain':>12}: least, most"
+        f"{'rule':<8}{'least_share':>12}{'trials/h':>10}{'network':>9}{'best':>10}{'p':>7}{'over plain':>12}: "
+        "least, most"
     )
     plain, is_worse, over = found[RULES[0]], False, 0.0
     for rule, least in RULES:

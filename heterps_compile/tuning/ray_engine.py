@@ -119,8 +119,8 @@ class RayEngine(TrialEngine):
             raise RunError(str(said["error"]))
         if "lost" in said:
             raise RunError(
-                f"{one_line(said['lost'])}, and the trials there are lost; no trial that ended is: go on with --resume, "
-                "on another cluster (--address HOST:PORT) or on this machine (--engine local)"
+                f"{one_line(said['lost'])}, and the trials there are lost; no trial that ended is: go on with "
+                "--resume, on another cluster (--address HOST:PORT) or on this machine (--engine local)"
             )
         return said
 

@@ -4,11 +4,6 @@ import json
 import os
 import runpy
 import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +16,7 @@ from tuned import PATIENCE_S, TRAIN, WORDS, begin, check_nothing_ran_twice, kill
 from heterps_compile.tuning.search_state import FAILED, TOLD, read_search
 
 pytestmark = pytest.mark.slow  # every trial is a training run
+
 
 def test_a_search_runs_and_its_best_weights_are_those_of_its_best_trial(tmp_path):
     done = heterps(*WORDS, "--trials", "6", "--workers", "core=1x1", "--report", "page.html", cwd=written(tmp_path))

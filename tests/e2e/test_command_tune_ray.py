@@ -1,14 +1,13 @@
-"""``heterps-compile tune --engine ray`` for real: workers on several nodes, and what is killed: trials, a node, the head."""
+"""``heterps-compile tune --engine ray`` for real: workers on several nodes; a trial, a node and the head are killed."""
 
 import json
 import os
-import signal
 from contextlib import contextmanager
 
 import pytest
 from commands import heterps
 from processes import end_of
-from tuned import PATIENCE_S, ROOT, TRAIN, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
+from tuned import PATIENCE_S, ROOT, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
 
 from heterps_compile.plan.source import read_plan
 from heterps_compile.tuning.search_state import TOLD, read_search
@@ -63,7 +62,8 @@ class Wide(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.rows = nn.Embedding(200_000, 16)
-        self.dense = nn.Sequential(nn.Linear(66, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        first, second = nn.Linear(66, width), nn.Linear(width, width)
+        self.dense = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, ids, numbers):
         return self.dense(torch.cat([self.rows(ids).flatten(1), numbers], 1)).squeeze(1)
@@ -164,7 +164,9 @@ def test_the_head_of_a_cluster_dies_and_nothing_that_ended_is_lost(tmp_path, mon
     )
     assert "Traceback" not in err
     before = told(folder)
-    resumed = heterps("tune", "-o", "run", "--resume", "--engine", "local", "--trials", str(len(before) + 2), cwd=folder)
+    resumed = heterps(
+        "tune", "-o", "run", "--resume", "--engine", "local", "--trials", str(len(before) + 2), cwd=folder
+    )
     assert resumed.returncode == 0, resumed.stderr
     check_nothing_ran_twice(folder)
     assert told(folder)[: len(before)] == before
