@@ -29,7 +29,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "jax": ("jax", "safetensors"),
         "export": ("onnxscript",),
         "bayes": ("optuna",),
-        "tune": ("optuna",),
         "plots": ("resvg-py",),
         "data": ("pyarrow",),
         "tensorboard": ("tensorboard",),

@@ -287,7 +287,7 @@ def compare_local(given: argparse.Namespace) -> bool:
     from tune_local import compare_local as compare  # noqa: PLC0415 - a script beside this one
 
     space = parse_space(tomllib.loads(NETWORKS))
-    return compare(range(given.first_seed, given.first_seed + given.seeds), given.turn, space, loss_of)
+    return compare(range(given.first_seed, given.first_seed + given.seeds), given.turn, space, loss_of, rank_test)
 
 
 def compare_clicks(given: argparse.Namespace) -> bool:
@@ -484,15 +484,15 @@ def main() -> int:
     parser.add_argument("--only", help="the one problem to run, by its name")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--hours", type=float, default=1.0, help="of the simulation")
-    parser.add_argument("--turn", type=float, default=15.0, help="seconds of a rule's turn in local")
-    parser.add_argument("--seeds", type=int, help="how many (default: 10; of local 4, of clicks 1)")
+    parser.add_argument("--turn", type=float, default=8.0, help="seconds of a rule's turn in local")
+    parser.add_argument("--seeds", type=int, help="how many (default: 10; of local 16, of clicks 1)")
     parser.add_argument(
         "--budget", type=int, help="whole trials (default: 75 for counting ones, 50 for tables, 60 for clicks)"
     )
     parser.add_argument("--picture", default="auc-over-time.svg", help="where clicks draws AUC over time")
     parser.add_argument("--kept", type=Path, help="where clicks keeps what every seed came to; used where it is there")
     given = parser.parse_args()
-    given.seeds = given.seeds or {"clicks": 1, "local": 4}.get(given.what, 10)
+    given.seeds = given.seeds or {"clicks": 1, "local": 16}.get(given.what, 10)
     parts = {"dehb": compare_dehb, "assignment": compare_assignment, "local": compare_local, "clicks": compare_clicks}
     return 0 if parts[given.what](given) else 1
 

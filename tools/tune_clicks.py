@@ -7,9 +7,9 @@ weight decay, embedding and layers are searched. Every method gets the samples o
 otherwise; the last one to begin may go beyond. Time is processor time of the trials, so that neither a method's own
 arithmetic nor another program on the machine counts.
 
-What is drawn and printed is the best AUC of a trial so far, short ones too, on the 10,000 clicks, and the median of the
-seeds where there are several, with p of the two-sided rank test against DEHB; "unseen" is that of the best trial on the
-20,000. ``--kept DIR`` keeps what every method came to with every seed, so that seeds can be run apart and told together.
+What is drawn and printed is the best AUC of a trial so far, short ones too, on the 10,000 clicks, and the median of
+the seeds where there are several, with p of the two-sided rank test against DEHB; "unseen" is that of the best trial on
+the 20,000. ``--kept DIR`` keeps what every method came to with every seed, so that seeds run apart, told together.
 """
 
 import argparse
@@ -185,7 +185,7 @@ def picture_of(searches: Sequence[Search], whole_trials: int) -> Plot:
     curves, lowest = [], 1.0
     for index, method in reversed(list(enumerate(METHODS))):
         own = [each for each in searches if each.method == method]
-        end = min(each.time_s for each in own)
+        end = max(each.time_s for each in own)
         moments = sorted({time_s for each in own for time_s, _, _ in each.times if time_s <= end} | {end})
         points = [(moment, median(at(each, 0, moment) for each in own)) for moment in moments]
         points = [point for point in points if point[1] > 0.5]

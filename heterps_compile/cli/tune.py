@@ -112,8 +112,8 @@ def _opened(asked: Asked, space: str | None, *, resume: bool) -> "Search":
         time_limit_s=asked["time_limit"],
         verifies=not asked["no_verify"],
         **asked.some(
-            "model", "train", "data", "validate", "validate_every", "metric", "trials", "method", "rule", "fidelity", "eta", "seed",
-            "retries", "pool", "workers", "engine", "address",
+            "model", "train", "data", "validate", "validate_every", "metric", "trials", "method", "rule", "fidelity",
+            "eta", "seed", "retries", "pool", "workers", "engine", "address",
         ),
     )  # fmt: skip
     return begin_search(request, output)

@@ -2,10 +2,10 @@
 
 Each level of fidelity has a population, as large as the largest rung of that level. In the first round of brackets the
 best of a level that were not tried at the next one yet are promoted, from their checkpoints. From then on a trial is a
-new vector: of three that are drawn from the best of the level below, ``a + F (b - c)``, crossed with the individual whose
-turn it is (rand/1/bin, F = CR = 0.5); what leaves the cube is drawn anew. It takes the place of that individual where
-its loss is no higher. A vector whose configuration is forbidden, or was tried at this level, is made again, and after
-twenty times drawn.
+new vector: of three that are drawn from the best of the level below, ``a + F (b - c)``, crossed with the individual
+whose turn it is (rand/1/bin, F = CR = 0.5); what leaves the cube is drawn anew. It takes the place of that individual
+where its loss is no higher. A vector whose configuration is forbidden, or was tried at this level, is made again, and
+after twenty times drawn.
 
 Left out: other strategies of mutation, an age after which individuals leave.
 """

@@ -1,189 +1,133 @@
-"""Workers as actors of Ray, each of which takes what a worker of its class has, and runs trials.
+"""Workers on the nodes of a Ray cluster, through a process of its own that is connected to it (``ray_process.py``).
 
-::
+Ray ends whoever is connected to a cluster whose head is gone. Here that is a process beside the search, which then says
+what happened, and that all that ended is kept. What Ray itself prints goes to ``ray.txt`` in the folder of the search.
 
-    {"heterps_v100": 2, "GPU": 2, "CPU": 2}     a worker of a class with 2 units of v100: on one node, which was started
-                                                with --resources '{"heterps_v100": 4}'
-
-Without an address Ray is started on this machine, with what the workers have in all. A node that is lost takes its
-trials along, which are then told as lost; their workers are placed anew. The folder of the search must lie where all
-nodes have it.
-
-Left out: what a trial does (``trial_run.py``), one that runs on several nodes.
+Left out: what a trial does (``trial_run.py``).
 """
 
 import json
-import logging
 import os
-import shlex
-import socket
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from importlib import import_module
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.packages import need
 
-from .local_engine import cause_of
-from .ray_trial import TrialWorker
 from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import TrialJob, write_job
 
-PREFIX = "heterps_"
+OUTPUT_FILE = "ray.txt"
 
-_ANSWER_S = 10.0
-_STORE_BYTES = 80 * 2**20
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+_MODULE = "heterps_compile.tuning.ray_process"
+_LEAVE_S = 20.0
 
 
 class RayEngine(TrialEngine):
     """Starts trials on the nodes of a cluster."""
 
-    def __init__(self, workers: Sequence[Worker], address: str | None) -> None:
+    def __init__(self, workers: Sequence[Worker], address: str | None, folder: Path) -> None:
         """Connect to a cluster, or start one here.
 
         Args:
             workers: All that the search has.
             address: ``HOST:PORT`` of a cluster, or ``auto``; None to start one on this machine.
+            folder: Of the search.
 
         Raises:
             MissingPackageError: where Ray is not installed.
             RunError: where no cluster answers, or its nodes lack what the workers take.
         """
         need("the engine 'ray'", "ray")
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        self._ray: Any = import_module("ray")
-        self._takes = {worker.name: _takes(worker) for worker in workers}
-        self._actors: dict[Worker, Any] = {}
-        self._running: dict[Worker, Any] = {}
-        if address is None:
-            self._start_here()
-        else:
-            self._connect(address)
-        self._counts_gpus = "GPU" in self._ray.cluster_resources()
+        self._workers = {each.name: each for each in workers}
+        self._output = folder / OUTPUT_FILE
         try:
-            self._check_resources()
-        except RunError:
-            self._ray.shutdown()
+            with self._output.open("wb") as output:
+                self._process = subprocess.Popen(  # noqa: S603 - our own
+                    [sys.executable, "-m", _MODULE],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    text=True,
+                    encoding="ascii",
+                    env={**_QUIET, **os.environ},
+                    start_new_session=True,  # Ctrl-C reaches the search alone
+                )
+        except OSError as error:
+            raise RunError(f"cannot start a process for Ray: {error.strerror or error}") from error
+        given = [
+            {"name": name, "devices": [(d.name, d.kind == "gpu", units) for d, units in each.of.devices]}
+            for name, each in self._workers.items()
+        ]
+        try:
+            self.notes = tuple(map(str, self._asked({"workers": given, "address": address})["notes"]))
+        except BaseException:
+            self.close()
             raise
 
     def start(self, worker: Worker, job: TrialJob) -> None:
-        """Have the actor of a worker run the trial; it is placed where it is not yet, or not any more."""
-        file = write_job(job)
-        with self._answering():
-            self._begin(worker, str(file))
-
-    def _begin(self, worker: Worker, file: str) -> None:
-        if worker not in self._actors:
-            self._actors[worker] = self._placed(worker)
-        environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-        self._running[worker] = self._actors[worker].run.remote(file, environment)
+        """Have the actor of a worker run the trial."""
+        self._asked({"do": "start", "worker": worker.name, "file": str(write_job(job))})
 
     def wait(self, within_s: float) -> Sequence[Left]:
-        """Return the trials whose actor has an exit code, or is gone."""
-        if not self._running:
-            return []
-        workers = {answer: worker for worker, answer in self._running.items()}
-        with self._answering():
-            ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=within_s)
-        left = []
-        for answer in ready:
-            worker = workers[answer]
-            try:
-                cause = cause_of(self._ray.get(answer))
-                del self._running[worker]
-            except self._ray.exceptions.RayError as error:
-                cause = f"its worker was lost ({type(error).__name__}: {_first_line(str(error))})"
-                self.end(worker)
-            left.append(Left(worker, cause))
-        return left
+        """Return the trials whose actor has an exit code, is gone or found no place."""
+        found = self._asked({"do": "wait", "within_s": within_s})["left"]
+        return [Left(self._workers[name], cause) for name, cause in found]
 
     def end(self, worker: Worker) -> None:
         """Kill the actor of a worker, with which its trial ends."""
-        if self._running.pop(worker, None) is not None:
-            self._ray.kill(self._actors.pop(worker))
+        self._asked({"do": "end", "worker": worker.name})
 
     def close(self) -> None:
-        """Kill all actors, and leave the cluster; one that was started here ends."""
-        for worker in list(self._running):
-            with suppress(self._ray.exceptions.RayError):
-                self.end(worker)
-        self._ray.shutdown()
+        """Leave the cluster, with which all actors end; one that was started here ends."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Tell in one sentence that Ray itself is gone.
+    def _asked(self, order: Mapping[str, Any]) -> Any:
+        """Give an order; return the answer.
 
         Raises:
-            RunError: where it is.
+            RunError: where Ray refuses it, or is gone.
         """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None, "a pipe"  # noqa: S101 - made above
+        assert stdout is not None, "a pipe"  # noqa: S101 - as above
+        line = ""
+        with suppress(OSError):  # it has left, and the end of what it said tells so
+            stdin.write(json.dumps(order) + "\n")
+            stdin.flush()
+        with suppress(OSError):
+            line = stdout.readline()
         try:
-            yield
-        except (self._ray.exceptions.RayError, ConnectionError) as error:
-            told = _first_line(str(error)) or type(error).__name__
-            raise RunError(f"Ray gave up: {told}; start it again, and go on with --resume") from error
+            said = json.loads(line)
+        except ValueError:
+            said = {"lost": f"the process that is connected to Ray has left ({self._last_words()})"}
+        if "error" in said:
+            raise RunError(str(said["error"]))
+        if "lost" in said:
+            raise RunError(
+                f"{one_line(said['lost'])}, and the trials there are lost; no trial that ended is: go on with "
+                "--resume, on another cluster (--address HOST:PORT) or on this machine (--engine local)"
+            )
+        return said
 
-    def _placed(self, worker: Worker) -> Any:
-        gpus = worker.of.units if self._counts_gpus and worker.of.device.kind == "gpu" else 0
-        takes = self._takes[worker.name]
-        made = self._ray.remote(TrialWorker)
-        return made.options(num_cpus=worker.of.units, num_gpus=gpus, resources=takes, max_restarts=0).remote()
-
-    def _start_here(self) -> None:
-        total: Counter[str] = Counter()
-        for takes in self._takes.values():
-            total.update(takes)
-        self._init(
-            "here",
-            num_cpus=int(sum(total.values())),
-            resources=dict(total),
-            object_store_memory=_STORE_BYTES,
-        )
-
-    def _connect(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        if host and port.isdigit():
-            try:
-                socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
-            except (OSError, OverflowError) as error:
-                raise _no_cluster(address, str(error)) from error
-        self._init(address, address=address)
-
-    def _init(self, where: str, **options: Any) -> None:
+    def _last_words(self) -> str:
         try:
-            self._ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False, **options)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise _no_cluster(where, str(error) or type(error).__name__) from error
-
-    def _check_resources(self) -> None:
-        has = self._ray.cluster_resources()
-        wanted: Counter[str] = Counter()
-        for takes in self._takes.values():
-            wanted.update(takes)
-        for name, count in wanted.items():
-            if has.get(name, 0.0) < count:
-                given = shlex.quote(json.dumps({name: int(count)}))
-                raise RunError(
-                    f"the workers take {count:g} of {printable(name)!r}, and the nodes of the Ray cluster have "
-                    f"{has.get(name, 0.0):g}; start nodes that have it (ray start --resources={given}), or ask for "
-                    "fewer workers (--workers)"
-                )
-
-
-def _takes(worker: Worker) -> dict[str, float]:
-    return {f"{PREFIX}{worker.of.device.name}": float(worker.of.units)}
-
-
-def _no_cluster(where: str, reason: str) -> RunError:
-    return RunError(
-        f"no cluster of Ray answers at {printable(where)!r} ({one_line(reason)[:300]}); start one (ray start --head), "
-        "or name it (--address HOST:PORT)"
-    )
-
-
-def _first_line(text: str) -> str:
-    return one_line(text.strip().splitlines()[0])[:200] if text.strip() else ""
+            lines = self._output.read_text("utf-8", "replace").split("\n")
+        except OSError:
+            lines = []
+        last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        return f"{one_line(last)[:200]}; {printable(str(self._output))} has all that it printed"

@@ -121,7 +121,7 @@ def make_engine(search: Search, workers: tuple[Worker, ...]) -> TrialEngine:
     if search.record.engine == "ray":
         from .ray_engine import RayEngine  # noqa: PLC0415 - an extra
 
-        return RayEngine(workers, search.path("address") or None)
+        return RayEngine(workers, search.path("address") or None, search.folder)
     from .local_engine import LocalEngine  # noqa: PLC0415 - beside the other
 
     return LocalEngine(workers)

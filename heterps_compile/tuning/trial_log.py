@@ -8,6 +8,7 @@ Left out: writing the log (``runtime/telemetry/step_log.py``).
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 LOG_FILE = "log.jsonl"
@@ -40,14 +41,29 @@ class TrialLog:
             return []  # it is not there yet, or not any more
         whole = data.rfind(b"\n") + 1
         self._offset += whole or (len(data) if len(data) > _MOST_LINE_BYTES else 0)
-        found = [self._validation(line) for line in data[:whole].splitlines() if line.startswith(_VALIDATION)]
-        return [one for one in found if one is not None]
+        found = [_validation(line) for line in data[:whole].splitlines()]
+        return [
+            (steps, metrics[self._metric])
+            for steps, metrics in (one for one in found if one is not None)
+            if math.isfinite(metrics.get(self._metric, math.nan))
+        ]
 
-    def _validation(self, line: bytes) -> tuple[int, float] | None:
-        try:
-            said = json.loads(line[:_MOST_LINE_BYTES])
-            steps, value = said["after_steps"], said["validation"][self._metric]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        is_one = type(steps) is int and steps >= 0 and type(value) in (int, float) and math.isfinite(value)
-        return (steps, float(value)) if is_one else None
+
+def validations_in(folder: Path) -> list[tuple[int, Mapping[str, float]]]:
+    """Return all validations that the log of an attempt has: steps done, and the metrics."""
+    try:
+        with (folder / LOG_FILE).open("rb") as file:
+            return [one for line in file if (one := _validation(line)) is not None]
+    except OSError:
+        return []
+
+
+def _validation(line: bytes) -> tuple[int, Mapping[str, float]] | None:
+    if not line.startswith(_VALIDATION) or len(line) > _MOST_LINE_BYTES:
+        return None
+    try:
+        said = json.loads(line)
+        steps, metrics = said["after_steps"], {str(name): float(value) for name, value in said["validation"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+    return (steps, metrics) if type(steps) is int and steps >= 0 else None

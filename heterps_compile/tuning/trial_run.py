@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from typing import Any
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
-
+from .trial_group import group_of_trial, run_in_group
 from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_job, write_result
-from .trial_log import LOG_FILE
+from .trial_log import LOG_FILE, validations_in
 from .trial_values import VARIABLE
 
 _LONGEST = 1_500
@@ -92,19 +93,32 @@ def _trained(job: TrialJob) -> TrialResult:
     made = make_options(
         job.plan, train=job.train, data=job.data, validate=job.validate, given=_given(job, options), **options
     )
+    group = group_of_trial()
+    if group is not None:
+        run_in_group(made, group)
+        return _result(job, validations_in(Path(job.folder)))
     result, _ = launch(made, sys.stderr, forks_this_process=True)
     if result.stopped_by:
         raise RunError(f"the trial was ended by signal {result.stopped_by} after {result.steps} steps")
-    if not result.validations:
+    return _result(job, [(one.step, one.metrics) for one in result.validations])
+
+
+def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]]) -> TrialResult:
+    """Return what a run came to by its validations.
+
+    Raises:
+        RunError: where the metric is not among them, or is no number.
+    """
+    if not validations:
         raise RunError(f"the metric {job.metric!r} was never reported: the trial ended without a validation")
-    last = result.validations[-1].metrics
+    _, last = validations[-1]
     if job.metric not in last:
         known = ", ".join(map(printable, last))
         raise RunError(f"the metric {printable(job.metric)!r} was never reported; validations have {known}")
-    found = [(one.step, one.metrics[job.metric]) for one in result.validations if job.metric in one.metrics]
+    found = [(step, metrics[job.metric]) for step, metrics in validations if job.metric in metrics]
     if not math.isfinite(last[job.metric]):
         raise RunError(f"the metric {printable(job.metric)!r} is {last[job.metric]} at the end of the trial")
-    return TrialResult(value=last[job.metric], validations=tuple(found))
+    return TrialResult(value=last[job.metric], validations=tuple(one for one in found if math.isfinite(one[1])))
 
 
 def _given(job: TrialJob, options: dict[str, Any]) -> set[str]:

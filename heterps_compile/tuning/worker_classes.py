@@ -112,9 +112,9 @@ def _units(pool: Cluster, name: str, text: str, part: str, one: str) -> tuple[De
 
 def _no_class(text: str, part: str) -> InputError:
     return InputError(
-        f"--workers {short(printable(text))}: {short(printable(part))} is no class of workers; write NAME=WORKERSxUNITS, "
-        "such as fast=1x2,slow=2x1, or with several device types NAME=WORKERSxUNITS:TYPE+UNITS:TYPE, such as "
-        "pair=1x1:v100+4:cpu-core"
+        f"--workers {short(printable(text))}: {short(printable(part))} is no class of workers; write "
+        "NAME=WORKERSxUNITS, such as fast=1x2,slow=2x1, or with several types NAME=WORKERSxUNITS:TYPE+UNITS:TYPE, such "
+        "as pair=1x1:v100+4:cpu-core"
     )
 
 
@@ -170,6 +170,6 @@ def _check_units(classes: Sequence[WorkerClass]) -> None:
     for name, count in taken.items():
         if count > most[name]:
             raise InputError(
-                f"--workers takes {count:,} units of {printable(name)!r}, of which the pool has {most[name]:,}; ask for "
-                "fewer, or name a pool with more"
+                f"--workers takes {count:,} units of {printable(name)!r}, of which the pool has {most[name]:,}; ask "
+                "for fewer, or name a pool with more"
             )

@@ -1,14 +1,9 @@
-"""``heterps-compile tune`` for real: trials of a small model of clicks, workers and drivers that are killed, Ray."""
+"""``heterps-compile tune`` for real: trials of a small model of clicks, workers and drivers that are killed."""
 
 import json
 import os
 import runpy
 import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,68 +11,11 @@ import torch
 from commands import heterps
 from processes import end_of
 from safetensors.torch import load_file
+from tuned import PATIENCE_S, TRAIN, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
 
-from heterps_compile.tuning.journal import Failed, Started, Told, read_journal
-from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
+from heterps_compile.tuning.search_state import FAILED, TOLD, read_search
 
 pytestmark = pytest.mark.slow  # every trial is a training run
-
-PATIENCE_S = 120.0
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tuning.md").read_text("utf-8")
-FILES = {
-    name: PAGE.partition(f"`{name}`:\n\n```")[2].partition("\n")[2].partition("```")[0]
-    for name in ("space.toml", "model.py", "train.py")
-}
-"""The files of the page's example."""
-
-TRAIN = FILES["train.py"]
-WORDS = (
-    "tune", "space.toml", "--model", "model.py", "--train", "train.py", "--metric", "accuracy", "--max",
-    "--fidelity", "4:16:steps", "--eta", "2", "-o", "run",
-)  # fmt: skip
-
-
-def written(folder: Path, train: str = TRAIN) -> Path:
-    for name, text in {**FILES, "train.py": train}.items():
-        (folder / name).write_text(text)
-    return folder
-
-
-def begin(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "heterps_compile", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not seen() and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-
-
-def told(folder: Path) -> list[int]:
-    return [event.trial for event in read_journal(folder / "run").events if isinstance(event, Told)]
-
-
-def process_of(folder: Path, trial: int) -> int | None:
-    """Return the process of a trial that began, as its output says it."""
-    output = folder / "run" / "trials" / str(trial) / "attempt-0" / "output.txt"
-    lines = output.read_text().splitlines() if output.exists() else []
-    return int(lines[0].removeprefix("process ")) if lines else None
-
-
-def kill_trial(folder: Path, trial: int, process: "subprocess.Popen[str]") -> None:
-    wait_for(lambda: process_of(folder, trial) is not None, process)
-    found = process_of(folder, trial)
-    assert found is not None, end_of(process, PATIENCE_S)
-    os.kill(found, signal.SIGKILL)
 
 
 def test_a_search_runs_and_its_best_weights_are_those_of_its_best_trial(tmp_path):
@@ -156,19 +94,6 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
     assert {trial.status for trial in state.trials} == {FAILED, TOLD}
 
 
-def check_nothing_ran_twice(folder: Path) -> SearchState:
-    events = read_journal(folder / "run").events
-    ended = Counter(event.trial for event in events if isinstance(event, Told))
-    assert set(ended.values()) == {1}
-    after: set[int] = set()
-    for event in events:
-        if isinstance(event, Told):
-            after.add(event.trial)
-        elif isinstance(event, Started | Failed):
-            assert event.trial not in after
-    return read_search(folder / "run")
-
-
 def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp_path):
     process = begin(written(tmp_path), *WORDS, "--trials", "6")
     wait_for(lambda: len(told(tmp_path)) >= 2, process)
@@ -222,25 +147,3 @@ def test_a_trial_that_never_ends_is_ended(tmp_path):
     done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
     assert done.returncode == 1
     assert "it did not end within 6 s (--time-limit), and was ended" in done.stderr.splitlines()[-1]
-
-
-def test_a_search_on_ray_survives_its_workers(tmp_path):
-    pytest.importorskip("ray")
-    process = begin(
-        written(tmp_path), *WORDS, "--trials", "3", "--engine", "ray", "--workers", "core=1x1", "--retries", "3"
-    )
-    kill_trial(tmp_path, 1, process)
-    code, out, err = end_of(process, PATIENCE_S)
-    assert code == 0, err + out
-    state = check_nothing_ran_twice(tmp_path)
-    assert state.count(TOLD) == 3
-    assert "trial 1 failed on core-0, it is started again: its process was killed by signal 9" in err
-
-
-def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
-    pytest.importorskip("ray")
-    done = heterps(*WORDS, "--engine", "ray", "--address", "127.0.0.1:9", cwd=written(tmp_path))
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: no cluster of Ray answers at '127.0.0.1:9' (")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run").exists()

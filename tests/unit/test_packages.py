@@ -122,3 +122,7 @@ def test_an_import_that_nobody_asked_for_first_is_told_as_well(without):
     assert str(told) == ("what was asked for needs torch, which is not installed: pip install 'heterps-compile[torch]'")
     assert not_installed(ModuleNotFoundError("no", name="heterps_compile.gone")) is None
     assert not_installed(ModuleNotFoundError("no", name="onnx.gone")) is None  # it is installed: a bug of ours
+
+
+def test_tune_brings_all_that_a_search_may_need():
+    assert brought("tune") == {"torch", "search", "bayes", "ray"}

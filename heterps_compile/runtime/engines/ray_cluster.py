@@ -13,7 +13,8 @@ Left out: nodes and actors (``ray_nodes.py``), starting Ray on machines (``ray s
 import json
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -25,9 +26,10 @@ from .contract import Capabilities, Engine, Job, Streams, Written
 from .device_parts import by_type, parts_of
 from .elastic_limits import Limits
 from .going_on import go_on
-from .ray_nodes import RayNodes, package, too_few
+from .ray_nodes import HeldGroup, RayNodes, package, too_few
 
-_PREFIX = "heterps_"
+PREFIX = "heterps_"
+"""Before the name of a device type, in what the nodes call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +64,26 @@ class Ray(Engine):
 
     def start(self, job: Job, streams: Streams) -> int:
         """Start the actors, follow them, and start them again where a node is lost, comes or goes."""
-        ray = package()
-        try:
-            ray.init(
-                address=self.ray_address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False
-            )
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            reason = one_line(str(error)) or type(error).__name__
-            raise RunError(
-                f"no cluster of Ray answers at {printable(self.ray_address)!r} ({reason}); "
-                f"start one (ray start --head), or name it (--ray-address HOST:PORT)"
-            ) from error
-        try:
+        with connected(self.ray_address):
             return self._run(job, streams)
-        finally:
-            ray.shutdown()
+
+    def start_within(self, job: Job, group_name: str, environment: Mapping[str, str], streams: Streams) -> int:
+        """Start the actors in a placement group of this process's namespace that somebody else holds; follow them.
+
+        Args:
+            job: The run.
+            group_name: Of the group: its bundles have what every rank takes.
+            environment: What ranks have beside what a run gives them.
+            streams: Take what ranks print.
+
+        Raises:
+            HeterpsError: as ``start`` does.
+        """
+        ray = package()
+        group = ray.util.get_placement_group(group_name)
+        bundles = partial(self._bundles, counts_gpus="GPU" in ray.cluster_resources())
+        nodes = RayNodes(job, bundles, is_elastic=False, held=HeldGroup(group, environment))
+        return go_on(nodes, job, self._limits, streams)
 
     def _run(self, job: Job, streams: Streams) -> int:
         ray = package()
@@ -98,7 +105,7 @@ class Ray(Engine):
         named = by_type("--resource", self.resources, parts)
         bundles: list[dict[str, float]] = [{} for _ in job.prepared.places]
         for part in parts:
-            name = (named[part.device] or (f"{_PREFIX}{part.device}",))[-1]
+            name = (named[part.device] or (f"{PREFIX}{part.device}",))[-1]
             if name in ("CPU", "GPU", "memory", "object_store_memory"):
                 raise InputError(f"--resource {printable(part.device)}={name} is Ray's own; name one of your nodes'")
             for rank in part.ranks:
@@ -106,3 +113,35 @@ class Ray(Engine):
                 if counts_gpus and part.kind == "gpu":
                     bundles[rank]["GPU"] = 1.0
         return bundles
+
+
+@contextmanager
+def connected(address: str, namespace: str | None = None) -> Iterator[None]:
+    """Be connected to a cluster.
+
+    Args:
+        address: Of it, or ``auto``.
+        namespace: Where names of placement groups mean something; None for one of this process's own.
+
+    Raises:
+        RunError: where no cluster answers.
+    """
+    ray = package()
+    try:
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            include_dashboard=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        reason = one_line(str(error)) or type(error).__name__
+        raise RunError(
+            f"no cluster of Ray answers at {printable(address)!r} ({reason}); "
+            f"start one (ray start --head), or name it (--ray-address HOST:PORT)"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()

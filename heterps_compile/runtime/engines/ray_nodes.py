@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -46,6 +46,19 @@ _OF_THE_NODE = 0.001  # of the resource that every node has of itself
 _ID_SHOWN = 6
 
 
+@dataclass(frozen=True, slots=True)
+class HeldGroup:
+    """A placement group that somebody else made and gives back; ranks take its bundles, whichever is what they take.
+
+    Attributes:
+        group: Ray's own.
+        environment: What ranks have beside what a run gives them.
+    """
+
+    group: Any
+    environment: Mapping[str, str]
+
+
 def package() -> Any:
     """Return the package, an extra, which is imported where it is asked for alone."""
     return import_module("ray")
@@ -56,14 +69,16 @@ class RayNodes(Machines):
 
     patience_s = _COME_S
 
-    def __init__(self, job: Job, bundles: Bundles, *, is_elastic: bool) -> None:
+    def __init__(self, job: Job, bundles: Bundles, *, is_elastic: bool, held: HeldGroup | None = None) -> None:
         """Set up for a cluster that this process is connected to.
 
         Args:
             job: The run as asked for.
             bundles: What its ranks take.
             is_elastic: Whether ranks are bound to the nodes that they are dealt to; else Ray chooses.
+            held: The placement group that the ranks are to be in; None to make one.
         """
+        self._held = held
         self._job, self._bundles, self._is_elastic = job, bundles, is_elastic
         self._nodes: dict[str, Mapping[str, Any]] = {}
 
@@ -102,7 +117,7 @@ class RayNodes(Machines):
         bundles = list(self._bundles(job))
         if self._is_elastic:
             bundles = self._bound(bundles, deal)
-        return _Ranks(job, bundles, deal, streams)
+        return _Ranks(job, bundles, deal, streams, self._held)
 
     def _bundles_of(self, prepared: Prepared) -> Sequence[Bundle]:
         return self._bundles(replace(self._job, prepared=prepared))
@@ -148,7 +163,14 @@ def fill_nodes(bundles: Sequence[Bundle], nodes: Sequence[tuple[str, Mapping[str
     return tuple((name, counts[name]) for name, _ in nodes if counts[name])
 
 
-def too_few(bundles: Sequence[Bundle], has: Mapping[str, float], free: str = "") -> str:
+def too_few(
+    bundles: Sequence[Bundle],
+    has: Mapping[str, float],
+    *,
+    free: str = "",
+    who: str = "the run takes",
+    way_out: str = "say what they call it (--resource TYPE=NAME)",
+) -> str:
     """Return what the nodes of a cluster lack, with the way out; "" for nothing."""
     wanted: Counter[str] = Counter()
     for bundle in bundles:
@@ -157,9 +179,9 @@ def too_few(bundles: Sequence[Bundle], has: Mapping[str, float], free: str = "")
         if has.get(name, 0.0) < count:
             given = json.dumps({name: int(count)})
             return (
-                f"the run takes {count:g} of {printable(name)!r}, and the nodes of the Ray cluster have {free}"
+                f"{who} {count:g} of {printable(name)!r}, and the nodes of the Ray cluster have {free}"
                 f"{has.get(name, 0.0):g}; start nodes that have it (ray start --resources={shlex.quote(given)}), or "
-                f"say what they call it (--resource TYPE=NAME)"
+                f"{way_out}"
             )
     return ""
 
@@ -178,7 +200,10 @@ class _Known(Asking):
 class _Ranks(Started):
     """The actors of one start, from their placing to their end."""
 
-    def __init__(self, job: Job, bundles: Sequence[Bundle], deal: Deal, streams: Streams) -> None:
+    def __init__(
+        self, job: Job, bundles: Sequence[Bundle], deal: Deal, streams: Streams, held: HeldGroup | None = None
+    ) -> None:
+        self._held = held
         self._job, self._deal, self._streams = job, deal, streams
         self._codes: list[int | None] = [None] * len(bundles)
         self._nodes: list[str] = []
@@ -236,10 +261,13 @@ class _Ranks(Started):
             RunError: where Ray does not place them in time, or one is gone.
         """
         ray = package()
-        groups: Any = import_module("ray.util.placement_group")
         strategies: Any = import_module("ray.util.scheduling_strategies")
-        self._group = groups.placement_group(list(bundles), strategy="PACK")
-        if not self._group.wait(timeout_seconds=_COME_S):
+        if self._held is None:
+            groups: Any = import_module("ray.util.placement_group")
+            group = self._group = groups.placement_group(list(bundles), strategy="PACK")
+        else:
+            group = self._held.group
+        if not group.wait(timeout_seconds=_COME_S):
             missing = too_few(bundles, ray.available_resources(), free="free ")
             raise RunError(
                 missing or f"Ray did not place {len(bundles)} ranks within {_COME_S:g} s; look at 'ray status'"
@@ -251,7 +279,9 @@ class _Ranks(Started):
                 num_gpus=bundle.get("GPU", 0),
                 resources={name: count for name, count in bundle.items() if name not in ("CPU", "GPU")},
                 max_restarts=0,
-                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._group, rank),
+                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
+                    group, rank if self._held is None else -1
+                ),
             ).remote()
             for rank, bundle in enumerate(bundles)
         ]
@@ -269,6 +299,7 @@ class _Ranks(Started):
                 "MASTER_ADDR": nodes[0][1],
                 "MASTER_PORT": _ANY_PORT,
                 "OMP_NUM_THREADS": str(self._job.options.threads),
+                **({} if self._held is None else self._held.environment),
             }
             seen[node] += 1
             started.append(actor.start.remote(self._job.run_words(), environment, hosts))

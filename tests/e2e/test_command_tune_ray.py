@@ -1,0 +1,208 @@
+"""``heterps-compile tune --engine ray`` for real: workers on several nodes; a trial, a node and the head are killed."""
+
+import json
+import os
+from contextlib import contextmanager
+
+import pytest
+from commands import heterps
+from processes import end_of
+from tuned import PATIENCE_S, ROOT, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
+
+from heterps_compile.plan.source import read_plan
+from heterps_compile.tuning.search_state import TOLD, read_search
+
+pytestmark = pytest.mark.slow  # Ray's own processes take long to start
+
+STORE_BYTES = 80 * 2**20
+POOL = """
+description = "a GPU that the table does not fit, and cores"
+currency = "USD"
+[[device]]
+name = "cpu-core"
+kind = "cpu"
+price = "0.04 USD/h"
+price_source = "of this test"
+price_date = "2026"
+max_units = 8
+memory = "8 GiB"
+peak = { float32 = "70 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+network_bandwidth = "100 Gbit/s"
+network_latency = "1 us"
+input_bandwidth = "2 GB/s"
+launch = "2 us"
+efficiency = 0.6
+compute_parallel = 0.95
+data_parallel = 0.95
+[[device]]
+name = "small-gpu"
+kind = "gpu"
+price = "2 USD/h"
+price_source = "of this test"
+price_date = "2026"
+max_units = 8
+memory = "32 MiB"
+peak = { float32 = "15 TFLOP/s" }
+memory_bandwidth = "900 GB/s"
+network_bandwidth = "100 Gbit/s"
+network_latency = "1 us"
+input_bandwidth = "2 GB/s"
+launch = "2 us"
+efficiency = 0.6
+compute_parallel = 0.95
+data_parallel = 0.95
+"""
+MODEL = """
+import torch
+from torch import nn
+
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.rows = nn.Embedding(200_000, 16)
+        first, second = nn.Linear(66, width), nn.Linear(width, width)
+        self.dense = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, ids, numbers):
+        return self.dense(torch.cat([self.rows(ids).flatten(1), numbers], 1)).squeeze(1)
+
+
+def build(config):
+    return Wide(config["width"]), (torch.zeros(32, 4, dtype=torch.int64), torch.zeros(32, 2))
+"""
+SPACE = """
+[train]
+lr = { float = [1e-3, 3e-1], log = true }
+optimizer = "adam"
+[model]
+width = { ordered = [256, 512] }
+[plan]
+schedule = "1f1b"
+"""
+
+
+@contextmanager
+def cluster_of(monkeypatch, *nodes):
+    """Start nodes with these resources, each with the cores it names."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = pytest.importorskip("ray.cluster_utils").Cluster()
+    try:
+        for index, resources in enumerate(nodes):
+            given = {"include_dashboard": False} if index == 0 else {}
+            cluster.add_node(num_cpus=1, resources=resources, object_store_memory=STORE_BYTES, **given)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
+    """No node has both types, and the table does not fit the GPU: its rank runs on one node, the other on another."""
+    folder = written(tmp_path)
+    for name, text in {"pool.toml": POOL, "model.py": MODEL, "space.toml": SPACE}.items():
+        (folder / name).write_text(text)
+    words = ("--trials", "3", "--validate-every", "2", "--pool", "pool.toml")
+    with cluster_of(monkeypatch, {"heterps_cpu-core": 1}, {"heterps_small-gpu": 1}) as cluster:
+        where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x1:cpu-core+1:small-gpu")
+        process = begin(folder, *WORDS, *words, *where)
+        kill_trial(folder, 0, process)
+        code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err + out + (folder / "run" / "ray.txt").read_text()
+    assert "no node has what one of these workers takes, so that a trial of theirs runs on several: pair-0\n" in err
+    state = check_nothing_ran_twice(folder)
+    assert (state.count(TOLD), len(state.trials[0].attempts)) == (3, 2)
+    for trial in state.trials:
+        job = json.loads((folder / "run" / "trials" / str(trial.number) / "attempt-0" / "job.json").read_text())
+        assert [stage.device for stage in read_plan(job["plan"]).stages] == ["cpu-core", "small-gpu"]
+        assert len(trial.curve) == (trial.fidelity - before_of(state, trial)) / 2
+    assert f"weights of trial {state.best.number} written to " in err
+
+
+def before_of(state, trial):
+    """Return how far the trial had trained that one goes on from."""
+    return 0 if trial.continues is None else state.trials[trial.continues].fidelity
+
+
+def test_a_worker_of_two_units_has_two_nodes_where_none_has_both(tmp_path, monkeypatch):
+    folder = written(tmp_path)
+    (folder / "space.toml").write_text(
+        '[train]\nlr = 0.1\noptimizer = "adam"\n[model]\nwidth = 8\n[plan]\nreplicas = 2\nmicro_batches = 2\n'
+    )
+    with cluster_of(monkeypatch, {"heterps_core": 1}, {"heterps_core": 1}) as cluster:
+        where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x2")
+        done = heterps(*WORDS, "--trials", "1", *where, cwd=folder)
+        over = heterps(*WORDS[:-1], "other", "--trials", "1", *where[:-1], "pair=2x2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    on_ray = read_search(folder / "run").trials[0]
+    here = heterps(*WORDS[:-1], "here", "--trials", "1", "--workers", "pair=1x2", cwd=folder)
+    assert here.returncode == 0, here.stderr
+    assert on_ray.value == pytest.approx(read_search(folder / "here").trials[0].value, abs=1e-6)
+    assert over.returncode == 1
+    assert over.stderr.startswith(
+        "Error: --workers takes 4 units of 'core', of which the pool has 2; "
+        if os.cpu_count() == 2
+        else "Error: the workers take 4 of 'heterps_core', and the nodes of the Ray cluster have 2; "
+    )
+
+
+def test_the_head_of_a_cluster_dies_and_nothing_that_ended_is_lost(tmp_path, monkeypatch):
+    folder = written(tmp_path)
+    with cluster_of(monkeypatch, {"heterps_core": 1}) as cluster:
+        where = ("--engine", "ray", "--address", cluster.address, "--workers", "core=1x1")
+        process = begin(folder, *WORDS, "--trials", "500", *where)
+        wait_for(lambda: bool(told(folder)), process)
+        cluster.head_node.kill_gcs_server(check_alive=False)
+        code, out, err = end_of(process, PATIENCE_S)
+    assert code == 1, err + out
+    last = err.splitlines()[-1]
+    assert last.startswith(f"Error: the head of the Ray cluster at {cluster.address} has not answered for ")
+    assert last.endswith(
+        ", and the trials there are lost; no trial that ended is: go on with --resume, on another cluster (--address "
+        "HOST:PORT) or on this machine (--engine local)"
+    )
+    assert "Traceback" not in err
+    before = told(folder)
+    resumed = heterps(
+        "tune", "-o", "run", "--resume", "--engine", "local", "--trials", str(len(before) + 2), cwd=folder
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    check_nothing_ran_twice(folder)
+    assert told(folder)[: len(before)] == before
+
+
+def test_a_node_that_is_lost_takes_no_result_along(tmp_path, monkeypatch):
+    folder = written(tmp_path)
+    with cluster_of(monkeypatch, {}, {"heterps_core": 1}, {"heterps_core": 1}) as cluster:
+        lost = sorted(cluster.list_all_nodes(), key=lambda node: node.node_id)[-1]
+        lost = next(node for node in (lost, *cluster.list_all_nodes()) if node is not cluster.head_node)
+        where = ("--engine", "ray", "--address", cluster.address, "--workers", "core=1x1", "--retries", "3")
+        process = begin(folder, *WORDS, "--trials", "4", *where)
+        wait_for(lambda: bool(told(folder)), process)
+        cluster.remove_node(lost, allow_graceful=False)
+        code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err + out
+    assert check_nothing_ran_twice(folder).count(TOLD) == 4
+
+
+def test_a_search_on_ray_survives_its_workers(tmp_path):
+    pytest.importorskip("ray")
+    process = begin(
+        written(tmp_path), *WORDS, "--trials", "3", "--engine", "ray", "--workers", "core=1x1", "--retries", "3"
+    )
+    kill_trial(tmp_path, 1, process)
+    code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err + out
+    state = check_nothing_ran_twice(tmp_path)
+    assert state.count(TOLD) == 3
+    assert "trial 1 failed on core-0, it is started again: its process was killed by signal 9" in err
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
+    pytest.importorskip("ray")
+    done = heterps(*WORDS, "--engine", "ray", "--address", "127.0.0.1:9", cwd=written(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: no cluster of Ray answers at '127.0.0.1:9' (")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
