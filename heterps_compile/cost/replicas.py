@@ -64,7 +64,7 @@ class LayerSums:
 
     def map(self, function: Callable[..., Floats], *others: "LayerSums") -> "LayerSums":
         """Return the sums with a function applied to each table, and to the same one of others."""
-        columns = ([getattr(sums, name) for sums in (self, *others)] for name in self.__slots__[:-1])
+        columns = ([getattr(sums, name) for sums in (self, *others)] for name in tuple(self.__slots__)[:-1])
         rules = None
         if self.rules is not None:
             rules = tuple(

@@ -228,7 +228,7 @@ class RuleDemand:
             first.form,
             *(np.concatenate([getattr(part.work, name) for part in parts]) for name in ("ring_s", "gather_s", "most")),
         )
-        plain = [[getattr(part, name) for part in parts] for name in RuleDemand.__slots__[1:-1]]
+        plain = [[getattr(part, name) for part in parts] for name in tuple(RuleDemand.__slots__)[1:-1]]
         machines = None
         if parts[0].machines is not None:
             named = ([getattr(part.machines, name) for part in parts] for name in ("units", "inner"))

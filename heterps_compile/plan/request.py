@@ -387,7 +387,10 @@ def _contradictions(request: Request) -> Iterator[str]:
     if request.mixed_stages and provisioner != PROVISIONERS[0]:
         yield f"--mixed-stages needs the exact provisioner, which counts units of every type; leave out {provisioner!r}"
     if request.mixed_stages and not request.is_all_reduced:
-        yield f"--mixed-stages and {sync} are not planned together; leave one of them out"
+        yield (
+            f"--mixed-stages and {sync} are not planned together, as stages of several device types are searched with "
+            f"one ring that sums all gradients; leave one of them out"
+        )
     if request.mixed_stages and request.tables in (SERVED, CHEAPEST):
         yield f"--mixed-stages and --tables {request.tables} are not planned together; leave one of them out"
     if objective.needs_floor and not request.min_throughput:
