@@ -304,8 +304,11 @@ class StageWorks:
             for type_ in np.unique(self.type):
                 rows = self.type == type_
                 network = of.networks[type_]
-                of_units = {k: network.hops_s(int(k)) for k in np.unique(units[rows])}
-                found[rows] = np.vectorize(of_units.__getitem__, otypes=[np.float64])(units[rows])
+                counts = units[rows].astype(np.int64)
+                of_counts = np.zeros(int(counts.max(initial=0)) + 1)
+                for k in np.flatnonzero(np.bincount(counts.ravel())):
+                    of_counts[k] = network.hops_s(int(k))
+                found[rows] = of_counts[counts]
         return found
 
 
