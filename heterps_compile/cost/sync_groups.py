@@ -51,7 +51,9 @@ def sync_group(
             continue
         weights = list(_weights(layers, index, costs[index], set() if by_layer else seen))
         shapes += weights
-        for counted, found in zip((gradients, parameters), _elements(layers, index, costs[index], weights), strict=True):
+        for counted, found in zip(
+            (gradients, parameters), _elements(layers, index, costs[index], weights), strict=True
+        ):
             _add(counted, found)
     return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(shapes), network, tuple(shapes))
 

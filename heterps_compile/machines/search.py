@@ -6,9 +6,11 @@ Every set has a bound on its step that costs nothing, and with it bounds on time
 2. on those that are likely to be the best, until none is likely to be better than what was found;
 3. on the sets of one kind whose bounds may still beat that, and then on those of two as well, the best bound first.
 
-The third ends where no bound that is left is below the best value found. It ends sooner where the effort is spent. The
-least bound of all sets, those that were searched too, as a quick search proves nothing, says how much better a set may
-be. Nothing depends on a clock, so that a seed gives the same answer again.
+Before the third, what may still win by the bounds that cost nothing is bounded by what its stages need
+(``step_bounds.py``), the lowest bounds first. It ends where no bound that is left is below the best value found, and
+sooner where the effort is spent. The least bound of all sets, those that were searched too, as a quick search proves
+nothing, says how much better a set may be. Where a set may be lost, so may be that of its bound. Nothing depends on a
+clock, so that a seed gives the same answer again.
 
 Left out: what is told of it (``machines_words.py``), the plan that is written (``compile``).
 """
@@ -23,8 +25,10 @@ from heterps_compile.units import counted, format_duration, format_money
 
 from .goal import Goal, described
 from .machine_set import MachineSet
+from .open_sets import OpenSets, open_sets
 from .outlook import Outlook, outlook_of, steady_outlook
 from .sets import Candidate, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
+from .step_bounds import StepBounds
 from .step_times import StepFound, StepTimes
 
 RUNNERS_UP = 3
@@ -40,12 +44,16 @@ class SearchEffort:
         likely: Of those that are likely to be better than the best found.
         bound: Of those whose bounds may be.
         ruled_out: Of two kinds, of which it may be proven instead that none of their plans wins.
+        needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
+        pairs: Runs of layers times sets of two kinds that are.
     """
 
     front: int = 24
     likely: int = 16
     bound: int = 40
     ruled_out: int = 100
+    needs: int = 20_000_000
+    pairs: int = 12_000_000
 
 
 EFFORT = SearchEffort()
@@ -126,8 +134,8 @@ class Answer:
 class _Found:
     """The options that were searched for."""
 
-    def __init__(self, times: StepTimes, goal: Goal) -> None:
-        self._times, self._goal = times, goal
+    def __init__(self, times: StepTimes, goal: Goal, bounds: StepBounds) -> None:
+        self._times, self._goal, self._bounds = times, goal, bounds
         self.options: dict[tuple[MachineSet, int], Option | str] = {}
         self.best = float("inf")
         self._least_s: dict[tuple[MachineSet, int], float] = {}
@@ -167,13 +175,28 @@ class _Found:
         limits += [] if goal.budget is None else [goal.budget / unit.most_money]
         if not self._times.is_slower(candidate.machines, batch, min(limits)):
             return False
-        self._ruled_out.add((candidate.machines, batch))
+        key = (candidate.machines, batch)
+        self._ruled_out.add(key)
+        self._least_s[key] = max(min(limits), self._least_s.get(key, 0.0))
         return True
 
     def bound(self, candidate: Candidate) -> float:
-        """Return a value that a set cannot be below, by all that is known of it."""
-        least_s = max(candidate.least_s, self._least_s.get((candidate.machines, candidate.batch), 0.0))
-        return _steady(candidate, least_s, self._goal).value(self._goal)
+        """Return a value that a set cannot be below, by all that is known of it; inf where it breaks a limit."""
+        machines, goal = candidate.machines, self._goal
+        least_s, proven_s = candidate.least_s, self._least_s.get((machines, candidate.batch), 0.0)
+        if proven_s > least_s:
+            is_one = len(candidate.kinds) == 1
+            least_s = proven_s if is_one else min(proven_s, self._bounds.of_shared(candidate, proven_s))
+        checkpoint_s = self._checkpoint_s(machines, candidate.batch)
+        try:
+            outlook = outlook_of(machines, least_s, candidate.batch, goal, checkpoint_s)
+        except InfeasibleError:
+            return float("inf")
+        return float("inf") if outlook.misses(goal) else outlook.value(goal)
+
+    def may_win(self, candidate: Candidate) -> bool:
+        """Return whether the bound of a set keeps all limits and is better than the best found."""
+        return self.bound(candidate) < self.best * (1 - _GAP)
 
     def _checkpoint_s(self, machines: MachineSet, batch: int) -> float:
         """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
@@ -222,24 +245,25 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     singles = sets_of_one_kind(kinds, times, goal)
     if not singles:
         raise InfeasibleError(f"the model runs on none of the {counted(len(kinds), 'kind')} of machines")
-    found = _Found(times, goal)
+    bounding = StepBounds(times, all_kinds, goal, effort.needs)
+    found = _Found(times, goal, bounding)
     most = effort.front + effort.likely + effort.bound
     _search_all(found, _likely_front(singles, goal)[: effort.front], most)
     _search_likely(found, singles, goal, effort.likely, most)
-    pairs = sets_of_two_kinds(all_kinds, times, goal, found.best)
-    open_sets = [each for each in singles if _bound(each, goal, keeps=True) < float("inf")]
-    open_sets += pairs.found
-    bounds = _search_by_bound(found, open_sets, goal, effort, most)
+    pairs = sets_of_two_kinds(all_kinds, times, goal)
+    looked_at = len(singles) + sum(each.prices.size for each in pairs)
+    still_open = open_sets(singles, pairs, bounding, goal, best=found.best * (1 - _GAP), effort=effort.pairs)
+    bounds = _search_by_bound(found, still_open, goal, effort, most)
     best = found.best * (1 - _GAP)
-    left = sum(_bound(each, goal) < best and not found.is_known(each) for each in open_sets)
+    left = sum(_bound(each, goal) < best and not found.is_known(each) for each in still_open.candidates)
     if found.best == float("inf"):
         raise _nothing_found(found, goal)
     return _answer(
         found,
         goal,
         bounds,
-        left=left + pairs.more,
-        looked_at=len(singles) + len(pairs.found) + pairs.more,
+        left=left + still_open.more,
+        looked_at=looked_at,
         kinds=len(kinds),
         notes=_notes(catalogue.offers, unknown, catalogue.notes, times, goal),
     )
@@ -263,20 +287,19 @@ def _search_likely(found: _Found, singles: Sequence[Candidate], goal: Goal, effo
             _search_all(found, [singles[number]], most)
 
 
-def _search_by_bound(
-    found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: SearchEffort, most: int
-) -> dict[int, float]:
+def _search_by_bound(found: _Found, of: OpenSets, goal: Goal, effort: SearchEffort, most: int) -> dict[int, float]:
     """Search for the plans of sets in the order of their bounds; return the least bound of sets by number of kinds.
 
     The bounds of pairs are the looser ones: half of the effort is for sets of one kind, which go first.
     """
+    candidates = of.candidates
     order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
     alone = [each for each in order if len(candidates[each[-1]].machines.parts) == 1]
     left = effort.bound // 2
     for value, _, number in alone:
         if not left or value >= found.best * (1 - _GAP):
             break
-        if not found.is_known(candidates[number]):
+        if not found.is_known(candidates[number]) and found.may_win(candidates[number]):
             left -= 1
             _search_all(found, [candidates[number]], most)
     left, ruled_out = left + effort.bound - effort.bound // 2, effort.ruled_out
@@ -284,17 +307,18 @@ def _search_by_bound(
         if not left or value >= found.best * (1 - _GAP):
             break
         candidate = candidates[number]
-        if found.is_known(candidate):
+        if found.is_known(candidate) or not found.may_win(candidate):
             continue
         if ruled_out and found.rules_out(candidate):
             ruled_out -= 1
             continue
         left -= 1
         _search_all(found, [candidate], most)
-    bounds = {1: float("inf"), 2: float("inf")}
-    for each in candidates:
-        kinds = len(each.machines.parts)
-        bounds[kinds] = min(bounds[kinds], found.bound(each))
+    bounds = {1: float("inf"), 2: of.least_more}
+    for value, _, number in order:
+        kinds = len(candidates[number].machines.parts)
+        if value < bounds[kinds]:
+            bounds[kinds] = min(bounds[kinds], found.bound(candidates[number]))
     return bounds
 
 

@@ -27,7 +27,8 @@ from .machine_set import MachineSet
 from .outlook import steady_outlook
 from .step_times import StepTimes
 
-_KEPT = 4  # sets of two kinds that are listed one by one
+_MUCH_LONGER = 1e6  # than its bound no step is asked to be
+_LEAST_PRICE = 1e-9  # an hour, that limits are divided by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,12 @@ class Kind:
     def units(self) -> int:
         """Return how many units a machine has."""
         return self.rental.offer.units
+
+    @property
+    def hardware(self) -> tuple[object, ...]:
+        """Return what steps on it depend on, and nothing else."""
+        device = self.device
+        return (*self.unit, self.units, device.network_bytes_per_s, device.inner_bytes_per_s)
 
     @property
     def unit(self) -> tuple[object, ...]:
@@ -76,12 +83,14 @@ class Candidate:
         least_s: A lower bound on its step.
         likely_s: What its step is likely to be: of one kind the geometric mean of the bound and of what replicas of the
             whole model take, of two kinds the bound.
+        kinds: Of its machines.
     """
 
     machines: MachineSet
     batch: int
     least_s: float
     likely_s: float
+    kinds: tuple[Kind, ...]
 
 
 def kinds_of(offers: Sequence[Offer], *, spot: bool, learned: Learned = NOTHING) -> tuple[list[Kind], int]:
@@ -129,64 +138,97 @@ def sets_of_one_kind(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> lis
             # pipelines and overlap avoid some of the all-reduce that replicas of the whole model wait for
             likely_s = np.sqrt(least_s * times.likely_s(kind.device, units, batch))
             found += [
-                Candidate(MachineSet(((kind.rental, int(count)),), times.learned), batch, float(least), float(likely))
+                Candidate(
+                    MachineSet(((kind.rental, int(count)),), times.learned), batch, float(least), float(likely), (kind,)
+                )
                 for count, least, likely in zip(counts, least_s, likely_s, strict=True)
             ]
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Sets of two kinds whose bounds keep all limits and are better than some value.
+class PairSets:
+    """Sets of two kinds of units with a batch: O pairs of offers whose steps are alike, each in C numbers.
 
     Attributes:
-        found: Of two kinds with a batch the few of the best bounds.
-        more: How many others there are, none of a better bound than those of its kinds.
+        offers: Of every pair.
+        batch: Samples in a step.
+        machines: [C, 2], of each kind.
+        prices: [O, C], an hour.
+        least_s: [C], bounds on steps.
     """
 
-    found: tuple[Candidate, ...]
-    more: int
+    offers: tuple[tuple[Kind, Kind], ...]
+    batch: int
+    machines: Floats
+    prices: Floats
+    least_s: Floats
+
+    @property
+    def late(self) -> float:
+        """Return by which part nine of ten runs are at most longer than predicted, as of all of these kinds."""
+        return max(max(kind.late, other.late) for kind, other in self.offers)
+
+    @property
+    def units(self) -> Floats:
+        """Return [C, 2], of each kind."""
+        return self.machines * [kind.units for kind in self.offers[0]]
+
+    def values(self, goal: Goal) -> Floats:
+        """Return [O, C], what sets cannot be better than; inf where their bounds break a limit."""
+        return _values(self.prices, self.least_s, self.batch, goal, self.late)
+
+    def longest_s(self, goal: Goal, best: float) -> Floats:
+        """Return [C], the steps from which on no set keeps all limits and is better than some value."""
+        unit = steady_outlook(1.0, 1.0, self.batch, goal, self.late)
+        price = np.maximum(self.prices.min(axis=0), _LEAST_PRICE)
+        limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
+        if goal.deadline_s is not None:
+            limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
+        if goal.budget is not None:
+            limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
+        return np.minimum(limit_s, self.least_s * _MUCH_LONGER)
+
+    def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
+        """Return one of the sets."""
+        counts = self.machines[place].astype(int).tolist()
+        parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
+        least_s = float(self.least_s[place])
+        return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
 
 
-def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal, best: float) -> Pairs:
-    """Return the sets of two kinds whose bound keeps all limits and is better than some value."""
+def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[PairSets]:
+    """Return the sets of two kinds of one region whose units differ, with the bounds that cost nothing."""
     regions: defaultdict[object, list[Kind]] = defaultdict(list)
     for kind in kinds:
         regions[kind.rental.offer.provider, kind.rental.offer.region].append(kind)
     pairs = [(n, m) for n in range(1, goal.most_machines) for m in range(1, goal.most_machines - n + 1)]
     if not pairs:
-        return Pairs((), 0)
-    counts, others = np.array(pairs, np.float64).T
-    found, more = list[Candidate](), 0
-    known: dict[object, Floats] = {}
+        return []
+    machines, found = np.array(pairs, np.float64), list[PairSets]()
+    groups: defaultdict[object, list[tuple[Kind, Kind]]] = defaultdict(list)
     for region in regions.values():
         check()
         for kind, other in combinations(undominated(region), 2):
-            if kind.unit[0] == other.unit[0]:
-                continue
-            price = counts * kind.rental.price_per_hour + others * other.rental.price_per_hour
-            for batch in goal.batches:
-                key = (kind.unit, kind.units, other.unit, other.units, batch)
-                if key not in known:
-                    units = counts * kind.units, others * other.units
-                    known[key] = times.least_of_two_s(kind.device, units[0], other.device, units[1], batch)
-                least_s = known[key]
-                values = _values(price, least_s, batch, goal, max(kind.late, other.late))
-                places = np.flatnonzero(values < best)
-                more += max(0, len(places) - _KEPT)
-                for place in places[np.argsort(values[places], kind="stable")[:_KEPT]].tolist():
-                    parts = ((kind.rental, pairs[place][0]), (other.rental, pairs[place][1]))
-                    found.append(
-                        Candidate(MachineSet(parts, times.learned), batch, float(least_s[place]), float(least_s[place]))
-                    )
-    return Pairs(tuple(found), more)
+            if kind.unit[0] != other.unit[0]:
+                both = sorted((kind, other), key=lambda each: repr(each.hardware))
+                groups[both[0].hardware, both[1].hardware].append((both[0], both[1]))
+    for offers in groups.values():
+        check()
+        prices = np.array([[kind.rental.price_per_hour for kind in pair] for pair in offers]) @ machines.T
+        first, second = offers[0]
+        for batch in goal.batches:
+            units = machines * (first.units, second.units)
+            least_s = times.least_of_two_s(first.device, units[:, 0], second.device, units[:, 1], batch)
+            found.append(PairSets(tuple(offers), batch, machines, prices, least_s))
+    return found
 
 
 def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
-    """Return [N], what sets cannot be better than by their bounds; inf where these break a limit."""
+    """Return [O, C], what sets cannot be better than by their bounds; inf where these break a limit."""
     unit = steady_outlook(1.0, 1.0, batch, goal, late)  # all of these are in proportion to price and step
     money = unit.median_money * price * least_s
-    value = money if goal.minimises_money else unit.median_s * least_s
-    over = np.zeros(len(price), np.bool_) if goal.deadline_s is None else unit.most_s * least_s > goal.deadline_s
-    dear = np.zeros(len(price), np.bool_) if goal.budget is None else unit.most_money * price * least_s > goal.budget
+    value = money if goal.minimises_money else unit.median_s * np.broadcast_to(least_s, price.shape)
+    over = unit.most_s * least_s > (np.inf if goal.deadline_s is None else goal.deadline_s)
+    dear = unit.most_money * price * least_s > (np.inf if goal.budget is None else goal.budget)
     return np.asarray(np.where(over | dear, np.inf, value), np.float64)

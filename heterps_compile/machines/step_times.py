@@ -27,7 +27,7 @@ from heterps_compile.cost.allowed import allowed_types
 from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
-from heterps_compile.cost.mixed_units import MixedPlacement, detail_of
+from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
 from heterps_compile.cost.pose import gradient_bytes, network_of
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
@@ -71,7 +71,8 @@ class StepFound:
         schedule: That they follow.
         shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
             empty where every stage has units of one kind.
-        least_s: No plan on the set has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
+        least_s: No plan on the set whose stages have one kind each has a shorter step; 0 where nothing is proven beyond
+            the bound that costs nothing.
     """
 
     step_s: float
@@ -221,6 +222,13 @@ class StepTimes:
             self._work[key] = np.where(usable, times.compute_s, np.inf)[:, 0]
         return self._work[key]
 
+    def segments_of(self, device: DeviceType, units: int, batch: int) -> StepSegments | None:
+        """Return the stages there may be on at least so many units of a type; None where no plan is possible."""
+        machines = -(-units // device.units_per_machine)
+        many = replace(device, **_NAMELESS, max_units=machines * device.units_per_machine)
+        posed = self._pose((_key(many),), batch)
+        return None if isinstance(posed, str) else StepSegments(steps_of(posed))
+
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
         draft = self._draft(batch)
@@ -249,7 +257,7 @@ class StepTimes:
             return shared or "no plan was found that its units have memory for"
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        proven_s = found.bound if len(parts) == 1 and self._is_fixed_order(batch) else 0.0
+        proven_s = found.bound if self._is_fixed_order(batch) else 0.0
         least_s = max(proven_s, 0.0)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, least_s=least_s)
 
@@ -271,7 +279,8 @@ class StepTimes:
             self._shared[key] = None
             if len(parts) == 2 and not isinstance(posed, str) and self.is_divisible(batch):
                 whole = MixedPlacement((0,), (tuple(int(units) for units in posed.problem.max_units),))
-                self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, [whole])), None)
+                plans = [whole] if np.isfinite(worth_of(posed.problem, whole).value) else []  # a kind may lack memory
+                self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, plans)), None)
         return self._shared[key]
 
     def _is_fixed_order(self, batch: int) -> bool:

@@ -323,8 +323,11 @@ def _messages_s(of: StepProblem, types: Ints, k: Floats, hops_s: Callable[[Netwo
     found = np.zeros(k.shape)
     for type_ in np.unique(types):
         rows, network = types == type_, of.networks[type_]
-        of_units = {units: hops_s(network, int(units)) for units in np.unique(k[rows])}
-        found[rows] = np.vectorize(of_units.__getitem__, otypes=[np.float64])(k[rows])
+        counts = k[rows].astype(np.int64)
+        of_counts = np.zeros(int(counts.max(initial=0)) + 1)
+        for units in np.flatnonzero(np.bincount(counts.ravel())):
+            of_counts[units] = hops_s(network, int(units))
+        found[rows] = of_counts[counts]
     return found
 
 

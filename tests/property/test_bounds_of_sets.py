@@ -1,0 +1,129 @@
+"""No plan on a set of machines has a step below the bounds of what its stages need: all plans, stage by stage."""
+
+import datetime as dt
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heterps_compile.cost.mixed_units import MixedPlacement
+from heterps_compile.machines import Goal
+from heterps_compile.machines.choose import times_of
+from heterps_compile.machines.learned import NOTHING
+from heterps_compile.machines.machine_set import MachineSet
+from heterps_compile.machines.search import SearchEffort, choose_machines
+from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
+from heterps_compile.machines.step_bounds import StepBounds
+from heterps_compile.offers import Catalogue, Offer
+from heterps_compile.passes.mixed_stages import mixed_steps
+from heterps_compile.passes.placement.steps.step_search import StepEffort
+
+HARD = StepEffort(16, 8, 100, 8, 50_000)
+BATCH = 64
+V100 = Offer(
+    "aws", "us-east-1", "v", "v100", 1, 8, 61 * 2**30, 16 * 2**30, 10e9 / 8, 0.0, 3.0, None, dt.date(2026, 11, 1),
+    "here",
+)  # fmt: skip
+WIDTHS = [(64, 2048, 64), (512, 512, 512), (1024, 64, 1024)]
+KINDS = ["t4", "a10g", "l40s"]
+
+
+def steps_of(widths, *, wide):
+    layers = [torch.nn.Linear(a, b) for a, b in pairwise(widths)]
+    return times_of(torch.nn.Sequential(*layers), example_inputs=(torch.ones(4, wide),))
+
+
+def offers_of(gpu, network, other_network, gpus, inner):
+    first = replace(V100, gpus=gpus, network_bytes_per_s=network, inner_bytes_per_s=inner, spot_per_hour=1.0)
+    return [first, replace(V100, instance="o", gpu=gpu, network_bytes_per_s=other_network, price_per_hour=0.7)]
+
+
+drawn = st.tuples(
+    st.sampled_from(WIDTHS), st.sampled_from(KINDS), st.sampled_from([1e8, 1e9, 2e10]), st.sampled_from([1e8, 5e9]),
+    st.sampled_from([1, 2]), st.sampled_from([5e9, 1e11]),
+)  # fmt: skip
+few = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def shared_out(left, stages):
+    """Yield units of two kinds for every stage, each of which has some."""
+    if not stages:
+        yield ()
+        return
+    for first, second in product(range(left[0] + 1), range(left[1] + 1)):
+        if first + second:
+            for others in shared_out((left[0] - first, left[1] - second), stages - 1):
+                yield ((first, second), *others)
+
+
+@pytest.mark.slow  # all plans of small sets, one by one
+@given(drawn)
+@few
+def test_no_plan_of_one_kind_or_two_is_below_the_bound_of_its_set(draw):
+    widths, *of_offers = draw
+    times, offers = steps_of(widths, wide=widths[0]), offers_of(*of_offers)
+    goal = Goal(1e6, (BATCH,), deadline_s=1e9, most_machines=2)
+    kinds, _ = kinds_of(offers, spot=False)
+    bounds = StepBounds(times, kinds, goal, 10**9)
+    for single in sets_of_one_kind(kinds, times, goal):
+        units = np.array([float(single.machines.count * single.kinds[0].units)])
+        [least_s] = bounds.of_one(single.kinds[0], units, BATCH, np.array([single.least_s]))
+        assert single.least_s <= least_s <= times.searched(single.machines, BATCH, HARD).step_s * (1 + 1e-9)
+    [pairs] = sets_of_two_kinds(kinds, times, goal)
+    needs = bounds.of_two(*pairs.offers[0], BATCH)
+    least_s = needs.least_steps_s(pairs.units, pairs.least_s, pairs.least_s * 1e4)
+    with_both_s = needs.least_steps_s(pairs.units, pairs.least_s, pairs.least_s * 1e4, shared=True)
+    assert np.all(pairs.least_s <= least_s)
+    together_s, _ = needs.least_together_s(pairs.units, pairs.least_s, 0.9 * least_s)
+    assert np.all(together_s <= least_s * 1.01)
+    assert np.all(least_s <= with_both_s * (1 + 1e-9))
+    for place in range(len(pairs.machines)):
+        candidate = pairs.candidate(0, place, NOTHING)
+        assert least_s[place] <= times.searched(candidate.machines, BATCH, HARD).step_s * (1 + 1e-9)
+        parts, order = times._hardware(candidate.machines)
+        posed = times._pose(parts, BATCH)
+        total = [int(units) for units in pairs.units[place][list(order)]]
+        cuts = [each for count in range(3) for each in combinations(range(1, posed.problem.layer_count), count)]
+        plans = [MixedPlacement((0, *cut), units) for cut in cuts for units in shared_out(total, len(cut) + 1)]
+        mixed = [plan for plan in plans if plan.mixed_stages]
+        for plan, _, step in mixed_steps(posed, mixed):
+            least = with_both_s if plan.mixed_stages else least_s
+            assert least[place] <= step.step_s * (1 + 1e-9), (plan, step)
+
+
+@pytest.mark.slow  # all plans of small sets, one by one
+@given(drawn, st.sampled_from(["deadline", "budget"]), st.sampled_from([0.02, 0.3, 0.9]), st.booleans())
+@few
+def test_the_bound_of_a_choice_is_not_above_the_best_of_all_sets(draw, limit, part, spot):
+    widths, *of_offers = draw
+    times, catalogue = steps_of(widths, wide=widths[0]), Catalogue(tuple(offers_of(*of_offers)), "a test")
+    loose = Goal(1e10, (BATCH,), deadline_s=1e15, most_machines=2, spot=spot)
+    every = choose_machines(catalogue, times, loose, SearchEffort(front=1000))
+    front = every.front
+    place = min(int(part * len(front)), len(front) - 1)
+    slow, dear = front[place].outlook.most_s * 1.001, front[place].outlook.most_money * 1.001
+    goal = replace(loose, deadline_s=slow) if limit == "deadline" else replace(loose, deadline_s=None, budget=dear)
+    best = min(
+        (o.outlook.value(goal) for o in front if not o.outlook.misses(goal)), default=float("inf")
+    )  # of plans that were found on all sets
+    for effort in (SearchEffort(), SearchEffort(front=4, likely=1, bound=0, ruled_out=0), SearchEffort(needs=0)):
+        answer = choose_machines(catalogue, times, goal, effort)
+        assert answer.bound <= best * (1 + 1e-9)
+        assert answer.bound <= answer.bound_of_one_kind
+
+
+def test_replicas_that_sum_their_gradients_for_long_have_a_bound_that_says_so():
+    times = steps_of(WIDTHS[2], wide=WIDTHS[2][0])
+    kinds, _ = kinds_of(offers_of("t4", 1e8, 1e8, 1, 5e9), spot=False)
+    goal = Goal(1e6, (BATCH,), deadline_s=1e9, most_machines=4)
+    bounds, units = StepBounds(times, kinds, goal, 10**9), np.array([1.0, 4.0])
+    free_s = times.least_s(kinds[0].device, units, BATCH)
+    least_s = bounds.of_one(kinds[0], units, BATCH, free_s)
+    alone_s = times.searched(MachineSet(((kinds[0].rental, 1),)), BATCH).step_s
+    assert least_s[0] == pytest.approx(alone_s, rel=0.02)
+    assert least_s[1] > 2 * free_s[1]
+    assert np.array_equal(StepBounds(times, kinds, goal, 0).of_one(kinds[0], units, BATCH, free_s), free_s)
