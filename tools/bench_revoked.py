@@ -155,7 +155,7 @@ def main() -> None:
             f"start-up {start_up_s:.2f} s; ages by a Weibull of {law.scale_h * HOUR_S:.3g} s and shape {law.shape:g}",
             flush=True,
         )
-        rows = []
+        rows, path = [], given.write or folder / "runs.csv"
         for number in range(given.runs):
             lives_s = [life_h * HOUR_S for life_h in law.sample(rng, 40).tolist()]
             measured_s, losses = whole_run(folder, given.steps, lives_s, start_up_s)
@@ -167,8 +167,7 @@ def main() -> None:
                     "lifetime": f"{law.scale_h * HOUR_S:.6f}s,{law.shape:g}", "measured_s": measured_s,
                 }
             )  # fmt: skip
-        path = given.write or folder / "runs.csv"
-        path.write_text(rows_text(rows), "utf-8")
+            path.write_text(rows_text(rows), "utf-8")
         for line in print_revoked(list(read_revoked(path))):
             print(line)
 

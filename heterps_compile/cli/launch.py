@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heterps_compile.packages import PYTORCH, need
-from heterps_compile.runtime.engines.launch_options import LAUNCH, subject
+from heterps_compile.runtime.engines.launch_options import ABOUT_LOSSES, LAUNCH, subject
 from heterps_compile.runtime.launch.run_options import RUN
 
 from . import options
@@ -62,7 +62,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
         only_prints = asked["only_print"]
         engine = find_engine(asked)
-        decides = asked.some("decide", "spent", "deadline", "catalogue")
+        decides = asked.some(*ABOUT_LOSSES)
     made = make_run_options(ctx, directory)
     from heterps_compile.machines.rented import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above

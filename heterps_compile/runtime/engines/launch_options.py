@@ -1,7 +1,7 @@
 """The options of ``launch`` beside those of ``run``: which engine, and what each engine is told.
 
 An option names the engines that it means something for as its subjects; the dataclass of an engine has a field of the
-same name. Imports nothing heavy: ``--help`` reads it.
+same name, but for those of ``ABOUT_LOSSES``. Imports nothing heavy: ``--help`` reads it.
 
 Left out: the options of ``run``, which every engine takes (``run_options.py``).
 """
@@ -11,6 +11,8 @@ from heterps_compile.options import Command, CountRange, Flag, NamedTexts, Optio
 BY_HAND = "hand"
 ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes", "skypilot")
 OTHER = "an engine of another package"
+ABOUT_LOSSES = ("decide", "spent", "deadline", "catalogue")
+"""Options of engines that can go on without a host which the command reads itself, to decide about lost hosts."""
 
 
 def subject(name: str) -> str:
