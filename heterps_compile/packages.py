@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "jax": ("jax", "safetensors"),
         "export": ("onnxscript",),
         "bayes": ("optuna",),
+        "tune": ("optuna",),
         "plots": ("resvg-py",),
         "data": ("pyarrow",),
         "tensorboard": ("tensorboard",),
@@ -44,6 +45,7 @@ INCLUDES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         PYTORCH: (SEARCH,),
         "jax": ("onnx", SEARCH),
         "export": ("onnx", SEARCH, PYTORCH),
+        "tune": (SEARCH, PYTORCH, "ray"),
     }
 )
 """The other extras that come with an extra, as in ``pyproject.toml``."""

@@ -3,7 +3,7 @@
 Methods and assignment are functions of their seed and of the calls they got. So what was asked before comes out again,
 and what comes out otherwise was made by other versions or another model file.
 
-Left out: the journal itself, and what runs next (``run_search.py``).
+Left out: the journal itself, and what runs next (``search_run.py``).
 """
 
 from collections.abc import Sequence

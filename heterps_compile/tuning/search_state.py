@@ -1,6 +1,6 @@
 """How a search stands: a pure function of what it is and of its journal.
 
-Left out: deciding what to run next (``run_search.py``).
+Left out: deciding what to run next (``search_run.py``).
 """
 
 from collections.abc import Mapping, Sequence

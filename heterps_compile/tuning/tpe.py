@@ -25,7 +25,7 @@ class Tpe(Method):
     """Ask optuna, and tell it."""
 
     def __init__(self, space: Space, fidelity: Fidelity, seed: int) -> None:
-        need("the search method 'tpe'", "bayes")
+        need("the search method 'tpe'", "tune")
         import optuna  # noqa: PLC0415 - an extra that only this method needs
 
         super().__init__(space, fidelity, seed)

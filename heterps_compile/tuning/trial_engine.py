@@ -1,7 +1,7 @@
 """What an engine of a search is: it starts trials on workers, says which have left, and ends them.
 
 Left out: the engines themselves (``local_engine.py``, ``ray_engine.py``), and what is made of a trial's end
-(``run_search.py``).
+(``search_run.py``).
 """
 
 from abc import ABC, abstractmethod

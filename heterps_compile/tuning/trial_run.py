@@ -4,7 +4,7 @@ It is ``heterps-compile run`` with a validation at its end and a checkpoint. A t
 from a copy of that one's checkpoints (hard links), so that nothing is trained twice. Whatever it prints goes to
 ``output.txt`` in the folder of the attempt.
 
-Left out: who starts it and when it must end (the engines, ``run_search.py``).
+Left out: who starts it and when it must end (the engines, ``search_run.py``).
 """
 
 import json

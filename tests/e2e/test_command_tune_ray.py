@@ -95,7 +95,8 @@ def cluster_of(monkeypatch, *nodes):
             cluster.add_node(num_cpus=1, resources=resources, object_store_memory=STORE_BYTES, **given)
         yield cluster
     finally:
-        cluster.shutdown()
+        for node in reversed(cluster.list_all_nodes()):
+            cluster.remove_node(node, allow_graceful=False)
 
 
 def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
@@ -150,14 +151,15 @@ def test_a_worker_of_two_units_has_two_nodes_where_none_has_both(tmp_path, monke
 def test_the_head_of_a_cluster_dies_and_nothing_that_ended_is_lost(tmp_path, monkeypatch):
     folder = written(tmp_path)
     with cluster_of(monkeypatch, {"heterps_core": 1}) as cluster:
-        where = ("--engine", "ray", "--address", cluster.address, "--workers", "core=1x1")
+        address = cluster.address
+        where = ("--engine", "ray", "--address", address, "--workers", "core=1x1")
         process = begin(folder, *WORDS, "--trials", "500", *where)
         wait_for(lambda: bool(told(folder)), process)
         cluster.head_node.kill_gcs_server(check_alive=False)
         code, out, err = end_of(process, PATIENCE_S)
     assert code == 1, err + out
     last = err.splitlines()[-1]
-    assert last.startswith(f"Error: the head of the Ray cluster at {cluster.address} has not answered for ")
+    assert last.startswith(f"Error: the head of the Ray cluster at {address} has not answered for ")
     assert last.endswith(
         ", and the trials there are lost; no trial that ended is: go on with --resume, on another cluster (--address "
         "HOST:PORT) or on this machine (--engine local)"

@@ -125,4 +125,5 @@ def test_an_import_that_nobody_asked_for_first_is_told_as_well(without):
 
 
 def test_tune_brings_all_that_a_search_may_need():
-    assert brought("tune") == {"torch", "search", "bayes", "ray"}
+    assert brought("tune") == {"torch", "search", "ray"}
+    assert EXTRAS["tune"] == ("optuna",)

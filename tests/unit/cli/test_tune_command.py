@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["tune", "--show", "search"], 1, "search is no folder of a search: it has no search.json"),
         (["tune", "--resume", "-o", "search"], 1, "is no folder of a search: it has no search.json"),
         ([*BEGIN, "--trials", "0"], 2, "'0' is no whole number from 1 to 1000000"),
-        ([*BEGIN, "--workers", "core=1x99999"], 1, "both numbers are from 1 to 10,000"),
+        ([*BEGIN, "--workers", "core=1x99999"], 1, "the numbers are from 1 to 10,000"),
         ([*BEGIN, "--budget", "5 USD"], 1, "--budget means nothing where all workers are free"),
         ([*BEGIN, "--time-limit", "0"], 2, "--time-limit"),
         ([*BEGIN, "--data", "clicks.parquet"], 1, "both give the samples"),

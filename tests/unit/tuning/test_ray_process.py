@@ -1,4 +1,4 @@
-"""Which workers of a search have one node of a Ray cluster, and which several; what is told when its process is gone."""
+"""Which workers of a search have one node of a Ray cluster, which several; what is told when its process is gone."""
 
 import json
 import sys

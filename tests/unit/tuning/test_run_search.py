@@ -13,9 +13,10 @@ from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.plan.swap import locked
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
 from heterps_compile.tuning.journal import JOURNAL_FILE
-from heterps_compile.tuning.run_search import FIRST_FAILURES, MISFITS_TOLD, SearchRun, run_search
+from heterps_compile.tuning.run_search import run_search
 from heterps_compile.tuning.search_record import read_record
 from heterps_compile.tuning.search_request import Search, SearchRequest, begin_search, reopen_search
+from heterps_compile.tuning.search_run import FIRST_FAILURES, MISFITS_TOLD, SearchRun
 from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
 from heterps_compile.tuning.space import Config
 from heterps_compile.tuning.trial_engine import Left, TrialEngine, Worker, workers_of
