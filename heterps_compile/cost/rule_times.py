@@ -236,7 +236,7 @@ class RuleDemand:
             named = ([getattr(part.machines, name) for part in parts] for name in ("units", "inner"))
             machines = Machines(*map(np.concatenate, named))
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in plain]
-        return RuleDemand(work, *columns, machines)
+        return RuleDemand(*[work, *columns, machines])
 
     def _parts(self) -> list[Any]:
         return [getattr(self, name) for name in self.__slots__]
