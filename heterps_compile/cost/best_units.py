@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .problem import Bools, Floats, Ints, Problem
-from .replicas import TIME_TOLERANCE, ReplicaDemand
+from .replicas import ReplicaDemand
+from .rule_times import TIME_TOLERANCE
 from .segments import FlatStages
 from .whole_machines import paid_per_hour, rented_units, units_by_type
 

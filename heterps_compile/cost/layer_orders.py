@@ -16,6 +16,7 @@ Left out: which order is good (``passes/placement/orders``).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -138,7 +139,7 @@ def reordered(problem: Problem, orders: LayerOrders, order: Sequence[int]) -> Pr
     moved_readers = place[problem.edge_readers]
     ties = [(sorted(int(place[i]) for i in layers), size) for layers, size in orders.ties]
     pairs = [(first, second, size) for layers, size in ties for first, second in pairwise(layers)]
-    by_layer = {
+    by_layer: dict[str, Any] = {
         "layer_names": tuple(problem.layer_names[i] for i in order),
         "layer_kinds": tuple(problem.layer_kinds[i] for i in order),
     }
@@ -149,7 +150,7 @@ def reordered(problem: Problem, orders: LayerOrders, order: Sequence[int]) -> Pr
         by_layer["rules"] = tuple(each.map(lambda table: table[taken]) for each in problem.rules)
     return replace(
         problem,
-        **by_layer,  # type: ignore[arg-type]  # arrays with a row for every layer, by their names
+        **by_layer,
         edge_producer=place[problem.edge_producer][by_producer],
         edge_bytes=problem.edge_bytes[by_producer],
         edge_readers=moved_readers[np.lexsort((moved_readers, edge_of_reader))],

@@ -71,7 +71,8 @@ class LayerSums:
                 own.map(function, *(other.rules[place] for other in others if other.rules is not None))
                 for place, own in enumerate(self.rules)
             )
-        return LayerSums(*(None if column[0] is None else function(*column) for column in columns), rules=rules)  # type: ignore[arg-type]  # the first two are never None
+        mapped = LayerSums(*(None if column[0] is None else function(*column) for column in columns))  # type: ignore[arg-type]  # the first two are never None
+        return mapped if rules is None else replace(mapped, rules=rules)
 
     def of_parts(self) -> "LayerSums":
         """Return the sums where they are of a part of the layers of stages: what they take is no less."""
@@ -128,7 +129,7 @@ class StageWork:
 
     def take(self, index: object) -> "StageWork":
         """Return the work of some of the stages; every array must have the full shape."""
-        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # the times are never None
+        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))
 
     def compute_time_s(self, units: Floats) -> Floats:
         """Return CT(k)."""
@@ -240,13 +241,13 @@ class ReplicaDemand:
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
         """Return the demand of some of the stages."""
-        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only the last three may be None
+        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))
 
     @staticmethod
     def join(parts: "Sequence[ReplicaDemand]") -> "ReplicaDemand":
         """Put the demands of lists of stages one after the other."""
         columns = ([getattr(part, name) for part in parts] for name in ReplicaDemand.__slots__)
-        return ReplicaDemand(*(_joined(column) for column in columns))  # type: ignore[arg-type]  # as above
+        return ReplicaDemand(*(_joined(column) for column in columns))
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k)."""

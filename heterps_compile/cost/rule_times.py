@@ -93,7 +93,9 @@ class RuleSums:
 
     def map(self, function: Callable[..., Floats], *others: "RuleSums") -> "RuleSums":
         """Return the sums with a function applied to each table, and to the same one of others."""
-        tables = {name: function(*(getattr(each, name) for each in (self, *others))) for name in _TABLES}
+        tables: dict[str, Any] = {
+            name: function(*(getattr(each, name) for each in (self, *others))) for name in _TABLES
+        }
         return replace(self, **tables)
 
     def of_layer(self, layer: int) -> tuple[bytes, ...]:
@@ -233,8 +235,8 @@ class RuleDemand:
         if parts[0].machines is not None:
             named = ([getattr(part.machines, name) for part in parts] for name in ("units", "inner"))
             machines = Machines(*map(np.concatenate, named))
-        columns = (None if column[0] is None else np.concatenate(column) for column in plain)
-        return RuleDemand(work, *columns, machines=machines)  # type: ignore[arg-type]  # as above
+        columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in plain]
+        return RuleDemand(*[work, *columns, machines])
 
     def _parts(self) -> list[Any]:
         return [getattr(self, name) for name in self.__slots__]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
-from heterps_compile.cost.replicas import TIME_TOLERANCE
+from heterps_compile.cost.rule_times import TIME_TOLERANCE
 
 COST, PRICE, LATENCY, SLOWEST, ONE_UNIT = range(5)
 """What is minimised: see :mod:`heterps_compile.cost.objective`; the last two are the slowest stage's time."""

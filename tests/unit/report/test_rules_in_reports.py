@@ -32,7 +32,7 @@ def test_the_totals_have_a_row_for_rules_alone():
     assert told.startswith(f"stage 0: {RULE} (bounded): ")
     assert "; all-reduce 12 MiB, " in told
     assert "agreement" not in dict(plan_totals(plan("all-reduce")))
-    assert dict(plan_totals(plan()))["proven bound"] == "none"
+    assert "USD per million samples" in dict(plan_totals(plan()))["proven bound"]  # of plans with rules
 
 
 def test_bytes_and_exposed_time_are_drawn_beside_those_of_an_all_reduce():
