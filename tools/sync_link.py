@@ -191,7 +191,9 @@ class Prepared:
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
         replica = model.batch // len(hosts)
         batches = f"{max(1, replica // 4)},{replica}"
-        profile = ("--mode", "training", "--backend", "torch", "--batches", batches, "--no-link")
+        # replicas are machines of their own, and the link is measured by nobody but the runs
+        only = ("--no-link", "--no-replicas")
+        profile = ("--mode", "training", "--backend", "torch", "--batches", batches, *only)
         self._command("profile", "model.onnx", *profile, "-o", "profile.json")
         self._pool("fast", 100e9)
         plan = ("--mode", "training", "--backend", "torch", "--batch", str(model.batch), "--max-stages", "1")
@@ -229,7 +231,7 @@ class Prepared:
         """Return the log of a run of a rank on every host, as `launch` prints it."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        data = f"random:x=float32[{','.join(map(str, self._model.shape))}]"
+        data = f"random:x=float32[{'x'.join(map(str, self._model.shape))}]"
         words = ("--hosts", "hosts.toml", "--train", "train.py", "--data", data, "--steps", str(STEPS))
         words = (*words, "--sync", rule, "--log", str(log), "-q")
         printed = self._command("launch", "out", *words)

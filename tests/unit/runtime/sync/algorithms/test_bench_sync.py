@@ -99,3 +99,18 @@ def test_rates_are_chosen_for_every_staleness(bench, tasks, monkeypatch):
     assert [row.split(" | ")[0] for row in rows] == ["| 0", "| 1", "| 4", "| 16"]
     assert all(row.count("**") == 2 for row in rows)
     assert sum(isinstance(line, bench.Line) for line in told) == 3
+
+
+@pytest.mark.slow  # a profile, a compilation, and two runs on hosts of their own
+def test_a_step_behind_a_throttled_link_sends_what_is_planned(bench, monkeypatch):
+    """What it takes there is for the benchmark to say."""
+    tool = sys.modules["sync_link"]
+    for name, less in (("MODELS", tool.MODELS[:1]), ("RULES", ("topk(density=0.01)",)), ("STEPS", 25)):
+        monkeypatch.setattr(tool, name, less)
+    monkeypatch.setattr(tool, "LINKS", {"200 Mbit/s": 200e6})
+    told = list(bench.link(realtime=False))
+    if "no throttled link" in str(told[0]):
+        pytest.skip(str(told[0]))
+    (row,) = [line for line in told if isinstance(line, str) and line.startswith("| wide |")]
+    assert row.endswith("| 1.000 |")
+    assert len([line for line in told if isinstance(line, bench.Line)]) == 2
