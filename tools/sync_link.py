@@ -22,6 +22,7 @@ from pathlib import Path
 from secrets import token_hex
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from clock_ranks import first
@@ -227,7 +228,7 @@ class Prepared:
         text = POOL.format(units=len(self._hosts), rate=rate * GOODPUT, latency_us=1e6 * LATENCY_S)
         (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
-    def _trained(self, rule: str) -> list[Mapping[str, float]]:
+    def _trained(self, rule: str) -> list[dict[str, Any]]:
         """Return the log of a run of a rank on every host, as `launch` prints it."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
