@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,15 +181,17 @@ class Prepared:
         folder.mkdir()
         self._folder, self._model, self._hosts = folder, model, hosts
         torch.manual_seed(0)
-        torch.onnx.export(
-            model.make().eval(),
-            (torch.ones(8, *model.shape),),
-            folder / "model.onnx",
-            dynamic_shapes=({0: "batch"},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about itself
+            torch.onnx.export(
+                model.make().eval(),
+                (torch.ones(8, *model.shape),),
+                folder / "model.onnx",
+                dynamic_shapes=({0: "batch"},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
         replica = model.batch // len(hosts)
         batches = f"{max(1, replica // 4)},{replica}"
