@@ -16,12 +16,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from clock_ranks import first
@@ -179,19 +181,23 @@ class Prepared:
         folder.mkdir()
         self._folder, self._model, self._hosts = folder, model, hosts
         torch.manual_seed(0)
-        torch.onnx.export(
-            model.make().eval(),
-            (torch.ones(8, *model.shape),),
-            folder / "model.onnx",
-            dynamic_shapes=({0: "batch"},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about itself
+            torch.onnx.export(
+                model.make().eval(),
+                (torch.ones(8, *model.shape),),
+                folder / "model.onnx",
+                dynamic_shapes=({0: "batch"},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
         replica = model.batch // len(hosts)
         batches = f"{max(1, replica // 4)},{replica}"
-        profile = ("--mode", "training", "--backend", "torch", "--batches", batches, "--no-link")
+        # replicas are machines of their own, and the link is measured by nobody but the runs
+        only = ("--no-link", "--no-replicas")
+        profile = ("--mode", "training", "--backend", "torch", "--batches", batches, *only)
         self._command("profile", "model.onnx", *profile, "-o", "profile.json")
         self._pool("fast", 100e9)
         plan = ("--mode", "training", "--backend", "torch", "--batch", str(model.batch), "--max-stages", "1")
@@ -225,11 +231,11 @@ class Prepared:
         text = POOL.format(units=len(self._hosts), rate=rate * GOODPUT, latency_us=1e6 * LATENCY_S)
         (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
-    def _trained(self, rule: str) -> list[Mapping[str, float]]:
+    def _trained(self, rule: str) -> list[dict[str, Any]]:
         """Return the log of a run of a rank on every host, as `launch` prints it."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        data = f"random:x=float32[{','.join(map(str, self._model.shape))}]"
+        data = f"random:x=float32[{'x'.join(map(str, self._model.shape))}]"
         words = ("--hosts", "hosts.toml", "--train", "train.py", "--data", data, "--steps", str(STEPS))
         words = (*words, "--sync", rule, "--log", str(log), "-q")
         printed = self._command("launch", "out", *words)

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,28 @@ def test_rates_are_chosen_for_every_staleness(bench, tasks, monkeypatch):
     assert [row.split(" | ")[0] for row in rows] == ["| 0", "| 1", "| 4", "| 16"]
     assert all(row.count("**") == 2 for row in rows)
     assert sum(isinstance(line, bench.Line) for line in told) == 3
+
+
+def test_cards_of_hosts_are_held_to_a_rate(bench):
+    hosts = sys.modules["throttled_hosts"]
+    try:
+        with hosts.throttled_hosts(2) as made:
+            for host in made:
+                host.throttle(200e6)
+            told = [
+                subprocess.run(
+                    host.words("tc", "qdisc", "show", "dev", "eth0"), capture_output=True, text=True, check=True
+                )
+                for host in made
+            ]
+    except hosts.NotPermittedError as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    assert all("tbf" in one.stdout and "rate 200Mbit" in one.stdout for one in told)
+
+
+def test_a_step_is_the_median_over_whole_periods_after_the_warm_up(bench):
+    tool = sys.modules["sync_link"]
+    paces_s = [9.0] * tool.WARM_UP + [1.0, 1.0, 1.0, 5.0] * 10  # an exchange in every fourth step
+    assert tool._whole_periods_s(paces_s) == 2.0
+    step = tool.Step("wide", "1 Gbit/s", "adasum", 1.5, 1.0, 0.5, 2.0, 10.0, 10.0)
+    assert (step.error, step.link_error) == (-0.25, 0.0)
