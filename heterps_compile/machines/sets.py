@@ -187,7 +187,8 @@ class PairSets:
             limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
         if goal.budget is not None:
             limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-        return np.minimum(limit_s, self.least_s * _MUCH_LONGER)
+        found: Floats = np.minimum(limit_s, self.least_s * _MUCH_LONGER)
+        return found
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""

@@ -83,8 +83,8 @@ def _doubling(most: int) -> Iterator[int]:
 def _exchange(group: Collective, other: int, given: Tensor, like: Tensor) -> Tensor:
     """Send a tensor to a rank and return what it sends, of the form of another one; no message has no entries."""
     sent, arrived = given.cpu(), torch.empty(like.shape, dtype=like.dtype)
-    works = [group.start_send(sent, other)] if sent.numel() else []
-    works += [group.start_receive(arrived, other)] if arrived.numel() else []
+    works = [group.start_receive(arrived, other)] if arrived.numel() else []  # before: gloo then goes both ways at once
+    works += [group.start_send(sent, other)] if sent.numel() else []
     for work in works:
         work.wait()
     return arrived.to(like.device)
