@@ -3,8 +3,8 @@
 A step of M micro-batches that lasts at most T has only stages whose own bound is at most T
 (``passes/placement/steps/step_segments.py``). For a run of layers on a kind of unit that gives the fewest replicas
 ``u(T)``, each with n of the micro-batches. Where replicas of two kinds share a stage, a unit that takes n is worth
-n / M of it, and the stage needs at least ``v(T) = M / n(T)`` units of one kind or as much of the other. A set of K units
-of kind 1 and K' of kind 2 has no step of T where for some weights w, w'::
+n / M of it, and the stage needs at least ``v(T) = M / n(T)`` units of one kind or as much of the other. A set of K
+units of kind 1 and K' of kind 2 has no step of T where for some weights w, w'::
 
     least over all cuts of  sum over stages of  min( w u, w' u',  max( min(w v, w' v'), w + w' ) )   >   w K + w' K'
 
