@@ -187,8 +187,7 @@ class PairSets:
             limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
         if goal.budget is not None:
             limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-        found: Floats = np.minimum(limit_s, self.least_s * _MUCH_LONGER)
-        return found
+        return np.asarray(np.minimum(limit_s, self.least_s * _MUCH_LONGER), np.float64)
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""
