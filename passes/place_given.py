@@ -19,7 +19,13 @@ from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.plan.request import ALONE, Request
 from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
-from heterps_compile.problem_file.pose_given import PosedGiven, mixed_plan_of, plan_of, pose_given
+from heterps_compile.problem_file.pose_given import (
+    PosedGiven,
+    mixed_plan_of,
+    plan_of,
+    pose_given,
+    refuse_what_means_nothing,
+)
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_percent
@@ -85,6 +91,7 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
         InfeasibleError: where no plan meets the request.
         UnknownNameError: for an unknown method.
     """
+    refuse_what_means_nothing(given, request)
     placed = _placed(given, request)
     if not given.tables:
         return placed
@@ -222,8 +229,6 @@ def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: 
         ("--budget", request.budget_per_hour),
         ("--min-stages", request.min_stages > 1),
         ("--max-stages", request.max_stages),
-        ("--pin", request.pins),
-        ("--forbid", request.forbidden),
         ("--method", request.method != Request().method),
         ("--seed", request.seed),
     ):

@@ -23,7 +23,8 @@ from heterps_compile.cost.mixed_units import MixedPlacement
 from heterps_compile.cost.pose import has_own_ways, way_tables
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.plan.request import Request
+from heterps_compile.plan.command_options import COMPILE, PROBLEM
+from heterps_compile.plan.request import OPTIONS, Request
 from heterps_compile.schedule.mixed_stage import BY_SPEED, EQUAL
 from heterps_compile.sync_rules.network import Network, endless_s
 
@@ -32,14 +33,12 @@ from .given_problem import STEP, GivenProblem, GivenTimes
 from .message_times import group_network
 from .problem_laws import shown
 
-_REFUSED = {
-    "pins": "--pin",
-    "forbidden": "--forbid",
-    "precision": "--precision",
-    "provisioner": "--provisioner",
-    "tables": "--tables",
-}
-"""Options of a request that ask for what a problem with given costs does not have."""
+_REFUSED = tuple(
+    option
+    for option in COMPILE.options
+    if option.name in OPTIONS and option.name != "mode" and PROBLEM not in (option.subjects or (PROBLEM,))
+)
+"""Options of a request that the command refuses beside a problem file; the mode is the file's to say."""
 
 _TimesTable = Sequence[Sequence[GivenTimes | None]]
 
@@ -57,11 +56,23 @@ class PosedGiven:
     groups: tuple[GivenReplicas, ...]
 
 
+def refuse_what_means_nothing(given: GivenProblem, request: Request) -> None:
+    """Refuse options that the command refuses beside a problem file, wherever they were asked for.
+
+    Raises:
+        InputError: where one is asked for.
+    """
+    asked, usual = request.asked(), Request().asked()
+    for option in _REFUSED:
+        if asked[option.name] != usual[option.name]:
+            raise InputError(f"problem {shown(given.name)}: {option.word} means nothing for given costs; leave it out")
+
+
 def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
     """Return the arrays of a problem; O(layers * types + edges + types^2).
 
     Raises:
-        InputError: where the problem's batches are of one replica each, or the request asks for what it does not have.
+        InputError: where the problem's batches are of one replica each.
         InfeasibleError: where no device type has times.
     """
     if given.batch_of != STEP:
@@ -69,9 +80,6 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
             f"problem {shown(given.name)}: its batches are of one replica each, which are planned for the objective "
             f"throughput, not for {request.objective!r}"
         )
-    for name, words in _REFUSED.items():
-        if getattr(request, name) != getattr(Request(), name):
-            raise InputError(f"problem {shown(given.name)}: {words} means nothing for given costs; leave it out")
     pool = given.known_pool
     groups = _groups(given, pool)
     seconds_per_byte, latency_s = way_tables(pool, [group.device for group in groups])

@@ -101,8 +101,17 @@ def test_a_plan_that_was_found_is_one_that_predict_reads(tmp_path: Path) -> None
 def test_what_means_nothing_is_refused(tmp_path: Path) -> None:
     assert run(problem(tmp_path), "--batch", "3").exit_code == 2
     assert run(problem(tmp_path), "--cpus", "3").exit_code == 2
-    refused = run(problem(tmp_path, request={"pins": [["a", "slow"]]}))
-    assert refused.exit_code == 1
+    trained = [{"name": "a", "times": [{"device": "fast", **TIMES, "backward_s": TIMES["forward_s"]}]}]
+    for asked, word in (
+        ({"pins": [["a", "slow"]]}, "--pin"),
+        ({"optimizer": "sgd"}, "--optimizer"),
+        ({"synchronisation": "topk"}, "--sync"),
+        ({"tables": "served"}, "--tables"),
+    ):
+        for batch_of in ("step", "replica"):
+            request = {"objective": "throughput", **asked}
+            refused = run(problem(tmp_path, layers=trained, edges=[], batch_of=batch_of, request=request))
+            assert f"{word} means nothing for given costs" in str(refused.exception)
     idle = [{"name": "a", "times": [{"device": "fast", "samples": [1], "forward_s": [0]}]}]
     assert "there is nothing to plan" in str(run(problem(tmp_path, layers=idle, edges=[])).exception)
     replica = run(problem(tmp_path, batch_of="replica"))
