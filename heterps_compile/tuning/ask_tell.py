@@ -147,10 +147,11 @@ class Method(ABC):
         Raises:
             InfeasibleError: where the space forbids whatever is drawn.
         """
-        for _ in range(NEW_DRAWS):
-            vector = self.space.draw(self.random)
+        vector = self.space.draw(self.random)
+        for _ in range(NEW_DRAWS - 1):
             if self.is_new(self.space.config_at(vector), fidelity):
                 break
+            vector = self.space.draw(self.random)
         return vector
 
     def _close(self, number: int, loss: float) -> None:
