@@ -29,7 +29,7 @@ from sync_runs import RULES, Ended, block_cycle, byte_lines, click_lines, run_ta
 from sync_staleness import staleness
 from sync_tasks import tasks
 
-MODES = ("staleness", "processes", "beside", "link")
+MODES = ("--staleness", "--processes", "--beside", "--link")
 HEAD = ("| rule | what | expected | measured | holds | expected from |", "|---|---|---|---|---|---|")
 
 
@@ -55,11 +55,11 @@ def runs(share: float, picture: Path | None) -> Iterator[str | Line]:
 
 def of_mode(mode: str, share: float, realtime: bool) -> Iterator[str | Line]:
     match mode:
-        case "staleness":
+        case "--staleness":
             yield from staleness(tasks(share))
-        case "processes":
+        case "--processes":
             yield from processes()
-        case "beside":
+        case "--beside":
             yield from beside(realtime=realtime)
         case _:
             yield from link(realtime=realtime)
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(LAWS), help=f"laws of {', '.join(LAWS)}; none for none")
     parser.add_argument("--runs", action="store_true")
     for mode in MODES:
-        parser.add_argument(f"--{mode}", action="store_true")
+        parser.add_argument(mode, action="store_true")
     parser.add_argument("--realtime", action="store_true", help="go before all else on the machine (root only)")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--picture", type=Path)
@@ -82,7 +82,7 @@ def main() -> int:
     began_s, wrong, in_table = time.process_time(), 0, False
     laws = (line for name in names for line in LAWS[name]())
     trainings = runs(given.share, given.picture) if given.runs else ()
-    asked = [mode for mode in MODES if getattr(given, mode)]
+    asked = [mode for mode in MODES if getattr(given, mode.removeprefix("--"))]
     modes = (line for mode in asked for line in of_mode(mode, given.share, given.realtime))
     for line in chain(laws, trainings, modes):
         if isinstance(line, Line):

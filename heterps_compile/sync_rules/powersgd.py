@@ -24,7 +24,7 @@ from .all_reduce_rule import ring_exchange
 from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule, TensorShape
 
 _LEAST_RATE = 2
-"""How many times fewer elements factors must have (``min_compression_rate`` of PyTorch's hook)."""
+"""How many times fewer elements factors must have (the least compression rate of PyTorch's hook, by default)."""
 
 
 @dataclass(frozen=True, slots=True)

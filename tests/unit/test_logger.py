@@ -13,8 +13,10 @@ from heterps_compile.plan.swap import _aside, recover
 
 SPEAK = {
     "frontends.torch_program": "what torch or the model writes to stderr while it is traced, written there later",
-    "profiling.link_process": "a process that speaks to its parent over a pipe",
+    "profiling.crowd_process": "a process that speaks to its parent over a pipe",
+    "profiling.link_process": "another",
     "profiling.replica_process": "another",
+    "runtime.data.block_cache": "the screen of a rank: a disk that keeps no more of what is read from far away",
     "runtime.engines.torchrun_agent": "an agent of torchrun that ends with its fault",
     "runtime.engines.with_input": "what ends a command on another machine with the connection to it",
     "runtime.launch.host_ranks": "the screen of one host's ranks: a server that died and whose rows others have",
