@@ -52,9 +52,9 @@ def check_rules(text: str) -> None:
         InputError: where it is none, or leaves them to the planner.
         UnknownNameError: for an unknown rule or option.
     """
-    from heterps_compile.sync_rules.assignment import AUTO, parse_assignment  # noqa: PLC0415 - beside its one use
+    from heterps_compile.sync_rules.assignment import parse_assignment, parse_choice  # noqa: PLC0415 - beside its one use
 
-    if text.strip() == AUTO:
+    if parse_choice(text) is not None:
         raise InputError(
             "--sync auto leaves the rules to the planner, which chooses them for a plan and not for a run; compile "
             "with --sync auto and run that plan, or name the rules (--sync 'topk(density=0.01)')"
