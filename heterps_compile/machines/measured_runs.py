@@ -22,9 +22,9 @@ from heterps_compile.escape import printable, short
 from heterps_compile.offers import Offer, device_of
 from heterps_compile.offers.as_device import data_sheet, known_gpus
 from heterps_compile.offers.catalogue import NO_GPU
-from heterps_compile.offers.csv_rows import Row, read_rows
+from heterps_compile.offers.csv_rows import Row, check_size, read_rows
 from heterps_compile.offers.formats import read_date
-from heterps_compile.units import counted, format_count, format_seconds
+from heterps_compile.units import counted, format_seconds
 
 from .learned import Learned, learn
 from .step_times import StepTimes
@@ -38,7 +38,6 @@ COMPARED = ("predicted_s", "model", "flop_per_sample")
 FURTHER = ("precision", "network_gbit_per_s", "inner_gbyte_per_s")
 """A row may have these."""
 
-_MOST_BYTES = 16 << 20
 _MOST_ROWS = 10_000
 _MOST_BATCHES = 32  # of the model, which is read for each
 _MOST_STEP_S = 1e6
@@ -84,7 +83,7 @@ def read_measured(path: str | Path) -> Iterator[Measured]:
         InputError: in one sentence, with the row, what stands there and what was expected.
     """
     where = printable(repr(str(path)))
-    _check_size(Path(path), where)
+    check_size(Path(path), where, "measurements")
     is_first = True
     for number, row in enumerate(read_rows(Path(path), where), 1):
         if is_first:
@@ -227,15 +226,4 @@ def _check_columns(row: Row, where: str) -> None:
         raise InputError(
             f"{where} has the column {short(unknown[0])}, which nothing reads; columns are "
             f"{', '.join((*COLUMNS, *COMPARED, *FURTHER))}"
-        )
-
-
-def _check_size(path: Path, where: str) -> None:
-    try:
-        size = path.stat().st_size
-    except (OSError, ValueError):
-        return  # who reads it says why it cannot be read
-    if size > _MOST_BYTES:
-        raise InputError(
-            f"{where} has {format_count(size)}B, and measurements at most {_MOST_BYTES >> 20} MiB; keep the newest rows"
         )

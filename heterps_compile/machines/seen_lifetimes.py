@@ -16,9 +16,9 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers.as_device import data_sheet, known_gpus
 from heterps_compile.offers.catalogue import NO_GPU
-from heterps_compile.offers.csv_rows import Row, read_rows
+from heterps_compile.offers.csv_rows import Row, check_size, read_rows
 from heterps_compile.transient.fit_lifetime import FittedLifetime, Lifespan, fit_lifetime
-from heterps_compile.units import counted, format_count, format_duration, format_percent
+from heterps_compile.units import counted, format_duration, format_percent
 
 from .goal import HOUR_S, KindLifetime
 
@@ -28,7 +28,6 @@ LEAST_DEATHS = 3
 
 _ENDED = {"yes": True, "no": False}
 _MOST_ROWS = 100_000
-_MOST_BYTES = 16 << 20
 _MOST_HOURS = 1e6
 _NINE_OF_TEN = 1.645  # standard deviations of a normal law, to both sides
 
@@ -49,7 +48,7 @@ def read_lifetimes(path: str | Path) -> tuple[KindLifetime, ...]:
 
 
 def _spans(path: Path, where: str) -> Iterator[tuple[str, Lifespan]]:
-    _check_size(path, where)
+    check_size(path, where, "lifetimes")
     for number, row in enumerate(read_rows(path, where), 1):
         if number == 1:
             _check_columns(row, where)
@@ -105,15 +104,4 @@ def _check_columns(row: Row, where: str) -> None:
     if sorted(row.cells) != sorted(COLUMNS):
         raise InputError(
             f"{where} has the columns {', '.join(map(short, row.cells))}; lifetimes have {', '.join(COLUMNS)}"
-        )
-
-
-def _check_size(path: Path, where: str) -> None:
-    try:
-        size = path.stat().st_size
-    except (OSError, ValueError):
-        return  # who reads it says why it cannot be read
-    if size > _MOST_BYTES:
-        raise InputError(
-            f"{where} has {format_count(size)}B, and lifetimes at most {_MOST_BYTES >> 20} MiB; keep the newest rows"
         )

@@ -17,7 +17,7 @@ from typing import IO
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
-from heterps_compile.units import NUMBER
+from heterps_compile.units import NUMBER, format_count
 
 MOST_BYTES = 256 << 20
 MOST_ROWS = 250_000
@@ -131,6 +131,28 @@ def read_rows(path: Path, where: str) -> Iterator[Row]:
         raise InputError(
             f"cannot read {where}: {getattr(error, 'strerror', None) or 'no file has this name'}"
         ) from error
+
+
+def check_size(path: Path, where: str, what: str, most_bytes: int = 16 << 20) -> None:
+    """Refuse a file that is too large to be what it should; one that cannot be read is left to who reads it.
+
+    Args:
+        path: Of the file.
+        where: What messages call it.
+        what: It should have, such as ``measurements``.
+        most_bytes: Of the file.
+
+    Raises:
+        InputError: where it is larger.
+    """
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        return
+    if size > most_bytes:
+        raise InputError(
+            f"{where} has {format_count(size)}B, and {what} at most {most_bytes >> 20} MiB; keep the newest rows"
+        )
 
 
 def parse_rows(file: IO[str], where: str) -> Iterator[Row]:
