@@ -270,7 +270,8 @@ class RayTrials:
         for worker in self._workers.values():
             total.update(joined(worker.bundles(counts_gpus=False)))
         cpus = total.pop("CPU")
-        self._init("here", num_cpus=int(cpus), resources=dict(total), object_store_memory=_STORE_BYTES)
+        local: dict[str, Any] = {"num_cpus": int(cpus), "resources": dict(total), "object_store_memory": _STORE_BYTES}
+        self._init("here", address="local", **local)  # without it Ray joins a cluster that it finds on this machine
 
     def _connect(self, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -186,8 +186,9 @@ def test_a_node_that_is_lost_takes_no_result_along(tmp_path, monkeypatch):
     assert check_nothing_ran_twice(folder).count(TOLD) == 4
 
 
-def test_a_search_on_ray_survives_its_workers(tmp_path):
+def test_a_search_on_ray_survives_its_workers(tmp_path, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster that nobody named is not joined
     process = begin(
         written(tmp_path), *WORDS, "--trials", "3", "--engine", "ray", "--workers", "core=1x1", "--retries", "3"
     )
