@@ -17,15 +17,15 @@ import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.cost.precision import PRECISIONS
-from heterps_compile.errors import HeterpsError, InputError, UnknownNameError
+from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers import Offer, device_of
-from heterps_compile.offers.as_device import data_sheet, known_gpus
-from heterps_compile.offers.catalogue import NO_GPU
+from heterps_compile.offers.as_device import data_sheet
 from heterps_compile.offers.csv_rows import Row, check_size, read_rows
 from heterps_compile.offers.formats import read_date
 from heterps_compile.units import counted, format_seconds
 
+from .gpu_of_row import gpu_of_row
 from .learned import Learned, learn
 from .step_times import StepTimes
 
@@ -162,7 +162,7 @@ def _ratio(one: Measured, predicted_s: float) -> float:
 
 
 def _measured(row: Row) -> Measured:
-    gpu = _gpu(row)
+    gpu = gpu_of_row(row)
     units = row.whole("units", "how many units computed, in all machines", most=100_000)
     machines = row.whole("machines", "in how many machines they stood", most=100_000)
     if units < machines:
@@ -192,18 +192,6 @@ def _measured(row: Row) -> Measured:
         row.number("step_s", "the seconds of a step", most=_MOST_STEP_S),
         precision, predicted_s, model, flop, device_of(machine, machines=machines),
     )  # fmt: skip
-
-
-def _gpu(row: Row) -> str:
-    name = row.name("gpu", f"the kind of GPU as offers spell it, or {NO_GPU} for virtual CPUs").lower()
-    gpu = "" if name == NO_GPU else name
-    try:
-        data_sheet(gpu)
-    except UnknownNameError as error:
-        raise row.wrong(
-            f"gpu {short(name)} is no kind with a data sheet; expected {NO_GPU} or one of {', '.join(known_gpus())}"
-        ) from error
-    return gpu
 
 
 def _called(gpu: str) -> str:

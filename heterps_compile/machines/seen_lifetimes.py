@@ -12,15 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
-from heterps_compile.offers.as_device import data_sheet, known_gpus
-from heterps_compile.offers.catalogue import NO_GPU
 from heterps_compile.offers.csv_rows import Row, check_size, read_rows
 from heterps_compile.transient.fit_lifetime import FittedLifetime, Lifespan, fit_lifetime
 from heterps_compile.units import counted, format_duration, format_percent
 
 from .goal import HOUR_S, KindLifetime
+from .gpu_of_row import gpu_of_row
 
 COLUMNS = ("gpu", "hours", "ended")
 LEAST_DEATHS = 3
@@ -58,7 +57,7 @@ def _spans(path: Path, where: str) -> Iterator[tuple[str, Lifespan]]:
         ended = row.cells["ended"].lower()
         if ended not in _ENDED:
             raise row.wrong(f"ended is {short(row.cells['ended'])}; expected yes (it was lost) or no (still there)")
-        yield _gpu(row), Lifespan.died(hours) if _ENDED[ended] else Lifespan.alive(hours)
+        yield gpu_of_row(row), Lifespan.died(hours) if _ENDED[ended] else Lifespan.alive(hours)
 
 
 def _of_kind(gpu: str, seen: list[Lifespan], where: str) -> KindLifetime:
@@ -86,18 +85,6 @@ def _interval(fit: FittedLifetime, name: str) -> str:
         return f"{value:.3g} (not known how nearly)"
     low, high = value * math.exp(-_NINE_OF_TEN * error), value * math.exp(_NINE_OF_TEN * error)
     return f"{value:.3g} ({low:.3g} to {high:.3g})"
-
-
-def _gpu(row: Row) -> str:
-    name = row.name("gpu", f"the kind of GPU as offers spell it, or {NO_GPU} for virtual CPUs").lower()
-    gpu = "" if name == NO_GPU else name
-    try:
-        data_sheet(gpu)
-    except UnknownNameError as error:
-        raise row.wrong(
-            f"gpu {short(name)} is no kind with a data sheet; expected {NO_GPU} or one of {', '.join(known_gpus())}"
-        ) from error
-    return gpu
 
 
 def _check_columns(row: Row, where: str) -> None:
