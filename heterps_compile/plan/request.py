@@ -340,6 +340,29 @@ def make_request(currency: str, **asked: Any) -> Request:
     return request
 
 
+def _refused_rules(request: Request) -> Iterator[str]:
+    """Say which synchronisation rules cannot be asked for as they are, before anything is searched."""
+    sync = f"--sync {printable(request.synchronisation)}"
+    for rule in request.rules_named:
+        if rule.uses_servers:
+            yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
+        elif rule.exactness not in allowed_classes(request.allow):
+            yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
+        elif rule.is_of_whole_models:
+            yield (
+                f"{sync} names {rule_text(rule)}, which is a rule of whole models, and rules are chosen stage by "
+                f"stage; ask for it alone (--sync '{rule_text(rule)}')"
+            )
+    for rule in (*request.rules_named, *request.sync_rules.rules):
+        if rule.never_planned:
+            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
+        elif rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
+            yield (
+                f"{sync} has {rule_text(rule)}, which is a rule of whole models, for some stages; give it to all of "
+                f"them (--sync '{rule_text(rule)}'), or to none"
+            )
+
+
 def _contradictions(request: Request) -> Iterator[str]:
     """Say which options cannot be asked for together, the worst first."""
     objective, provisioner = _OBJECTIVES[request.objective], request.provisioner
@@ -354,11 +377,7 @@ def _contradictions(request: Request) -> Iterator[str]:
         yield f"{sync} is for training (--mode training); inference synchronises nothing"
     if request.allow != EXACTNESSES[0] and not request.chooses_rules:
         yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
-    for rule in request.rules_named:
-        if rule.uses_servers:
-            yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
-        elif rule.exactness not in allowed_classes(request.allow):
-            yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
+    yield from _refused_rules(request)
     if request.tables in (SERVED, CHEAPEST) and has_servers:
         yield f"--tables {request.tables} and {sync} are not planned together; leave one of them out"
     if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:
