@@ -343,6 +343,9 @@ def make_request(currency: str, **asked: Any) -> Request:
 def _refused_rules(request: Request) -> Iterator[str]:
     """Say which synchronisation rules cannot be asked for as they are, before anything is searched."""
     sync = f"--sync {printable(request.synchronisation)}"
+    for rule in (*request.rules_named, *request.sync_rules.rules):
+        if rule.never_planned:
+            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
     for rule in request.rules_named:
         if rule.uses_servers:
             yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
@@ -353,10 +356,8 @@ def _refused_rules(request: Request) -> Iterator[str]:
                 f"{sync} names {rule_text(rule)}, which is a rule of whole models, and rules are chosen stage by "
                 f"stage; ask for it alone (--sync '{rule_text(rule)}')"
             )
-    for rule in (*request.rules_named, *request.sync_rules.rules):
-        if rule.never_planned:
-            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
-        elif rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
+    for rule in request.sync_rules.rules:
+        if rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
             yield (
                 f"{sync} has {rule_text(rule)}, which is a rule of whole models, for some stages; give it to all of "
                 f"them (--sync '{rule_text(rule)}'), or to none"

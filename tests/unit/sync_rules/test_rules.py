@@ -164,11 +164,6 @@ def test_a_pair_has_the_bytes_of_its_value_and_of_an_index_that_is_long_enough(b
     assert TopK(0.01).pairs_bytes(buffer) == pair_bytes * TopK(0.01).kept(buffer.elements)
 
 
-def test_predictors_of_blocks_are_refused_for_a_stage():
-    assert LocalSteps(2).refusal(group(2)) == ""
-    assert "a run does not know blocks; take rule=average" in LocalSteps(2, "mc").refusal(group(2))
-
-
 STAGES = (
     (LayerWords("/emb/Gather", "embedding", "data"),),
     (LayerWords("/fc1/MatMul", "linear", "compute"), LayerWords("/fc2/MatMul", "linear", "data")),
