@@ -45,6 +45,11 @@ def refuse_beside_blocks(rules: Sequence[SyncRule], options: "RunOptions", preci
         )
     if options.shuffle is not None:
         raise RunError(f"{asked}, and --shuffle mixes the samples of blocks; leave --shuffle out")
+    if options.ema is not None:
+        raise RunError(
+            f"{asked}, and --ema keeps one average of all blocks, where validations are of either; leave one of the "
+            f"two out"
+        )
     if options.servers.count:
         raise RunError(
             f"{asked}, and rows on parameter servers are one for all blocks; leave --parameter-servers out, or take "

@@ -32,10 +32,10 @@ def refuse_beside_tables(rules: Sequence[SyncRule], layout: Layout, options: Run
     Raises:
         RunError: naming both.
     """
-    found = ((stage, rule) for stage, rule in enumerate(rules) if isinstance(rule, Adsaga))
-    stage, rule = next(found, (0, None))
-    if rule is None:
+    found = _tables(rules, layout)
+    if not found:
         return
+    stage, rule = next(iter(found.items()))
     asked = f"stage {stage} is to agree by {rule_text(rule)}"
     batch = layout.batch
     if options.shuffle is not None and options.shuffle != batch:
@@ -54,22 +54,28 @@ def refuse_beside_tables(rules: Sequence[SyncRule], layout: Layout, options: Run
             f"{asked}, and rows on parameter servers are stepped on by each push alone; leave --parameter-servers out, "
             f"or take another rule (--sync)"
         )
-    if any(one != rule for one in rules if isinstance(one, Adsaga)):
+    if len({one.batches for one in found.values()}) > 1:
         raise RunError(f"{asked}, and another stage by adsaga of other batches; give both the same (--sync)")
 
 
-def refuse_other_sum(rules: Sequence[SyncRule], samples: int | None, batch: int) -> None:
+def _tables(rules: Sequence[SyncRule], layout: Layout) -> dict[int, Adsaga]:
+    """Return the rules of the stages that keep a table: of one replica there is none."""
+    several = (stage for stage in range(len(rules)) if len(layout.ranks_of(stage)) > 1)
+    return {stage: rule for stage in several if isinstance(rule := rules[stage], Adsaga)}
+
+
+def refuse_other_sum(rules: Sequence[SyncRule], samples: int | None, layout: Layout) -> None:
     """Refuse data that are no such sum: without an end, or of another number of batches.
 
     Args:
         rules: Of the stages.
         samples: In an epoch; None where the data have no end.
-        batch: Samples in a step.
+        layout: Of the run.
 
     Raises:
         RunError: with the numbers.
     """
-    rule = next((rule for rule in rules if isinstance(rule, Adsaga)), None)
+    rule, batch = next(iter(_tables(rules, layout).values()), None), layout.batch
     if rule is None:
         return
     asked = f"{rule_text(rule)} remembers a gradient of every batch, for batches that come again"

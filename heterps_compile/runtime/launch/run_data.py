@@ -246,7 +246,7 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
     try_sample(source, prepared.plan, wanted, options.train)
     refuse_other_cycle(prepared.sync, source.samples, prepared.layout.batch)
-    refuse_other_sum(prepared.sync, source.samples, prepared.layout.batch)
+    refuse_other_sum(prepared.sync, source.samples, prepared.layout)
 
 
 def inputs_of_run(

@@ -416,7 +416,7 @@ def _decide_steps(context: RankContext, source: Source, data: Identity) -> Ident
     say_data(store, data)
     samples, batch = _samples(source), context.layout.batch
     refuse_other_cycle(context.prepared.sync, samples, batch)
-    refuse_other_sum(context.prepared.sync, samples, batch)
+    refuse_other_sum(context.prepared.sync, samples, context.layout)
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))

@@ -40,7 +40,7 @@ def group(replicas: int, elements: int = 1000, network: Network = SLOW) -> SyncG
         ("servers(staleness=4)", Servers(4), "bounded"),
         ("servers(staleness=none)", Servers(None), "any"),
         ("local(steps=8)", LocalSteps(8), "bounded"),
-        ("local(steps=8, rule=mm)", LocalSteps(8, "mm"), "any"),
+        ("local(steps=8, rule=mm, blocks=5, block_steps=16)", LocalSteps(8, "mm", 5, 16), "any"),
     ],
 )
 def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):

@@ -1,4 +1,4 @@
-"""Rules that know how data come: predictors of blocks, and batches that come again; what they count, and refuse early."""
+"""Rules that know how data come, as blocks or as batches that come again: what they count, and refuse early."""
 
 import pytest
 

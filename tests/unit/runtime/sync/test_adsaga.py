@@ -1,4 +1,4 @@
-"""``adsaga``: what replicas step on is what the recursion of SAGA gives, and it is kept, divided and refused as said."""
+"""``adsaga``: what replicas step on is what the recursion of SAGA gives; it is kept, divided and refused as said."""
 
 from collections.abc import Sequence
 
