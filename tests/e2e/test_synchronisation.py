@@ -28,6 +28,7 @@ from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
+from heterps_compile.sync_rules.rules import RULES as KNOWN
 
 pytestmark = pytest.mark.slow  # some forty runs of the command
 
@@ -100,6 +101,11 @@ def test_a_run_whose_replicas_are_brought_together_beside_it_goes_on_after_one_w
     assert "restart 1 of 1, from step-000004" in run.stderr
     assert f"{STEPS} steps, {STEPS * BATCH} samples" in run.stdout
     assert (tmp_path / "ck" / f"step-{STEPS:06d}" / "own-1.safetensors").exists()
+
+
+def test_every_rule_is_killed_somewhere():
+    elsewhere = {"shadow", "adsaga", "servers"}  # below, test_rules_of_data.py, test_no_lost_update.py
+    assert {parse_rule(rule).name for rule in (*WITHOUT_STATE, *RULES)} | elsewhere == set(KNOWN)
 
 
 def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):
@@ -208,9 +214,11 @@ def test_lamb_with_norms_that_replicas_share_out_is_that_of_one_process_and_goes
     assert told == [gradients, *[gradients + norms] * (STEPS - 5)]  # what goes after a step is counted with the next
 
 
-def test_lamb_goes_on_to_the_bit_after_a_process_was_killed(written, tmp_path):
-    (tmp_path / "train.py").write_text(LAYERWISE)
-    (tmp_path / "killed.py").write_text(LAYERWISE + KILLED.format(mark=tmp_path / "killed"))
+@pytest.mark.parametrize("optimizer", ["Lamb", "Lars"])
+def test_norms_that_replicas_share_out_go_on_to_the_bit_after_a_process_was_killed(written, tmp_path, optimizer):
+    file = LAYERWISE.replace("Lamb", optimizer)
+    (tmp_path / "train.py").write_text(file)
+    (tmp_path / "killed.py").write_text(file + KILLED.format(mark=tmp_path / "killed"))
     train(written, "--train", str(tmp_path / "train.py"), "--checkpoint", str(tmp_path / "whole"), "-q")
     often = ("--checkpoint", str(tmp_path / "ck"), "--every", "2", "--restarts", "1", "-q")
     run = train(written, "--train", str(tmp_path / "killed.py"), *often)
