@@ -81,11 +81,15 @@ def halving_shares(replicas: Floats, machines: Machines | None) -> tuple[Floats,
 def least_of_ring(machines: Machines | None) -> tuple[Floats, Floats]:
     """Return [T], what halves(k) / 2 and products(k) are at least of ``share(k)``, whatever k, and of (k - 1) / k."""
     if machines is None:
-        return np.ones(1), np.full(1, 2.0)  # both at 2 replicas
+        return np.ones(1), np.full(1, _LEAST_PRODUCTS)
     pairs = zip(machines.units.tolist(), machines.inner.tolist(), strict=True)
     found = [_least_of_ring(int(units), inner) for units, inner in pairs]
     halves, products = np.asarray(found, np.float64).reshape(-1, 2).T
     return halves, products
+
+
+_LEAST_PRODUCTS = 1.5
+"""Of 3 replicas that are a machine each: 1 of a share of 2 / 3."""
 
 
 @lru_cache(maxsize=1024)
@@ -100,4 +104,4 @@ def _least_of_ring(units: int, inner: float) -> tuple[float, float]:
     share[-2:] = inner * (1 - 1 / units) + 1  # of all numbers from the last power on
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [np.where(share > 0, each / share, np.inf).min() for each in (halves / 2, products)]
-    return min(1.0, float(ratios[0])), min(2.0, float(ratios[1]))  # no more than where each is a machine of its own
+    return min(1.0, float(ratios[0])), min(_LEAST_PRODUCTS, float(ratios[1]))  # no more than where each is a machine of its own

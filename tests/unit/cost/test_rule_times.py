@@ -159,8 +159,12 @@ def test_halving_is_what_counting_replica_by_replica_says(replicas: int, units: 
     machines = Machines(np.array([float(units)]), np.array([inner]))
     halves, products = halving_shares(np.array([float(replicas)]), machines)
     assert (halves.item(), products.item()) == pytest.approx(plain_halving(replicas, units, inner))
-    of_ring, of_gather = least_of_ring(machines)
     if replicas > 1:
+        alone = halving_shares(np.array([float(replicas)]), None)
+        of_ring, of_gather = least_of_ring(None)
+        assert of_ring.item() * (1 - 1 / replicas) <= alone[0].item() / 2 * (1 + 1e-12)
+        assert of_gather.item() * (1 - 1 / replicas) <= alone[1].item() * (1 + 1e-12)
+        of_ring, of_gather = least_of_ring(machines)
         share = machines.share(np.array([float(replicas)])).item()
         assert of_ring.item() * share <= halves.item() / 2 * (1 + 1e-12)
         assert of_gather.item() * share <= products.item() * (1 + 1e-12)
