@@ -4,8 +4,8 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what a step has
-besides layers; older ones are read too.
+Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what layers take
+whose tables lie on parameter servers, and what a step has besides layers; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """
@@ -33,6 +33,7 @@ FORMAT = "heterps-compile profile"
 VERSION = 4
 _READ = (1, 2, 3, 4)
 _CAME_WITH = {"crowding": 3, "step_rates": 4}
+_SERVED_SINCE = 4
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -83,10 +84,12 @@ class _Layer(_Part):
     points: Annotated[list[_Point], Field(min_length=1, max_length=1000)]
     compute_parallel: _Fitted | None = None
     data_parallel: _Fitted | None = None
+    served: Annotated[list[_Point], Field(max_length=1000)] = []
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
         _check_ascending([point.batch for point in self.points])
+        _check_ascending([point.batch for point in self.served])
         return self
 
 
@@ -155,7 +158,7 @@ class _Device(_Part):
     def _measures_its_mode(self) -> Self:
         _check_ascending([whole.batch for whole in self.wholes])
         for layer in self.layers:
-            for point in layer.points:
+            for point in (*layer.points, *layer.served):
                 timed = {"backward": point.backward, "accumulate": point.accumulate}
                 wrong = [what for what, time in timed.items() if (time is None) is (self.mode == "training")]
                 if wrong:
@@ -200,6 +203,8 @@ class ProfileFile(_Part):
         for name, came_with in _CAME_WITH.items():
             if self.version < came_with and any(getattr(device, name) for device in self.devices):
                 raise ValueError(f"version {self.version} has no {name}; it came with version {came_with}")
+        if self.version < _SERVED_SINCE and any(layer.served for device in self.devices for layer in device.layers):
+            raise ValueError(f"version {self.version} has no served layers; they came with version {_SERVED_SINCE}")
         return self
 
 
