@@ -50,7 +50,10 @@ def pool(**changes) -> Cluster:
 
 
 def test_where_nothing_is_summed_the_lemma_and_the_simulated_step_agree(conv_onnx):
-    free = pool(network_bytes_per_s=1e24, network_latency_s=1e-15, compute_parallel=0.9, input_bytes_per_s=1e24)
+    free = pool(
+        network_bytes_per_s=1e24, network_latency_s=1e-15, compute_parallel=0.9, input_bytes_per_s=1e24,
+        memory_bytes_per_s=1e24,  # nor does the optimizer take time
+    )  # fmt: skip
     advice = advise(conv_onnx, gpu="v100", speed_up=2, cluster=free, batch=4096)
     assert advice.work.again_s > 0
     assert advice.work.serial_s > 0
