@@ -1,15 +1,15 @@
 """Stages with rules by which their replicas agree: what each rule takes, and which of them make the shortest step.
 
-A rule takes its exposed time after the last backward of its stage (``sync_rules/``), in place of what the placement
-was searched with, which is the same where the search knew the rule (``searched_rules.py``); what it holds besides
-counts as memory of a replica.
+A rule takes its exposed time after the last backward of its stage (``sync_rules/``), and what it takes the processor of
+a replica (``cost/step_rates.py``), in place of what the placement was searched with, which is the same where the search
+knew the rule (``searched_rules.py``); what it holds besides counts as memory of a replica.
 
 Of the rules that ``--allow`` allows, every stage takes one with which the whole step is as short as it can be, and of
 those the one that keeps most of training in one process: exact before bounded before any, then in the order in which
 they are named. So a stage whose all-reduce ends before the backwards of other stages do keeps it. The step is
 simulated, over all schedules and counts of micro-batches; in the steady state it is the time of the slowest stage.
 Where stages are of one device type each, a stage's exposed time lengthens the step by itself alone, so that the least
-exposed time of every stage makes the shortest step.
+exposed time and work of every stage make the shortest step.
 
 Left out: rules that need servers, whose price is another plan's; other placements and replicas than those found.
 """
@@ -19,12 +19,13 @@ from dataclasses import replace
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.pose import network_of
+from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.cost.sync_groups import layer_words, sync_group
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
-from heterps_compile.sync_rules.rule import Exposed, SyncGroup, SyncRule
+from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
 from heterps_compile.units import format_bytes, format_rate
@@ -56,7 +57,9 @@ def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncR
     return draft.request.sync_rules.of_stages([[words[name] for name in stage.layers] for stage in stages])
 
 
-def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
+def with_rule(
+    stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup, rates: StepRates
+) -> PlannedStage:
     """Return a stage as it was priced as it is with a rule.
 
     Args:
@@ -64,6 +67,7 @@ def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: Sync
         rule: The rule.
         group: What its replicas agree on.
         timed: The same as times count it.
+        rates: Of its device type, for what the rule takes the processor.
 
     Raises:
         InfeasibleError: where the rule cannot be that of the stage.
@@ -71,30 +75,34 @@ def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: Sync
     """
     if not group.agrees:
         return stage
-    plain = USUAL.exposed(timed)
-    if rule == USUAL:
-        return _agreeing(stage, plain)
     with faults_of(type(rule)):
-        return _with_other_rule(stage, rule, group, timed)
+        refusal = rule.refusal(group)
+        if refusal:
+            raise InfeasibleError(
+                f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "
+                f"'stage {stage.index}=all-reduce, *=...')"
+            )
+        agreeing = _agreeing(stage, rule, timed, rates)
+        return agreeing if rule == USUAL else _with_other_rule(agreeing, rule, group, timed)
 
 
-def _agreeing(stage: PlannedStage, exposed: Exposed) -> PlannedStage:
-    """Return a stage whose replicas take so long to agree."""
-    bytes_s, hops_s = exposed.bytes_s, exposed.hops_s
-    data_s = stage.data_s - stage.sync_s + bytes_s
-    return replace(stage, data_s=data_s, sync_s=bytes_s, sync_hops_s=hops_s)
+def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: StepRates) -> PlannedStage:
+    """Return a stage with what its replicas take to agree."""
+    exposed = rule.exposed(timed)
+    return replace(
+        stage,
+        data_s=stage.data_s - stage.sync_s + exposed.bytes_s,
+        sync_s=exposed.bytes_s,
+        sync_hops_s=exposed.hops_s,
+        handling_s=rates.handling_s(rule.handling(timed), timed.replicas),
+    )
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
-    refusal = rule.refusal(group)
-    if refusal:
-        raise InfeasibleError(
-            f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync 'stage "
-            f"{stage.index}=all-reduce, *=...')"
-        )
+    """Return a stage that takes what another rule than an all-reduce does with what it moves and holds."""
     plain = USUAL.exposed(timed)
     return replace(
-        _agreeing(stage, rule.exposed(timed)),
+        stage,
         memory=None if stage.memory is None else replace(stage.memory, sync_bytes=rule.extra_bytes(group)),
         sync=StageSync(
             rule_text(rule),
@@ -114,7 +122,8 @@ def with_rules(draft: Provisioned, rules: Sequence[SyncRule]) -> Provisioned:
     """
     groups = [group_of(draft, stage) for stage in draft.stages]
     timed = [timed_group_of(draft, stage) for stage in draft.stages]
-    return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed)))
+    rates = [draft.times.rates_of(stage.device) for stage in draft.stages]
+    return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed, rates)))
 
 
 def with_request(draft: Provisioned) -> Provisioned:
@@ -133,9 +142,11 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
     groups = [group_of(draft, stage) for stage in draft.stages]
     candidates = rules_to_choose_from(draft.request)
 
-    def exposed_s(rule: SyncRule, group: SyncGroup) -> float:
+    def exposed_s(rule: SyncRule, group: SyncGroup, stage: PlannedStage) -> float:
         found = rule.exposed(group)
-        return found.time_s if draft.request.minimises_step else found.bytes_s
+        if not draft.request.minimises_step:
+            return found.bytes_s
+        return found.time_s + draft.times.rates_of(stage.device).handling_s(rule.handling(group), group.replicas)
 
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:
@@ -145,8 +156,8 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
 
     of_stages = [usable(index, group) for index, group in enumerate(groups)]
     rules = [
-        min(found, key=lambda rule, group=group: exposed_s(rule, group))  # type: ignore[misc]
-        for found, group in zip(of_stages, groups, strict=True)
+        min(found, key=lambda rule, group=group, stage=stage: exposed_s(rule, group, stage))  # type: ignore[misc]
+        for found, group, stage in zip(of_stages, groups, draft.stages, strict=True)
     ]
     shortest_s = _takes_s(with_rules(draft, rules))
     for index, found in enumerate(of_stages):

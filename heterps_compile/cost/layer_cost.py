@@ -4,9 +4,9 @@ What fuses is free: an elementwise or view result that stays inside its layer is
 or cache, as in ONNX Runtime and compiled PyTorch; every other intermediate is written once and read once.
 An embedding reads the rows it gathers, not its table.
 
-The first layer of a model has a kind of work besides, a *cold start*: a pass over a model displaces from the caches what
-the next one begins with, code above all, so that its first layer takes longer than the same layer once more. That grows
-with the bytes that a pass moves, up to what caches hold (``docs/profiling.md`` has what was measured).
+The first layer of a model has a kind of work besides, a *cold start*: a pass over a model displaces from the caches
+what the next one begins with, code above all, so that its first layer takes longer than the same layer once more. That
+grows with the bytes that a pass moves, up to what caches hold (``docs/profiling.md`` has what was measured).
 
 Left out: caches, padding to tile sizes, the order in which a kernel walks its operands; the device a layer ends on
 (``problem.py`` has its time on every type).

@@ -13,12 +13,13 @@ Where a type has measured rates of a kind of work
 
     time = operations * start + FLOPs / rate + bytes / memory rate
 
-The first layer of a model has a *cold start* besides (``layer_cost.py``), a kind of its own whose bytes are those that a
-pass displaces from the caches. Views are a kind too, of starts alone: an eager runtime calls them as it calls kernels, and to take a column of ids
-costs as much as to look a few rows up. Starts and weights are all there in a part of a batch too; in inference the sum
-of a kind is multiplied by a factor of its own, as a forward then keeps nothing for a backward. Training runs the layer
-forward once and backward at twice the forward's work, the usual count for layers whose inputs and weights both need
-gradients; measured rates have a factor of their own, and what is made of ids or constants has no backward.
+Views are a kind too, of starts alone: an eager runtime calls them as it calls kernels, and to take a column of ids
+costs as much as to look a few rows up. The first layer of a model has a *cold start* besides (``layer_cost.py``), a
+kind whose bytes are those that a pass displaces from the caches. Starts and weights are all there in a part of a batch
+too; in inference the sum of a kind is multiplied by a factor of its own, as a forward then keeps nothing for a
+backward. Training runs the layer forward once and backward at twice the forward's work, the usual count for layers
+whose inputs and weights both need gradients; measured rates have a factor of their own, and what is made of ids or
+constants has no backward.
 
 Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
 """

@@ -12,6 +12,7 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import ANY, BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -61,6 +62,12 @@ class LocalSteps(SyncRule):
     def amounts(self, group: SyncGroup) -> Amounts:
         """Return the part of the weights that a step sums, and their copy."""
         return Amounts(ring_bytes=group.parameter_bytes / self.steps, held_bytes=group.parameter_bytes)
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that become means, and of a mean of weights its part: copied, scaled, put back; added up."""
+        means, weights_bytes = Work(moved=2 * group.gradient_bytes), group.parameter_bytes / self.steps
+        once = flat_gradients(group.gradient_bytes) + means + Work(moved=6 * weights_bytes)
+        return Handling(once, shared=summed(weights_bytes))
 
     def refusal(self, group: SyncGroup) -> str:
         """Refuse predictors, which no run has."""

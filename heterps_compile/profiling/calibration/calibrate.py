@@ -146,7 +146,7 @@ def _reader(name: str, mode: str = TRAINING) -> ReadGraph:
 
 
 def _timed(name: str, device: tuple[str, str], backend: Backend, settings: Settings) -> Iterator[TimedWork]:
-    """Yield the layers of a network at every batch, the first where a pass displaces enough for its start to be cold."""
+    """Yield the layers of a network at every batch, the first where a pass displaces enough for a cold start."""
     models = read_at(_reader(name, settings.mode), SUITE[name].batches, settings.precision)
     refuse_unsupported(backend, next(iter(models.values())).layers.graph)
     calls = ANY_CALLS
