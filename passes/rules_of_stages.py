@@ -18,13 +18,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
-from heterps_compile.cost.pose import network_of
+from heterps_compile.cost.pose import network_of_types
 from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.cost.sync_groups import layer_words, sync_group
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
+from heterps_compile.sync_rules.assignment import RuleEntry
+from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
@@ -37,14 +39,18 @@ from .searched_rules import is_worth_it, rules_to_choose_from
 
 def group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what the replicas of a stage agree on."""
-    network = network_of(draft.cluster, stage.device)
-    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network)
+    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, _network(draft, stage))
 
 
 def timed_group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what its replicas agree on as times count it, as those of the problem: layer by layer."""
-    network = network_of(draft.cluster, stage.device)
+    network = _network(draft, stage)
     return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network, by_layer=True)
+
+
+def _network(draft: Annotated, stage: PlannedStage) -> Network:
+    """Return what connects the replicas of a stage, of several device types the slowest link between these."""
+    return network_of_types(draft.cluster, [device for device, _ in stage.units])
 
 
 def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncRule, ...]:
@@ -58,7 +64,7 @@ def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncR
 
 
 def with_rule(
-    stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup, rates: StepRates
+    stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup, rates: Sequence[StepRates]
 ) -> PlannedStage:
     """Return a stage as it was priced as it is with a rule.
 
@@ -67,7 +73,7 @@ def with_rule(
         rule: The rule.
         group: What its replicas agree on.
         timed: The same as times count it.
-        rates: Of its device type, for what the rule takes the processor.
+        rates: Of its device types, for what the rule takes the processor; the slowest counts.
 
     Raises:
         InfeasibleError: where the rule cannot be that of the stage.
@@ -76,25 +82,27 @@ def with_rule(
     if not group.agrees:
         return stage
     with faults_of(type(rule)):
-        refusal = rule.refusal(group)
+        refusal = rule.never_planned or rule.refusal(group)
         if refusal:
             raise InfeasibleError(
                 f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "
-                f"'stage {stage.index}=all-reduce, *=...')"
+                f"{str(RuleEntry(stage.layers[0], USUAL)) + ', *=...'!r})"
             )
         agreeing = _agreeing(stage, rule, timed, rates)
         return agreeing if rule == USUAL else _with_other_rule(agreeing, rule, group, timed)
 
 
-def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: StepRates) -> PlannedStage:
+def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: Sequence[StepRates]) -> PlannedStage:
     """Return a stage with what its replicas take to agree."""
-    exposed = rule.exposed(timed)
+    exposed, handling = rule.exposed(timed), rule.handling(timed)
+    bytes_s = exposed.bytes_s
     return replace(
         stage,
-        data_s=stage.data_s - stage.sync_s + exposed.bytes_s,
-        sync_s=exposed.bytes_s,
+        data_s=stage.data_s - stage.sync_s + bytes_s,
+        sync_s=bytes_s,
         sync_hops_s=exposed.hops_s,
-        handling_s=rates.handling_s(rule.handling(timed), timed.replicas),
+        handling_s=max(each.handling_s(handling, timed.replicas) for each in rates),
+        mixed=tuple(replace(each, data_s=each.data_s - stage.sync_s + bytes_s) for each in stage.mixed),
     )
 
 
@@ -122,8 +130,12 @@ def with_rules(draft: Provisioned, rules: Sequence[SyncRule]) -> Provisioned:
     """
     groups = [group_of(draft, stage) for stage in draft.stages]
     timed = [timed_group_of(draft, stage) for stage in draft.stages]
-    rates = [draft.times.rates_of(stage.device) for stage in draft.stages]
+    rates = [_rates(draft, stage) for stage in draft.stages]
     return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed, rates)))
+
+
+def _rates(draft: Provisioned, stage: PlannedStage) -> tuple[StepRates, ...]:
+    return tuple(draft.times.rates_of(device) for device, _ in stage.units)
 
 
 def with_request(draft: Provisioned) -> Provisioned:
@@ -146,7 +158,8 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
         found = rule.exposed(group)
         if not draft.request.minimises_step:
             return found.bytes_s
-        return found.time_s + draft.times.rates_of(stage.device).handling_s(rule.handling(group), group.replicas)
+        handling, rates = rule.handling(group), _rates(draft, stage)
+        return found.time_s + max(each.handling_s(handling, group.replicas) for each in rates)
 
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:
@@ -209,6 +222,4 @@ def refuse_rules_out_of_limits(draft: Provisioned) -> None:
 
 def _searched_otherwise(draft: Provisioned) -> str:
     """Say what placement and replicas were found for, where that is not what the stages have."""
-    if draft.problem.rules is None:
-        return ", with the replicas that an all-reduce needs"
-    return ", as a search does not know the numbers of stages" if draft.request.sync_rules.names_stages else ""
+    return ", with the replicas that an all-reduce needs" if draft.problem.rules is None else ""

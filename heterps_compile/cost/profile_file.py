@@ -4,8 +4,8 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what a step has
-besides layers, and what layers take whose tables lie on parameter servers; older ones are read too.
+Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what layers take
+whose tables lie on parameter servers, and what a step has besides layers; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """

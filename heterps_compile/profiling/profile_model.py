@@ -293,6 +293,12 @@ def _profile_device(
     )
 
 
+def _step_rates(device: str, settings: Settings) -> StepRates:
+    """Measure what a step of training has besides layers."""
+    with _threads(settings.threads, ()):
+        return measure_step_rates(device, make_clock(settings.clock_of(device), device, settings.threads))
+
+
 def tables_to_serve(model: AtBatch, backend: Backend) -> tuple[list[str], set[str]]:
     """Return the tables that a run could serve of a model, and the keys of the layers that look rows up there."""
     if not backend.capabilities.is_module:  # whose stages keep their tables
@@ -301,12 +307,6 @@ def tables_to_serve(model: AtBatch, backend: Backend) -> tuple[list[str], set[st
     looking_up = {layer for table in tables for layer in table.rows_bytes}
     keys = zip(model.computed.layers, model.keys, strict=True)
     return [table.name for table in tables], {key for layer, key in keys if layer.name in looking_up}
-
-
-def _step_rates(device: str, settings: Settings) -> StepRates:
-    """Measure what a step of training has besides layers."""
-    with _threads(settings.threads, ()):
-        return measure_step_rates(device, make_clock(settings.clock_of(device), device, settings.threads))
 
 
 def time_model(
