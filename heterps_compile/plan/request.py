@@ -345,7 +345,7 @@ def _refused_rules(request: Request) -> Iterator[str]:
     sync = f"--sync {printable(request.synchronisation)}"
     for rule in (*request.rules_named, *request.sync_rules.rules):
         if rule.never_planned:
-            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
+            yield f"{rule_text(rule)} is in no plan (--sync): {rule.never_planned}"
     for rule in request.rules_named:
         if rule.uses_servers:
             yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
@@ -359,7 +359,7 @@ def _refused_rules(request: Request) -> Iterator[str]:
     for rule in request.sync_rules.rules:
         if rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
             yield (
-                f"{sync} has {rule_text(rule)}, which is a rule of whole models, for some stages; give it to all of "
+                f"{sync} has a rule of whole models, {rule_text(rule)}, for some stages; give it to all of "
                 f"them (--sync '{rule_text(rule)}'), or to none"
             )
 

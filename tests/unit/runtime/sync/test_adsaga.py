@@ -173,5 +173,9 @@ def test_a_table_of_other_batches_and_residuals_that_would_be_lost_are_refused()
     other.load_state(first.state())
     with pytest.raises(RunError, match="remembers 5 gradients of 'w' in the stage, and adsaga has 4 batches; go on"):
         train([other], torch.ones(3, dtype=torch.float64), range(1), (1.0,))
+    other = replicas(1)[0]
+    other.load_state({"pending:w": torch.tensor(1.0)})  # of a file that somebody else wrote
+    with pytest.raises(RunError, match="remembers 1 gradients of 'w'"):
+        train([other], torch.ones(3, dtype=torch.float64), range(1), (1.0,))
     with pytest.raises(RunError, match="gradients of 'w' that were not sent yet, and adsaga in the stage would lose"):
         other.load_state({"residual:w": torch.ones(3)})
