@@ -340,12 +340,24 @@ def make_request(currency: str, **asked: Any) -> Request:
     return request
 
 
-def _refused_rules(request: Request) -> Iterator[str]:
-    """Say which synchronisation rules cannot be asked for as they are, before anything is searched."""
-    sync = f"--sync {printable(request.synchronisation)}"
+def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
+    """Say which rules of synchronisation cannot be asked for, or not together with others."""
+    if request.sync_rules.uses_servers and request.mode != "training":
+        yield "parameter servers are for training (--mode training); inference synchronises nothing"
+    if not request.is_all_reduced and request.mode != "training":
+        yield f"{sync} is for training (--mode training); inference synchronises nothing"
     for rule in (*request.rules_named, *request.sync_rules.rules):
         if rule.never_planned:
             yield f"{rule_text(rule)} is in no plan (--sync): {rule.never_planned}"
+    for entry in request.sync_rules.entries:
+        if entry.names_stage:
+            yield (
+                f"{sync} names {entry.pattern} by its number, which stages have once there is a plan; name layers, "
+                f"such as 'fc*={rule_text(entry.rule)}', or give the rule to a run of the plan "
+                f"(run PLAN --sync {str(entry)!r})"
+            )
+    if request.allow != EXACTNESSES[0] and not request.chooses_rules:
+        yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
     for rule in request.rules_named:
         if rule.uses_servers:
             yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
@@ -372,13 +384,7 @@ def _contradictions(request: Request) -> Iterator[str]:
     if provisioner != PROVISIONERS[0] and not request.min_throughput:
         yield f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)"
     sync, has_servers = f"--sync {printable(request.synchronisation)}", request.sync_rules.uses_servers
-    if has_servers and request.mode != "training":
-        yield "parameter servers are for training (--mode training); inference synchronises nothing"
-    if not request.is_all_reduced and request.mode != "training":
-        yield f"{sync} is for training (--mode training); inference synchronises nothing"
-    if request.allow != EXACTNESSES[0] and not request.chooses_rules:
-        yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
-    yield from _refused_rules(request)
+    yield from _rules_that_cannot_be(request, sync)
     if request.tables in (SERVED, CHEAPEST) and has_servers:
         yield f"--tables {request.tables} and {sync} are not planned together; leave one of them out"
     if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:
@@ -406,10 +412,10 @@ def _contradictions(request: Request) -> Iterator[str]:
         )
     if request.mixed_stages and provisioner != PROVISIONERS[0]:
         yield f"--mixed-stages needs the exact provisioner, which counts units of every type; leave out {provisioner!r}"
-    if request.mixed_stages and not request.is_all_reduced:
+    if request.mixed_stages and has_servers:
         yield (
-            f"--mixed-stages and {sync} are not planned together, as stages of several device types are searched with "
-            f"one ring that sums all gradients; leave one of them out"
+            f"--mixed-stages and {sync} are not planned together, as parameter servers are counted for stages of one "
+            f"device type; leave one of them out"
         )
     if request.mixed_stages and request.tables in (SERVED, CHEAPEST):
         yield f"--mixed-stages and --tables {request.tables} are not planned together; leave one of them out"

@@ -82,8 +82,8 @@ class Adsaga(Rule):
             known = self._known.get(f"{kind}:{name}")
             if known is not None and known.numel() != part.numel():
                 raise RunError(
-                    f"the checkpoint remembers {_rows(known):,} gradients of {printable(name)!r} in {self.shared.where}, "
-                    f"and adsaga has {rows:,} batches; go on with as many, or begin with the checkpoint's weights "
+                    f"the checkpoint remembers {_rows(known):,} gradients of {printable(name)!r} in "
+                    f"{self.shared.where}, and adsaga has {rows:,} batches; go on with as many, or begin with the checkpoint's weights "
                     f"(--weights) in another folder"
                 )
             if known is not None:
