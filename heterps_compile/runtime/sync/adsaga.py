@@ -83,8 +83,8 @@ class Adsaga(Rule):
             if known is not None and known.numel() != part.numel():
                 raise RunError(
                     f"the checkpoint remembers {_rows(known):,} gradients of {printable(name)!r} in "
-                    f"{self.shared.where}, and adsaga has {rows:,} batches; go on with as many, or begin with the checkpoint's weights "
-                    f"(--weights) in another folder"
+                    f"{self.shared.where}, and adsaga has {rows:,} batches; go on with as many, or begin with the "
+                    f"checkpoint's weights (--weights) in another folder"
                 )
             if known is not None:
                 part.copy_(known.reshape(rows, -1))
