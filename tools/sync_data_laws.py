@@ -1,7 +1,7 @@
 """What rules that know how data come must come to, beside what the objects come to that a run has: `bench_sync.py`.
 
-On quadratics ``|x - c|^2 / 2`` all is linear. What `adsaga` has after an epoch is a matrix times what it had before. The
-largest root of it says how fast it settles; where it reaches 1 the step is too long.
+On quadratics ``|x - c|^2 / 2`` all is linear. What `adsaga` has after an epoch is a matrix times what it had before.
+The largest root of it says how fast it settles; where it reaches 1 the step is too long.
 """
 
 from collections.abc import Iterator
