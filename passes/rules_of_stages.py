@@ -93,7 +93,7 @@ def _agreeing(stage: PlannedStage, exposed: Exposed) -> PlannedStage:
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
-    refusal = rule.refusal(group)
+    refusal = rule.never_planned or rule.refusal(group)
     if refusal:
         raise InfeasibleError(
             f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "

@@ -16,7 +16,7 @@ from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.units import counted, format_duration, format_money, format_percent, format_seconds, rate_number
 
-from .chosen_file import FORMAT, VERSION, offer_record
+from .chosen_file import FORMAT, VERSION, offer_record, transience_record
 from .goal import described
 from .learned import PREDICTION_ERROR
 from .search import Answer, Option, excess, hours, whole
@@ -190,6 +190,8 @@ def answer_document(answer: Answer, directory: str | None = None, compared: Comp
             "budget_usd": goal.budget,
             "max_machines": goal.most_machines,
             "spot": goal.spot,
+            "counts_start": goal.counts_start,
+            "transience": transience_record(goal.transience),
         },
         "chosen": _option(answer.best),
         "runners_up": [_option(option) for option in answer.runners_up],

@@ -161,16 +161,23 @@ def lost_of(text: str | None, machines: MachineSet) -> tuple[int, ...]:
 
 
 def resume(
-    catalogue: Catalogue, times: StepTimes, goal: Goal, standing: Standing, effort: SearchEffort = EFFORT
+    catalogue: Catalogue,
+    times: StepTimes,
+    goal: Goal,
+    standing: Standing,
+    effort: SearchEffort = EFFORT,
+    *,
+    prices: Catalogue | None = None,
 ) -> Resumption:
     """Return what a run is to do.
 
     Args:
-        catalogue: What is offered today.
+        catalogue: What it may move to today.
         times: Steps of the model.
         goal: All samples of the training, the deadline from now, the budget in all.
         standing: How it stands.
         effort: Of the search for other machines.
+        prices: What its own machines cost today; None where the catalogue has all that is offered.
 
     Raises:
         InputError: where nothing is left to do, or more was spent than the budget.
@@ -190,7 +197,7 @@ def resume(
         )
     times, planned_s = _as_learned(times, standing.chosen)
     courses = _Courses(times, goal, standing.chosen.batch)
-    today, unpriced = _today(replace(standing.chosen.machines, learned=times.learned), catalogue)
+    today, unpriced = _today(replace(standing.chosen.machines, learned=times.learned), prices or catalogue)
     courses.notes += unpriced
     whole = courses.on(today, standing.chosen.batch / planned_s)
     if not sum(standing.lost):
@@ -253,12 +260,13 @@ class _Courses:
         goal = self._goal
         before_s = before.recovery.checkpoint_s + PLANNING_S
         paid = remaining.spent + sum(kind.count * kind.price_per_hour for kind in before.machines) * before_s / HOUR_S
-        deadline_s = None if goal.deadline_s is None else goal.deadline_s - before_s - goal.transience.start_up_s
+        deadline_s = None if goal.deadline_s is None else goal.deadline_s - before_s
         budget = None if goal.budget is None else goal.budget - paid
         if (deadline_s is not None and deadline_s <= 0) or (budget is not None and budget <= 0):
             self.notes.append("there is no time or money left to move in")
             return None
-        rest = replace(goal, samples=max(1.0, remaining.samples), deadline_s=deadline_s, budget=budget)
+        samples = max(1.0, remaining.samples)
+        rest = replace(goal, samples=samples, deadline_s=deadline_s, budget=budget, counts_start=True)
         try:
             answer = choose_machines(catalogue, self._times, rest, effort)
         except InfeasibleError as error:
@@ -279,8 +287,7 @@ def _as_learned(times: StepTimes, chosen: Chosen) -> tuple[StepTimes, float]:
     if not times.learned.corrections:
         return times.with_learned(before), chosen.step_s
     gpus = {rental.offer.gpu for rental, _ in chosen.machines.parts}
-    changes = [times.learned.factor(gpu) / before.factor(gpu) for gpu in gpus]
-    return times, chosen.step_s * max(changes)
+    return times, chosen.step_s * max(times.learned.most_since(before, gpu) for gpu in gpus)
 
 
 def _today(machines: MachineSet, catalogue: Catalogue) -> tuple[MachineSet, list[str]]:

@@ -346,6 +346,9 @@ def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
         yield "parameter servers are for training (--mode training); inference synchronises nothing"
     if not request.is_all_reduced and request.mode != "training":
         yield f"{sync} is for training (--mode training); inference synchronises nothing"
+    for rule in (*request.rules_named, *request.sync_rules.rules):
+        if rule.never_planned:
+            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
     for entry in request.sync_rules.entries:
         if entry.names_stage:
             yield (
@@ -360,6 +363,17 @@ def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
             yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
         elif rule.exactness not in allowed_classes(request.allow):
             yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
+        elif rule.is_of_whole_models:
+            yield (
+                f"{sync} names {rule_text(rule)}, which is a rule of whole models, and rules are chosen stage by "
+                f"stage; ask for it alone (--sync '{rule_text(rule)}')"
+            )
+    for rule in request.sync_rules.rules:
+        if rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
+            yield (
+                f"{sync} has {rule_text(rule)}, which is a rule of whole models, for some stages; give it to all of "
+                f"them (--sync '{rule_text(rule)}'), or to none"
+            )
 
 
 def _contradictions(request: Request) -> Iterator[str]:
