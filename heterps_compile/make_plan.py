@@ -164,7 +164,7 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
 
 def _rules_after_search(draft: Emitted) -> bool:
     """Return whether stages may take another time to agree than the search counted."""
-    if draft.problem.rules is not None and not draft.request.sync_rules.names_stages:
+    if draft.problem.rules is not None:
         return False
     return any(stage.sync is not None and not parse_rule(stage.sync.rule).uses_servers for stage in draft.stages)
 
@@ -179,12 +179,10 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
     if _rules_after_search(draft):
         objective, search = OBJECTIVES[draft.request.objective], draft.search
         bound = objective.describe(search.bound, draft.graph.batch, draft.cluster.currency) if search.bound > 0 else ""
-        found = "that all-reduces" if draft.problem.rules is None else "without the rules for stages by number"
-        others = "an all-reduce in every stage" if draft.problem.rules is None else "the other rules"
-        proven = f"with {others} none is better than {bound}" if bound else "nothing is proven"
+        proven = f"with an all-reduce in every stage none is better than {bound}" if bound else "nothing is proven"
         yield (
-            f"placement and replicas are those of a plan {found}, and its stages got their rules after that: {proven}, "
-            f"and no bound is proven with these rules"
+            f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
+            f"{proven}, and no bound is proven with these rules"
         )
 
 

@@ -48,6 +48,7 @@ from .placement.proof.fastest_at_price import fastest_at_price
 from .placement.served_ranges import run_in_ranges
 from .placement.steps.minimise_step import StepsFound, least_factor, search_steps, with_best_step
 from .placement.steps.step_plans import SteppedPlan, feasible, simulated, with_units
+from .relaxed_rules import told_of_rules
 from .served_sets import place_over_sets
 from .within_memory import may_lack_memory, place_within_memory
 
@@ -88,9 +89,16 @@ class PlaceLayers:
             InfeasibleError: where no placement is feasible, with the constraint and what would help; or where nothing
                 found one in the time.
         """
-        if not draft.request.mixed_stages:
-            return place_over_sets(draft, partial(place_within_memory, self._placed), self.proof_s)
-        return self._of_several_types(draft)
+        if draft.request.mixed_stages:
+            return self._of_several_types(draft)
+        try:
+            return self._over_sets(draft)
+        except InfeasibleError as error:
+            raise told_of_rules(draft, error, replace(self, proof_s=0.0, beside_s=0.0)._over_sets) from error
+
+    def _over_sets(self, draft: Posed) -> Placed:
+        """Place the layers on stages of one device type each."""
+        return place_over_sets(draft, partial(place_within_memory, self._placed), self.proof_s)
 
     def _of_several_types(self, draft: Posed) -> Placed:
         """Place the layers on stages of one device type each, then on stages that may have several."""
@@ -100,7 +108,7 @@ class PlaceLayers:
         share_s = None if request.time_limit_s is None else PLAIN_SHARE * request.time_limit_s
         asked = replace(draft, request=replace(request, time_limit_s=share_s))
         try:
-            found = place_over_sets(asked, partial(place_within_memory, self._placed), self.proof_s)
+            found = self._over_sets(asked)
             plain = draft = replace(found, request=request)
         except InfeasibleError as error:
             plain, draft = error, in_order(draft, draft.layers.own_order)

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
-from heterps_compile.cost.pose import network_of
+from heterps_compile.cost.pose import network_of_types
 from heterps_compile.cost.sync_groups import layer_words, sync_group
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
+from heterps_compile.sync_rules.assignment import RuleEntry
+from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import Exposed, SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
@@ -36,14 +38,18 @@ from .searched_rules import is_worth_it, rules_to_choose_from
 
 def group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what the replicas of a stage agree on."""
-    network = network_of(draft.cluster, stage.device)
-    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network)
+    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, _network(draft, stage))
 
 
 def timed_group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what its replicas agree on as times count it, as those of the problem: layer by layer."""
-    network = network_of(draft.cluster, stage.device)
+    network = _network(draft, stage)
     return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network, by_layer=True)
+
+
+def _network(draft: Annotated, stage: PlannedStage) -> Network:
+    """Return what connects the replicas of a stage, of several device types the slowest link between these."""
+    return network_of_types(draft.cluster, [device for device, _ in stage.units])
 
 
 def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncRule, ...]:
@@ -82,15 +88,16 @@ def _agreeing(stage: PlannedStage, exposed: Exposed) -> PlannedStage:
     """Return a stage whose replicas take so long to agree."""
     bytes_s, hops_s = exposed.bytes_s, exposed.hops_s
     data_s = stage.data_s - stage.sync_s + bytes_s
-    return replace(stage, data_s=data_s, sync_s=bytes_s, sync_hops_s=hops_s)
+    types = tuple(replace(each, data_s=each.data_s - stage.sync_s + bytes_s) for each in stage.mixed)
+    return replace(stage, data_s=data_s, sync_s=bytes_s, sync_hops_s=hops_s, mixed=types)
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
-    refusal = rule.refusal(group)
+    refusal = rule.never_planned or rule.refusal(group)
     if refusal:
         raise InfeasibleError(
-            f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync 'stage "
-            f"{stage.index}=all-reduce, *=...')"
+            f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "
+            f"{str(RuleEntry(stage.layers[0], USUAL)) + ', *=...'!r})"
         )
     plain = USUAL.exposed(timed)
     return replace(
@@ -198,6 +205,4 @@ def refuse_rules_out_of_limits(draft: Provisioned) -> None:
 
 def _searched_otherwise(draft: Provisioned) -> str:
     """Say what placement and replicas were found for, where that is not what the stages have."""
-    if draft.problem.rules is None:
-        return ", with the replicas that an all-reduce needs"
-    return ", as a search does not know the numbers of stages" if draft.request.sync_rules.names_stages else ""
+    return ", with the replicas that an all-reduce needs" if draft.problem.rules is None else ""

@@ -1,10 +1,12 @@
 """Tables on parameter servers: what is planned for tables of 10 GB to 10 TB, and small ones run and measured.
 
-    .venv/bin/python tools/bench_served_tables.py [--only plans|runs] [--steps 60] [--realtime]
+    .venv/bin/python tools/bench_served_tables.py [--only plans|gradients|runs] [--steps 60] [--realtime]
 
 1. Plans: the models of the HeterPS paper with tables of so many bytes in all, on torch's device ``meta``, for training
    on the pool ``heterps-paper``: tables and servers of the plan, its price, what is proven, how long it took.
-2. Runs: CTRDNNs whose layers are measured on this machine just before, planned with their tables served and held,
+2. Gradients: what the tables of those runs alone take, forward and backward, with gradients as large as they are, with
+   sparse ones, and of rows that were pulled.
+3. Runs: CTRDNNs whose layers are measured on this machine just before, planned with their tables served and held,
    trained by one process and one or two servers. What a server takes is the pool's, as for every plan; nothing is
    fitted. Runs take turns, the middle of three is shown; throughput, predicted over measured. All processes have one
    thread. An ablation stands below: the same runs against what a plan says that lets all traffic with servers overlap
@@ -36,6 +38,7 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.plan.plan import Plan
 from heterps_compile.profiling.profile_model import Settings, profile_model
+from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.launch.run_api import launch, make_options
 from heterps_compile.units import format_bytes, format_money, format_percent
 
@@ -92,6 +95,45 @@ def print_plans() -> None:
             gap = format_percent(100 * plan.gap)
             row = f"{name:<9} {format_bytes(size):>9}  {served:>6}  {servers:>7,}  {price:>8}  {each:>11}  {gap:<7}"
             print(f"{row}  {took_s:.1f} s", flush=True)
+
+
+def print_gradients() -> None:
+    """Print what look-ups take by the gradients that they make; the median of passes, by the thread's clock."""
+    print("| tables x width, batch | gradients | forward | backward | backward that adds to it |")
+    print("|---|---|---|---|---|")
+    for case in CASES:
+        shape = case["batch"], case["fields"]
+        ids = [torch.randint(0, ROWS, shape) for _ in range(8)]
+        for of in ("whole tables", "sparse", "pulled rows"):
+            tables = [torch.nn.Embedding(ROWS, case["width"], sparse=of == "sparse") for _ in range(case["fields"])]
+            passes = [_table_pass(tables, given, is_pulled=of == "pulled rows") for given in ids * 5][len(ids) :]
+            shown = " | ".join(f"{1e3 * median(times):.2f} ms" for times in zip(*passes, strict=True))
+            print(f"| {case['fields']} x {case['width']}, {case['batch']} | {of} | {shown} |", flush=True)
+
+
+def _table_pass(tables: list[torch.nn.Embedding], ids: torch.Tensor, *, is_pulled: bool) -> tuple[float, float, float]:
+    """Return the seconds of a forward, of its backward, and of one more backward that adds to the gradients."""
+    weights: list[torch.Tensor] = [table.weight for table in tables]
+    columns = list(ids.T)
+    if is_pulled:
+        found = [torch.unique(column, return_inverse=True) for column in columns]
+        weights = [weight.detach()[rows].requires_grad_() for weight, (rows, _) in zip(weights, found, strict=True)]
+        columns = [places for _, places in found]
+    for table in tables:
+        table.weight.grad = None
+    took_s = []
+    for _ in range(2):
+        began_s = time.thread_time()
+        made = [
+            torch.nn.functional.embedding(column, weight, sparse=table.sparse)
+            for column, weight, table in zip(columns, weights, tables, strict=True)
+        ]
+        took_s.append(time.thread_time() - began_s)
+        gradients = [torch.ones_like(each) for each in made]
+        began_s = time.thread_time()
+        torch.autograd.backward(made, gradients)
+        took_s.append(time.thread_time() - began_s)
+    return took_s[0], took_s[1], took_s[3]
 
 
 def planned(sizes: dict[str, int], folder: Path, *, realtime: bool) -> dict[str, Plan]:
@@ -175,15 +217,18 @@ def print_runs(steps: int, *, realtime: bool) -> None:
 def main() -> None:
     """Print what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=("plans", "runs"))
+    parser.add_argument("--only", choices=("plans", "gradients", "runs"))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--realtime", action="store_true", help="go before all else on the machine (root only)")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if asked.only != "runs":
+    if asked.only in (None, "plans"):
         print_plans()
-    if asked.only != "plans":
+    if asked.only in (None, "gradients"):
+        keep_freed_memory()
+        print_gradients()
+    if asked.only in (None, "runs"):
         print_runs(asked.steps, realtime=asked.realtime)
 
 

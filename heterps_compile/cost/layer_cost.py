@@ -8,7 +8,7 @@ Left out: caches, padding to tile sizes, the order in which a kernel walks its o
 (``problem.py`` has its time on every type).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -32,7 +32,8 @@ class KindWork:
         moved_bytes: What they read and make that grows with the batch; of an embedding the rows too; of an attention
             its weights, of which exponentials are taken wherever they are kept.
         parameter_bytes: Weights that they read whatever the batch.
-        table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch.
+        table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch, but
+            sparse ones.
         has_backward: Whether training has a backward of it: what is made of ids and constants alone has none.
     """
 
@@ -136,7 +137,7 @@ def _layer_cost(  # noqa: PLR0917 - a layer, what crosses its ends, and two sets
         flops += node.flops
         operations += node.kind not in _STARTS_NO_KERNEL
         if node.kind is OpKind.EMBEDDING:
-            rows_bytes = sum(graph.size_bytes(out) for out in node.outputs)
+            rows_bytes = looked_up_bytes(graph, node)
             for name in node.inputs:
                 if name in graph.parameters:
                     gathered[name] = gathered.get(name, 0) + rows_bytes
@@ -193,7 +194,8 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
             parts = _parts(graph, node) if node.kind is OpKind.MOVE else 1
             work = (parts, node.flops, 2 * made, 0, 0)
             if node.kind is OpKind.EMBEDDING:
-                work = (1, _rows(graph, node), 2 * made, 0, held)
+                given = made or sum(graph.size_bytes(out) for out in _parts_of(graph, layer, node))
+                work = (1, _rows(graph, node), looked_up_bytes(graph, node) + given, 0, 0 if node.sparse else held)
         else:
             read = sum(graph.size_bytes(name) for name in set(node.inputs) if name not in graph.parameters)
             inside = _attention_bytes(graph, node) if node.kind is OpKind.ATTENTION else 0
@@ -207,9 +209,29 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
     return tuple(KindWork(kind, *work, has_backward=has_backward) for (kind, has_backward), work in found.items())
 
 
+def looked_up_bytes(graph: Graph, node: Node) -> int:
+    """Return the bytes of the rows of tables that a node looks up: what it gives, of a bag what it adds up."""
+    tables = [graph.parameters[name] for name in node.inputs if name in graph.parameters]
+    if _is_bag(node) and tables and tables[0].shape and tables[0].shape[0] > 0:
+        return _rows(graph, node) * (tables[0].size_bytes // tables[0].shape[0])
+    return sum(graph.size_bytes(out) for out in node.outputs)
+
+
+def _is_bag(node: Node) -> bool:
+    return node.kind is OpKind.EMBEDDING and "embeddingbag" in node.op.lower().replace("_", "")
+
+
 def _rows(graph: Graph, node: Node) -> int:
-    """Return how many rows of tables a node looks up."""
-    return sum(graph.numel(name) for name in _tensors(graph, node.inputs) if _is_whole(graph, name))
+    """Return how many rows of tables a node looks up; a bag has ids first, and then where its bags begin."""
+    ids = [name for name in _tensors(graph, node.inputs) if _is_whole(graph, name)]
+    return sum(graph.numel(name) for name in (ids[:1] if _is_bag(node) else ids))
+
+
+def _parts_of(graph: Graph, layer: Layer, node: Node) -> Iterator[str]:
+    """Yield the floats among the parts of a node's result, which is no tensor."""
+    for part in (graph.nodes[i] for i in layer.nodes):
+        if part.op in _TAKES_APART and node.outputs[:1] == part.inputs[:1]:
+            yield from (out for out in part.outputs if not _is_whole(graph, out))
 
 
 def _is_strided(graph: Graph, maker: Node | None) -> bool:

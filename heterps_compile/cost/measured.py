@@ -91,6 +91,9 @@ def _identity(profile: DeviceProfile) -> str:
         parts.append(repr(fractions))
     if profile.crowding is not None:
         parts.append(repr(profile.crowding))
+    served = [layer.served for layer in profile.layers]
+    if any(served):
+        parts.append(repr(served))
     return " ".join(parts)
 
 

@@ -4,7 +4,8 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Version 2 has parallel fractions of layers, version 3 what busy cores take from one another; older ones are read too.
+Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what layers take
+whose tables lie on parameter servers; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """
@@ -27,8 +28,9 @@ from heterps_compile.ir.graph import OpKind
 from . import profile as made
 
 FORMAT = "heterps-compile profile"
-VERSION = 3
-_READ = (1, 2, 3)
+VERSION = 4
+_READ = (1, 2, 3, 4)
+_CROWDING_SINCE, _SERVED_SINCE = 3, 4
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -79,10 +81,12 @@ class _Layer(_Part):
     points: Annotated[list[_Point], Field(min_length=1, max_length=1000)]
     compute_parallel: _Fitted | None = None
     data_parallel: _Fitted | None = None
+    served: Annotated[list[_Point], Field(max_length=1000)] = []
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
         _check_ascending([point.batch for point in self.points])
+        _check_ascending([point.batch for point in self.served])
         return self
 
 
@@ -129,7 +133,7 @@ class _Device(_Part):
     def _measures_its_mode(self) -> Self:
         _check_ascending([whole.batch for whole in self.wholes])
         for layer in self.layers:
-            for point in layer.points:
+            for point in (*layer.points, *layer.served):
                 timed = {"backward": point.backward, "accumulate": point.accumulate}
                 wrong = [what for what, time in timed.items() if (time is None) is (self.mode == "training")]
                 if wrong:
@@ -151,7 +155,7 @@ class ProfileFile(_Part):
     """The whole file."""
 
     format: Literal["heterps-compile profile"]
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     model: Text
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     host: _Host
@@ -171,8 +175,10 @@ class ProfileFile(_Part):
         layers = (layer for device in self.devices for layer in device.layers)
         if self.version == 1 and any(layer.compute_parallel or layer.data_parallel for layer in layers):
             raise ValueError("version 1 has no parallel fractions of layers; they came with version 2")
-        if self.version < VERSION and any(device.crowding for device in self.devices):
-            raise ValueError(f"version {self.version} has no crowding; it came with version {VERSION}")
+        if self.version < _CROWDING_SINCE and any(device.crowding for device in self.devices):
+            raise ValueError(f"version {self.version} has no crowding; it came with version {_CROWDING_SINCE}")
+        if self.version < _SERVED_SINCE and any(layer.served for device in self.devices for layer in device.layers):
+            raise ValueError(f"version {self.version} has no served layers; they came with version {_SERVED_SINCE}")
         return self
 
 

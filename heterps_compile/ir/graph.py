@@ -140,6 +140,7 @@ class Node:
         scratch_bytes: Bytes of the largest array that is made, and dropped, on
             the way to the constants that it reads.
         draws: Whether it draws random numbers, as dropout does in training.
+        sparse: Whether it looks rows up and its gradient is of these alone, not as large as the table.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Node:
     after: tuple[str, ...] = ()
     scratch_bytes: int = 0
     draws: bool = False
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

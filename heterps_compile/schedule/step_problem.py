@@ -312,7 +312,9 @@ class StageWorks:
             hops_s = _messages_s(of, types, k, Network.hops_s) if is_any else np.zeros(k.shape)
             return sync_s, hops_s * (sync_s > 0), sync_s
         bytes_s = np.stack([rule.time_s(k, work.machines) for rule in work.rules])
-        hops_s = np.stack([_messages_s(of, types, k, rule.form.hops_s) for rule in work.rules]) * (bytes_s > 0)
+        hops_s = np.stack([rule.sums * _messages_s(of, types, k, rule.form.hops_s) for rule in work.rules]) * (
+            bytes_s > 0
+        )
         chosen = (bytes_s + hops_s).argmin(axis=0)[None]
         sync_s, of_rule_s = (np.take_along_axis(each, chosen, axis=0)[0] for each in (bytes_s, hops_s))
         return sync_s, of_rule_s, np.where(np.isfinite(bytes_s), bytes_s, 0.0).max(axis=0)
@@ -371,7 +373,10 @@ class StepsOfPlacements:
     def unit_choices(self, count: int) -> Floats:
         """Return [K], the replicas worth trying for so many micro-batches, ascending."""
         most = int(self.of.problem.max_units.max(initial=1))
-        return np.unique([-(-count // rounds) for rounds in range(1, count + 1)]).clip(1, most).astype(np.float64)
+        found = [-(-count // rounds) for rounds in range(1, count + 1)]
+        if self.of.problem.halves:  # which 3 replicas take longer for than 4
+            found += [1 << level for level in range(count.bit_length())]
+        return np.unique(found).clip(1, most).astype(np.float64)
 
     def micro_batches(self, count: int, units: Floats) -> MicroBatches:
         """Return what micro-batches take with units [N, K] of the flat stages."""

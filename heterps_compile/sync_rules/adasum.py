@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
+from .amounts import Amounts
 from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 PRODUCTS_BYTES = 24
@@ -73,6 +74,18 @@ class Adasum(SyncRule):
         size_bytes = self._size_bytes(group)
         arriving_bytes = size_bytes if group.replicas > 1 << _levels(group.replicas) else -(-size_bytes // 2)
         return arriving_bytes + (0 if self.on == "gradient" else group.parameter_bytes)
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return what is halved, the products of its tensors, and what arrives."""
+        size_bytes = self._size_bytes(group)
+        weights_bytes = 0 if self.on == "gradient" else group.parameter_bytes
+        return Amounts(
+            ring_bytes=size_bytes,
+            gather_bytes=PRODUCTS_BYTES * group.tensors if size_bytes else 0,
+            held_bytes=size_bytes / 2 + weights_bytes,
+            replica_bytes=size_bytes / 2,
+            halves=True,
+        )
 
     def _size_bytes(self, group: SyncGroup) -> int:
         return group.gradient_bytes if self.on == "gradient" else group.parameter_bytes

@@ -21,6 +21,7 @@ from typing import ClassVar
 from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
+from .amounts import Amounts
 from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule, TensorShape
 
 _LEAST_RATE = 2
@@ -106,6 +107,19 @@ class PowerSGD(SyncRule):
         if not group.agrees:
             return 0
         return sum(self._summed_bytes(group)) + (2 * group.gradient_bytes if self.feedback else 0)
+
+    def amounts(self, group: SyncGroup) -> Amounts | None:
+        """Return what is summed, whole or as factors, and what is held; None where shapes are not known."""
+        if group.gradient_bytes and not group.shapes:
+            return None
+        whole_bytes, *factors_bytes = self._summed_bytes(group)
+        summed_bytes = whole_bytes + sum(factors_bytes)
+        return Amounts(
+            ring_bytes=summed_bytes,
+            held_bytes=summed_bytes + (2 * group.gradient_bytes if self.feedback else 0),
+            is_factored=any(factors_bytes),
+            is_whole=whole_bytes > 0,
+        )
 
     def refusal(self, group: SyncGroup) -> str:
         """Refuse a group whose tensors' shapes nobody knows."""

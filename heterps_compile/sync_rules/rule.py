@@ -180,6 +180,16 @@ class SyncRule(ABC):
         return False
 
     @property
+    def is_of_whole_models(self) -> bool:
+        """Return whether it is the rule of all stages or of none; by default stages may differ."""
+        return False
+
+    @property
+    def never_planned(self) -> str:
+        """Return why no plan can have this rule, whatever its stages are; "" where one can."""
+        return ""
+
+    @property
     def period_steps(self) -> int:
         """Return the steps from one exchange to the next."""
         return 1

@@ -17,6 +17,7 @@ from heterps_compile.escape import one_line
 from heterps_compile.plug_ins import load_plug_in, shown
 
 from .adasum import Adasum
+from .adsaga import Adsaga
 from .all_reduce_rule import AllReduce
 from .local_steps import LocalSteps
 from .powersgd import PowerSGD
@@ -28,7 +29,7 @@ from .topk import TopK
 ENTRY_POINT_GROUP = "heterps_compile.sync_rules"
 
 RULES: Mapping[str, type[SyncRule]] = MappingProxyType(
-    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps, PowerSGD)}
+    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps, PowerSGD, Adsaga)}
 )
 """Ours, the default first."""
 

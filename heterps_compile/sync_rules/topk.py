@@ -16,7 +16,7 @@ With as many replicas on each machine there are P = u' pieces, with r of them on
 sends one pair at least, K' = min(n, max(K, P)).
 
 What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step; a replica also holds the
-pairs of all. A run whose replicas are all on one machine gathers pairs over them, as if each were a machine.
+pairs of all. Replicas that are all on one machine sum whole gradients there, also in a run whose plan counts with that.
 
 Left out: what selecting takes the processor.
 """

@@ -136,11 +136,11 @@ def test_a_rule_that_does_not_say_what_adds_up_has_no_bound(monkeypatch):
     [
         ({"synchronisation": "topk(density=2)"}, InputError, "the density of topk is 2"),
         ({"synchronisation": "fc3=adasum"}, UnknownNameError, "did you mean 'fc[12]'"),
-        ({"synchronisation": "stage 4=adasum"}, UnknownNameError, "did you mean 'stage 0'"),
+        ({"synchronisation": "stage 4=adasum"}, InputError, "names stage 4 by its number, .*such as 'fc.=adasum'"),
         ({"synchronisation": "adasum", "mode": "inference"}, InputError, "--sync adasum is for training"),
         ({"synchronisation": "adasum", "allow": "any"}, InputError, "--allow any is for --sync auto"),
         ({"synchronisation": "auto", "allow": "all"}, UnknownNameError, "unknown class of synchronisation rules 'all'"),
-        ({"synchronisation": "adasum", "mixed_stages": True}, InputError, "are not planned together"),
+        ({"synchronisation": "servers", "mixed_stages": True}, InputError, "are not planned together"),
         ({"synchronisation": 7}, InputError, "the synchronisation is 7; give rules as text"),
         ({"synchronisation": "topk(density=0.9)"}, InfeasibleError, "the best reachable throughput is"),
     ],
