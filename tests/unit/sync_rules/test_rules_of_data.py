@@ -89,7 +89,7 @@ def test_numbers_that_make_no_cycle_and_no_table_are_refused(text, said):
         ({"synchronisation": rule_text(MC)}, "it computes every batch twice"),
         ({"synchronisation": f"auto({rule_text(MC)})", "allow": "any"}, "it computes every batch twice"),
         ({"synchronisation": f"auto({rule_text(MM)})", "allow": "any"}, "and rules are chosen stage by stage"),
-        ({"synchronisation": f"fc=adasum, *={rule_text(MM)}"}, "which is a rule of whole models, for some stages"),
+        ({"synchronisation": f"fc=adasum, *={rule_text(MM)}"}, "has a rule of whole models, local(steps=2, rule=mm, "),
         ({"synchronisation": f"fc={rule_text(MM)}"}, "give it to all of them (--sync 'local(steps=2, rule=mm, "),
     ],
 )
