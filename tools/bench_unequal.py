@@ -187,6 +187,7 @@ def plan_both(folder: Path, groups: Sequence[str], shares: Sequence[float]) -> P
         heterps(["profile", str(model), "-o", str(folder / f"{name}.json"), *options], group)
     profiles = ",".join(f"{name}={folder / name}.json" for name in (FAST, SLOW))
     asked = ["--mode", "training", "--objective", "throughput", "--max-stages", "1", "--mixed-stages"]
+    asked += ["--optimizer", "sgd"]  # that of the training file
     asked += ["--batch", str(BATCH), "--backend", "torch", "--cluster", str(pool), "--profile", profiles]
     heterps([str(model), "-o", str(folder / "plan.heterps"), "--force", "-q", *asked])
     return read_folder(folder / "plan.heterps")[0]
