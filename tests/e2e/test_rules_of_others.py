@@ -113,7 +113,18 @@ def test_a_rule_of_a_package_is_planned_compared_and_run(folder: Path) -> None:
     usual, half = json.loads(compared.stdout)["rules"]
     assert half["rule"] == "half"
     assert 2 * half["sent_bytes"][0] == usual["sent_bytes"][0]
-    asked = ("run", "out", "--train", "train.py", "--data", "random:v0=float32[1024]", "--batch", "16", "--micro-batches", "2")
+    asked = (
+        "run",
+        "out",
+        "--train",
+        "train.py",
+        "--data",
+        "random:v0=float32[1024]",
+        "--batch",
+        "16",
+        "--micro-batches",
+        "2",
+    )
     run = heterps(*asked, "--replicas", "2", "--steps", "2", "--log", "run.jsonl", cwd=folder, **site)
     assert run.returncode == 0, run.stderr
     assert "half" in run.stdout + run.stderr
