@@ -85,6 +85,7 @@ def test_the_step_is_that_of_the_compiled_plan(rule: str, units_per_machine: int
                 "times": [{
                     "device": "gpu", "samples": [BATCH // count],
                     "forward_s": [part.forward_s / 2], "backward_s": [part.backward_s / 2],
+                    "update_s": (stage.update_s + stage.handling_s) / 2,
                 }],
             }
             for name in stage.layers
