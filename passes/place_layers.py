@@ -22,6 +22,7 @@ from heterps_compile.cost.evaluate import evaluate_one, to_arrays
 from heterps_compile.cost.finders import PROOF, WARM_START, finder
 from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.memory import ALWAYS, stage_memory
+from heterps_compile.cost.own_work import own_work
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import GraphError, HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.passes.deadline import Deadline, now_s
@@ -33,6 +34,7 @@ from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import PROVISIONERS
 from heterps_compile.progress import part_of_step, tell
 from heterps_compile.schedule.step_problem import StepProblem, step_problem
+from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted
 
 from .drafts import Placed, Posed, advance, in_order
@@ -256,7 +258,12 @@ def steps_of(draft: Posed) -> StepProblem:
         problem = replace(problem, compute_s=draft.times.compute_s)
     if recompute == ALWAYS or may_lack_memory(draft):
         memory = cache(partial(stage_memory, draft.layers, draft.costs, optimizer=optimizer, recompute=recompute))
-    return step_problem(problem, draft.times, draft.cluster, memory, is_divisible=draft.graph.batch_symbol is not None)
+    own = None
+    if optimizer is not None:
+        rules = [each.form.rule for each in problem.rules] if problem.rules is not None else [USUAL]
+        own = own_work(draft.layers, draft.costs, draft.times, optimizer, rules)
+    is_divisible = draft.graph.batch_symbol is not None
+    return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=is_divisible)
 
 
 def _no_answer(draft: Posed, *, is_over: bool) -> str:

@@ -4,21 +4,39 @@ What fuses is free: an elementwise or view result that stays inside its layer is
 or cache, as in ONNX Runtime and compiled PyTorch; every other intermediate is written once and read once.
 An embedding reads the rows it gathers, not its table.
 
+The first layer of a model has a kind of work besides, a *cold start*: a pass over a model displaces from the caches
+what the next one begins with, code above all, so that its first layer takes longer than the same layer once more. That
+grows with the bytes that a pass moves, up to what caches hold (``docs/profiling.md`` has what was measured).
+
 Left out: caches, padding to tile sizes, the order in which a kernel walks its operands; the device a layer ends on
 (``problem.py`` has its time on every type).
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
+from heterps_compile.ir.graph import (
+    COLD_START,
+    DEPTHWISE,
+    DROPOUT,
+    DROPPING_ATTENTION,
+    ITEM_BITS,
+    OPAQUE,
+    Graph,
+    Node,
+    OpKind,
+)
 from heterps_compile.ir.layers import Layer, LayerGraph
 
 from .precision import copied_parameters
 
 DATA_INTENSIVE = "data"
 COMPUTE_INTENSIVE = "compute"
+
+
+CACHES_BYTES = 32 << 20
+"""Of which a pass displaces as much as it moves: the last-level cache that a core has, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,11 @@ class KindWork:
     parameter_bytes: int
     table_bytes: int = 0
     has_backward: bool = field(default=True, kw_only=True)
+
+    def bytes_of(self, part: float = 1.0) -> float:
+        """Return the bytes that are moved for a part of the batch; a cold start has all of a pass, up to the caches."""
+        moved_bytes = self.moved_bytes * part + self.parameter_bytes
+        return min(moved_bytes, float(CACHES_BYTES)) if self.kind == COLD_START else moved_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +130,19 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
         for reader in edge.consumers:
             entering[reader] += edge.size_bytes
     crossing, trained = {edge.value for edge in layer_graph.edges}, _of_weights(layer_graph.graph)
-    return tuple(
+    found = tuple(
         _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing, trained)
         for i, layer in enumerate(layer_graph.layers)
     )
+    return (_begun_cold(found[0], found), *found[1:]) if found else found
+
+
+def _begun_cold(first: LayerCost, costs: Sequence[LayerCost]) -> LayerCost:
+    """Return the work of a layer that begins a pass over all."""
+    works = [work for cost in costs for work in cost.by_kind]
+    moved = sum(work.moved_bytes for work in works)
+    kept = sum(work.parameter_bytes + work.table_bytes for work in works)
+    return replace(first, by_kind=(*first.by_kind, KindWork(COLD_START, 1, 0, moved, kept, has_backward=False)))
 
 
 def _of_weights(graph: Graph) -> set[str]:

@@ -37,6 +37,7 @@ from .problem import Floats
 from .profile import DeviceProfile, LayerProfile
 from .roofline import Phases, layer_phases
 from .served_tables import held_tables
+from .step_rates import StepRates
 
 MEASURED, CALIBRATED, ESTIMATED = "measured", "calibrated", "estimated"
 _SHOWN_BATCHES = 4
@@ -64,6 +65,20 @@ class LayerTimes:
     _keys: Sequence[str] = field(repr=False)
     _profiles: Mapping[str, DeviceProfile] = field(repr=False)
     _ratios: Mapping[str, Mapping[str, float]] = field(repr=False)
+
+    @cached_property
+    def step_rates(self) -> tuple[StepRates, ...]:
+        """Return how fast every type does what a step has besides layers: as measured, else by its bandwidth."""
+        profiles = (self._profiles.get(device.name) for device in self.pool.device_types)
+        return tuple(
+            StepRates.of_type(device) if profile is None or profile.step_rates is None else profile.step_rates
+            for device, profile in zip(self.pool.device_types, profiles, strict=True)
+        )
+
+    def rates_of(self, device: str) -> StepRates:
+        """Return them of a type."""
+        names = [each.name for each in self.pool.device_types]
+        return self.step_rates[names.index(device)]
 
     def fractions(self, kind: Kind) -> Floats | None:
         """Return [L, T], alpha or beta of every layer; None where all have that of their type."""
@@ -142,6 +157,11 @@ class LayerTimes:
             notes.append(f"times of layers on {device.name!r}: {parts}{of}")
             if profile is not None and self.training and profile.mode != "training":
                 notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
+            if profile is not None and self.training and profile.step_rates is None:
+                notes.append(
+                    f"the profile for {device.name!r} does not say what the optimizer and rules take it: the pool's "
+                    f"memory bandwidth tells; measure again (heterps-compile profile --mode training)"
+                )
             if profile is not None and profile.kind == "cpu" and self.pool.source == SOURCE:
                 notes.append(_crowding_note(device.name, profile))
             if profile is not None and (unknown := self._not_measured_served(profile)):

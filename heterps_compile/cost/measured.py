@@ -94,6 +94,8 @@ def _identity(profile: DeviceProfile) -> str:
     served = [layer.served for layer in profile.layers]
     if any(served):
         parts.append(repr(served))
+    if profile.step_rates is not None:
+        parts.append(repr(profile.step_rates))
     return " ".join(parts)
 
 

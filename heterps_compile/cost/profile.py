@@ -26,6 +26,7 @@ from functools import cached_property
 
 from .precision import FULL
 from .roofline import TRAINING_FACTOR, Phases
+from .step_rates import StepRates
 
 MOST_ERROR = 0.1
 """A fraction that is less certain than this is told, and not used."""
@@ -238,6 +239,7 @@ class DeviceProfile:
         link: Between processes on it; None where it was not measured.
         precision: In which forwards computed, one of ``PRECISIONS``.
         crowding: What busy cores take from one another; None where it was not measured.
+        step_rates: Of what a step has besides layers; None where it was not measured, as in inference.
     """
 
     name: str
@@ -254,6 +256,7 @@ class DeviceProfile:
     link: LinkProfile | None = None
     precision: str = field(default=FULL, repr=False)
     crowding: Crowding | None = field(default=None, repr=False)
+    step_rates: StepRates | None = field(default=None, repr=False)
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:

@@ -5,7 +5,7 @@ times, files and lists beyond any sense are refused with the place and what was 
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
 Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what layers take
-whose tables lie on parameter servers; older ones are read too.
+whose tables lie on parameter servers, and what a step has besides layers; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """
@@ -26,11 +26,14 @@ from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import OpKind
 
 from . import profile as made
+from .memory import OPTIMIZERS
+from .step_rates import OptimizerRate, StepRates
 
 FORMAT = "heterps-compile profile"
 VERSION = 4
 _READ = (1, 2, 3, 4)
-_CROWDING_SINCE, _SERVED_SINCE = 3, 4
+_CAME_WITH = {"crowding": 3, "step_rates": 4}
+_SERVED_SINCE = 4
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -113,6 +116,27 @@ class _Crowding(_Part):
     batch: Positive
 
 
+class _OptimizerRate(_Part):
+    name: Annotated[str, Field(pattern=f"^({'|'.join(OPTIMIZERS)})$")]
+    tensor_s: Seconds
+    bytes_per_s: Rate
+
+
+class _StepRates(_Part):
+    moved_per_s: Rate
+    selected_per_s: Rate
+    placed_per_s: Rate
+    combined_per_s: Rate
+    optimizers: Annotated[list[_OptimizerRate], Field(max_length=len(OPTIMIZERS))]
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = [each.name for each in self.optimizers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"optimizers stand there twice: {', '.join(names)}")
+        return self
+
+
 class _Device(_Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
     kind: Literal["cpu", "gpu", "npu"]
@@ -128,6 +152,7 @@ class _Device(_Part):
     link: _Link | None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     crowding: _Crowding | None = None
+    step_rates: _StepRates | None = None
 
     @model_validator(mode="after")
     def _measures_its_mode(self) -> Self:
@@ -175,8 +200,9 @@ class ProfileFile(_Part):
         layers = (layer for device in self.devices for layer in device.layers)
         if self.version == 1 and any(layer.compute_parallel or layer.data_parallel for layer in layers):
             raise ValueError("version 1 has no parallel fractions of layers; they came with version 2")
-        if self.version < _CROWDING_SINCE and any(device.crowding for device in self.devices):
-            raise ValueError(f"version {self.version} has no crowding; it came with version {_CROWDING_SINCE}")
+        for name, came_with in _CAME_WITH.items():
+            if self.version < came_with and any(getattr(device, name) for device in self.devices):
+                raise ValueError(f"version {self.version} has no {name}; it came with version {came_with}")
         if self.version < _SERVED_SINCE and any(layer.served for device in self.devices for layer in device.layers):
             raise ValueError(f"version {self.version} has no served layers; they came with version {_SERVED_SINCE}")
         return self
@@ -287,6 +313,8 @@ _MADE: dict[type[_Part], type] = {
     _Fitted: made.Fitted,
     _Link: made.LinkProfile,
     _Crowding: made.Crowding,
+    _OptimizerRate: OptimizerRate,
+    _StepRates: StepRates,
     _Device: made.DeviceProfile,
     _Host: made.Host,
 }

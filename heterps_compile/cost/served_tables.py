@@ -91,6 +91,17 @@ def held_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[s
     return tuple(name for name in names if name not in cost.served)
 
 
+def dense_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[str, ...]:
+    """Return the trained tables of a layer that it holds, and whose gradients are as large as they, not of rows alone.
+
+    Plans count the rows of a batch of every table's gradient (``memory.py``, ``pose.py``).
+    """
+    graph = layer_graph.graph
+    sparse = {name for i in layer_graph.layers[index].nodes if graph.nodes[i].sparse for name in graph.nodes[i].inputs}
+    held = held_tables(layer_graph, index, cost)
+    return tuple(name for name in held if name not in sparse and graph.parameters[name].kind == "weight")
+
+
 def _looks_up(node: Node) -> bool:
     return node.kind is OpKind.EMBEDDING
 

@@ -24,6 +24,7 @@ from heterps_compile.cost.precision import FULL, in_precision
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.served_tables import tables_of
+from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
 from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.host_memory import available_bytes
@@ -45,6 +46,7 @@ from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
 from .link import measure_link
 from .replicas import Replicas, measure_replicas
+from .step_rates import measure_step_rates
 
 DEFAULT_BATCHES = (1, 8, 64)
 DEFAULT_REPEATS = 15
@@ -287,7 +289,14 @@ def _profile_device(
         layers=tuple(_curves(models, times, served, repeats)),
         wholes=tuple(wholes),
         precision=settings.precision,
+        step_rates=_step_rates(name, settings) if settings.mode == "training" else None,
     )
+
+
+def _step_rates(device: str, settings: Settings) -> StepRates:
+    """Measure what a step of training has besides layers."""
+    with _threads(settings.threads, ()):
+        return measure_step_rates(device, make_clock(settings.clock_of(device), device, settings.threads))
 
 
 def tables_to_serve(model: AtBatch, backend: Backend) -> tuple[list[str], set[str]]:

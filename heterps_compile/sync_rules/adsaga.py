@@ -23,6 +23,7 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
 
 _LONGEST_DELAY = 64
@@ -85,3 +86,8 @@ class Adsaga(SyncRule):
     def amounts(self, group: SyncGroup) -> Amounts:
         """Return the gradients, in the ring, and what is held."""
         return Amounts(ring_bytes=group.gradient_bytes, held_bytes=self._copies * group.parameter_bytes)
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return the buffers, what is new against the table and put into it, the mean that is added and moves on."""
+        size_bytes = group.gradient_bytes
+        return Handling(flat_gradients(size_bytes) + Work(moved=11 * size_bytes), shared=summed(size_bytes))

@@ -20,6 +20,7 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import ANY, BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
 
 _FEWEST_BLOCKS = 2
@@ -134,6 +135,16 @@ class LocalSteps(SyncRule):
             ring_bytes=self._chains * group.parameter_bytes / self.steps,
             held_bytes=self._copies * group.parameter_bytes,
         )
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that become means, and of a mean of weights its part: copied, scaled, put back; added up.
+
+        What predictors take is left out.
+        """
+        means = Work(moved=2 * group.gradient_bytes)
+        weights_bytes = self._chains * group.parameter_bytes / self.steps
+        once = flat_gradients(group.gradient_bytes) + means + Work(moved=6 * weights_bytes)
+        return Handling(once, shared=summed(weights_bytes))
 
     @property
     def is_of_whole_models(self) -> bool:

@@ -9,8 +9,8 @@ whole. With U elements of these a step has three all-reduces, of U, of all P and
 
 What the factors leave out is kept where ``feedback`` is on, and added to the next step's gradient.
 
-Left out: what products and orthonormal columns take the processor; gradients of embeddings, which count as whole
-matrices.
+Left out: the arithmetic of products and orthonormal columns, of which the traffic with memory counts; gradients of
+embeddings, which count as whole matrices.
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule, TensorShape
 
 _LEAST_RATE = 2
@@ -120,6 +121,12 @@ class PowerSGD(SyncRule):
             is_factored=any(factors_bytes),
             is_whole=whole_bytes > 0,
         )
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that two products read and one writes, and what is kept beside; arithmetic is left out."""
+        passes = 3 + (8 if self.feedback else 0)
+        once = flat_gradients(group.gradient_bytes) + Work(moved=passes * group.gradient_bytes)
+        return Handling(once, shared=summed(sum(self._summed_bytes(group))))
 
     def refusal(self, group: SyncGroup) -> str:
         """Refuse a group whose tensors' shapes nobody knows."""

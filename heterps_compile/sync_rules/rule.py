@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from .amounts import Amounts
+from .handling import Handling, flat_gradients
 from .network import Network
 
 Exactness = Literal["exact", "bounded", "any"]
@@ -219,6 +220,10 @@ class SyncRule(ABC):
         """
         del group
         return None
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return what it has the processor of a replica do in a step, whatever the replicas; all rules have buffers."""
+        return Handling(once=flat_gradients(group.gradient_bytes))
 
     def refusal(self, group: SyncGroup) -> str:
         """Return why a group cannot have this rule; "" where it can."""

@@ -45,7 +45,7 @@ COMPARED: tuple[SyncRule, ...] = (USUAL, TopK(0.01), LocalSteps(4), Adasum(), Sh
 those that need servers."""
 
 COMPARED_BESIDES: tuple[SyncRule, ...] = (PowerSGD(),)
-"""What ``sync`` compares besides, and ``auto`` does not choose: what it takes the processor is not counted."""
+"""What ``sync`` compares besides, and ``auto`` does not choose: its arithmetic is not counted."""
 
 
 def find_rule(name: str) -> type[SyncRule]:

@@ -1,14 +1,20 @@
 """What look-ups read and make: rows of tables, bags of rows, gradients of the whole table or of rows alone."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import heterps_compile
 from heterps_compile.api import read_model
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.served_tables import tables_of
+from heterps_compile.examples import EXAMPLES
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
 
@@ -64,3 +70,24 @@ def test_a_sparse_gradient_is_of_rows_alone_and_its_layer_is_another(how: str) -
     keys = layer_keys(dense), layer_keys(sparse)
     assert keys[0][0] != keys[1][0]
     assert keys[0][1:] == keys[1][1:]
+
+
+def notes_of(*, sparse: bool, **asked: Any) -> list[str]:
+    """Return what a plan says of gradients of two tables of 9.8 MiB each, of which a batch looks up 256 rows each."""
+    model, inputs = EXAMPLES["ctrdnn"](batch=256, fields=2, rows=160_000, hidden=(32,))
+    for table in model.tables:
+        table.sparse = sparse
+    paper = load_cluster("heterps-paper")
+    cores = replace(paper, device_types=paper.device_types[:1], links=())
+    more: dict[str, Any] = {"mode": "training", "reading": "steady-state", "verify": False, "method": "greedy"}
+    plan = heterps_compile.compile(model, inputs, cluster=cores, **more, **asked).plan
+    return [note for note in plan.notes if "gradients" in note]
+
+
+def test_a_plan_tells_that_replicas_sum_gradients_as_large_as_tables_where_it_counts_rows() -> None:
+    asked = {"min_throughput": 1.5e6}
+    (note,) = notes_of(sparse=False, **asked)
+    assert "2 tables whose gradients are made as large as the tables, 19.5 MiB, where the plan counts" in note
+    assert "the rows of a batch, 32 KiB: a replica holds so much more, and its replicas sum all of it" in note
+    assert not notes_of(sparse=True, **asked)
+    assert not notes_of(sparse=False)

@@ -5,6 +5,7 @@ from profiles import PROFILE
 
 from heterps_compile.cost.profile import Crowding
 from heterps_compile.cost.profile_file import from_json, json_schema, published_schema, read_profile, to_json
+from heterps_compile.cost.step_rates import OptimizerRate, StepRates
 from heterps_compile.errors import InputError
 from heterps_compile.plan.file import render
 
@@ -98,6 +99,7 @@ def test_version_1_is_read_and_has_no_fractions_of_layers():
     document = json.loads(to_json(PROFILE))
     document["version"] = 1
     assert document["devices"][0].pop("crowding") is None
+    assert document["devices"][0].pop("step_rates") is None
     for layer in document["devices"][0]["layers"]:
         assert (layer.pop("compute_parallel"), layer.pop("data_parallel"), layer.pop("served")) == (None, None, [])
     del document["devices"][0]["compute_parallel"]["unclipped"]
@@ -114,6 +116,41 @@ def with_crowding(changes: dict[str, object], version: int = 3) -> str:
     document["version"] = version
     document["devices"][0]["crowding"] = {"factor": 1.2, "spread": 0.05, "others": 3, "batch": 8, **changes}
     return json.dumps(document)
+
+
+RATES = {
+    "moved_per_s": 8e9, "selected_per_s": 2e8, "placed_per_s": 4e8, "combined_per_s": 3e8,
+    "optimizers": [{"name": "sgd", "tensor_s": 3e-6, "bytes_per_s": 2e10}],
+}  # fmt: skip
+
+
+def with_rates(changes: dict[str, object], version: int = 4) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["version"] = version
+    document["devices"][0]["step_rates"] = {**RATES, **changes}
+    return json.dumps(document)
+
+
+def test_what_a_step_has_besides_layers_came_with_version_4():
+    read = from_json(with_rates({}), "the file")
+    assert read.devices[0].step_rates == StepRates(8e9, 2e8, 4e8, 3e8, (OptimizerRate("sgd", 3e-6, 2e10),))
+    assert from_json(to_json(read), "the file") == read
+    with pytest.raises(InputError, match="version 3 has no step_rates; it came with version 4"):
+        from_json(with_rates({}, version=3), "the file")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"moved_per_s": 0.0}, {"selected_per_s": -1.0}, {"placed_per_s": "1"}, {"combined_per_s": 1e300}, {"more": 1},
+        {"optimizers": [{"name": "lion", "tensor_s": 0.0, "bytes_per_s": 1.0}]},
+        {"optimizers": [{"name": "sgd", "tensor_s": -1.0, "bytes_per_s": 1.0}]},
+        {"optimizers": [{"name": "sgd", "tensor_s": 0.0, "bytes_per_s": 1.0}] * 2},
+    ],
+)  # fmt: skip
+def test_rates_that_no_device_has_are_refused(changes):
+    with pytest.raises(InputError, match="step_rates"):
+        from_json(with_rates(changes), "the file")
 
 
 def test_what_busy_cores_take_came_with_version_3():

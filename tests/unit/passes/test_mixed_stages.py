@@ -95,7 +95,7 @@ def test_the_step_is_that_of_the_busiest_replica_with_what_it_is_dealt() -> None
     times_s = [each.micro_batch_s for each in stage.of_replicas]
     taken = share_out(times_s, count, BY_SPEED)
     busiest_s = max(taken.count(replica) * time_s for replica, time_s in enumerate(times_s))
-    assert plan.schedule.step_s == pytest.approx(busiest_s + stage.all_reduce_s)
+    assert plan.schedule.step_s == pytest.approx(busiest_s + stage.all_reduce_s + stage.own_s)
     assert plan.value == pytest.approx(plan.schedule.step_s)
     again = simulate_plan(plan, plan_loads(plan), plan.schedule.name, count)
     assert again.step_s == pytest.approx(plan.schedule.step_s)
