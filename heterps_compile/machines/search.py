@@ -51,7 +51,7 @@ class SearchEffort:
     front: int = 24
     likely: int = 16
     bound: int = 40
-    ruled_out: int = 100
+    ruled_out: int = 60
     needs: int = 40_000_000
     pairs: int = 12_000
 
@@ -455,7 +455,7 @@ def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: St
         )
     if not all(times.is_fixed_order(batch) for batch in goal.batches):
         notes.append(
-            "the bound is of plans that keep the order in which the layers are read; the model allows others, which the "
-            "plan that is written (-o) is looked for among too"
+            "the bound is of plans that keep the order in which the layers are read; the model allows others, which "
+            "are looked at too for the plan that is written (-o)"
         )
     return tuple(notes)
