@@ -75,12 +75,13 @@ class Transience:
         """Return what is assumed of transient machines, in sentences."""
         which = "transient machines of other kinds" if self.seen else "transient machines"
         law, start_up = self.lifetime, format_duration(self.start_up_s)
+        early = format_percent(100 * law.lost_within(1.0))
         option = "--lifetimes" if self.seen else "--lifetime"
         return (
             *(each.words for each in self.seen),
             f"{which} are taken to live {format_duration(law.quantile(0.5) * HOUR_S)} in the median, "
-            f"{format_percent(100 * law.lost_within(1.0))} of them no hour, and to start up within {start_up}: "
-            f"say what you know of yours ({option}, --start-up)",
+            f"{early} of them no hour, and all machines to start up within {start_up}: say what you know of yours "
+            f"({option}, --start-up)",
         )
 
 
@@ -96,6 +97,8 @@ class Goal:
         most_machines: In a set.
         spot: Whether transient machines may be chosen too.
         transience: How long these live, and how long another takes to start.
+        counts_start: Whether a run begins with the start-up of its machines. It does wherever transient machines may be
+            chosen, since these are asked for with the others.
 
     Raises:
         InputError: where a number makes no sense, or there is neither a deadline nor a budget.
@@ -108,6 +111,7 @@ class Goal:
     most_machines: int = MOST_MACHINES
     spot: bool = False
     transience: Transience = field(default_factory=Transience)
+    counts_start: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= _MOST_SAMPLES:
@@ -135,6 +139,11 @@ class Goal:
     def better(self) -> str:
         """Return what a better set is."""
         return "cheaper" if self.minimises_money else "faster"
+
+    @property
+    def first_start_s(self) -> float:
+        """Return the seconds until machines that stay compute, from when they are asked for."""
+        return self.transience.start_up_s if self.spot or self.counts_start else 0.0
 
     def with_batch(self, batch: int) -> "Goal":
         """Return the goal with one batch."""
@@ -217,4 +226,6 @@ def described(goal: Goal) -> str:
     """Say what a goal asks: "2e+09 samples within 24 h, on 16 machines at the most"."""
     limits = [] if goal.deadline_s is None else [f"within {format_duration(goal.deadline_s)}"]
     limits += [] if goal.budget is None else [f"for {goal.budget:,.2f} {CURRENCY}"]
-    return f"{goal.samples:g} samples {' and '.join(limits)}, on {counted(goal.most_machines, 'machine')} at the most"
+    start = f", which start up within {format_duration(goal.first_start_s)}" if goal.first_start_s else ""
+    machines = f"{counted(goal.most_machines, 'machine')} at the most{start}"
+    return f"{goal.samples:g} samples {' and '.join(limits)}, on {machines}"

@@ -194,7 +194,8 @@ class _Work:
     """
 
     def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        plain = replace(problem, sync_s=np.zeros_like(problem.sync_s), machines=None, rented_together=None)
+        none = np.zeros_like(problem.sync_s)
+        plain = replace(problem, sync_s=none, rules=None, machines=None, rented_together=None)
         chain = Chain(plain)
         self._problem, self._length = problem, chain.length
         self._listed = chain.all_segments(deadline) if chain.segment_count <= _MOST_LISTED else None

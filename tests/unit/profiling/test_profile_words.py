@@ -5,6 +5,7 @@ from profiles import CPU, PROFILE, device, layer, point
 
 from heterps_compile.console import make_console
 from heterps_compile.cost.profile import Crowding, Fitted, Profile
+from heterps_compile.cost.step_rates import OptimizerRate, StepRates
 from heterps_compile.profiling.profile_words import print_profile
 
 
@@ -78,3 +79,12 @@ def test_fractions_of_layers_are_told_with_those_that_have_none_and_those_held_i
 
 def test_layers_that_were_not_measured_among_replicas_are_told():
     assert "the alpha of single layers was not measured: every replica would hold the model twice" in shown(PROFILE)
+
+
+def test_what_a_step_has_besides_layers_is_told():
+    rates = StepRates(8 << 30, 1 << 28, 4e8, 1 << 29, (OptimizerRate("sgd", 0.0, 16 << 30),))
+    told = shown(replace(PROFILE, devices=(replace(CPU, step_rates=rates),)))
+    assert (
+        "beside layers: 8 GiB/s are moved, of 256 MiB/s the largest selected, of 512 MiB/s pairs combined, 4e+08 "
+        "entries a second placed; steps of optimizers, of weights: sgd 16 GiB/s" in told
+    )

@@ -9,6 +9,7 @@ import pytest
 from small_problems import with_rows
 
 from heterps_compile.cost.evaluate import detail, to_arrays
+from heterps_compile.cost.own_work import HandlingTimes, OwnWork
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
@@ -23,9 +24,11 @@ SEEDS = range(12)
 MORE_SEEDS = range(12, 132)
 SERVED_SEEDS = range(200, 206)
 MORE_SERVED_SEEDS = range(206, 266)
+WORKING_SEEDS = range(300, 308)
+MORE_WORKING_SEEDS = range(308, 368)
 
 
-def drawn(seed: int, *, served: bool = False) -> StepProblem:
+def drawn(seed: int, *, served: bool = False, works: bool = False) -> StepProblem:
     """Draw a problem of three layers, with what the bound must hold for: links, limits, memory, machines, a floor."""
     rng = np.random.default_rng(seed)
     recipe = Recipe(seed, LAYERS, TYPES, branched=seed % 2 == 0, tight_memory=seed % 5 == 0, machines=seed % 3 == 1)
@@ -56,6 +59,9 @@ def drawn(seed: int, *, served: bool = False) -> StepProblem:
     if served:
         problem = with_rows(replace(problem, keeps_activations=training), seed)
     of = plain_step_problem(problem, problem.compute_s * 0.02, training=training)
+    if works and training:
+        tables = [problem.compute_s * rng.uniform(0, most, problem.compute_s.shape) for most in (0.5, 0.2, 0.2, 0.1)]
+        of = replace(of, own=OwnWork(tables[0], (HandlingTimes(*tables[1:]),)))
     if seed % 5 == 2 and training:  # adding to gradients takes another time than making them
         adds = rng.uniform(0.5, 2.0, problem.compute_s.shape)
         parts = {count: of.parts(count) for count in of.all_counts}
@@ -84,9 +90,9 @@ def every_plan(of: StepProblem) -> Iterator[SteppedPlan]:
                     yield found
 
 
-def check(seed: int, *, served: bool = False) -> None:
+def check(seed: int, *, served: bool = False, works: bool = False) -> None:
     """Hold the bounds of one problem to all its plans, and the search from the worst of them to the best."""
-    of = drawn(seed, served=served)
+    of = drawn(seed, served=served, works=works)
     plans = sorted(every_plan(of), key=lambda plan: plan.value)
     if not plans:
         return
@@ -134,6 +140,17 @@ def test_the_same_with_tables_on_servers(seed: int) -> None:
 @pytest.mark.parametrize("seed", MORE_SERVED_SEEDS)
 def test_the_same_of_many_problems_with_tables_on_servers(seed: int) -> None:
     check(seed, served=True)
+
+
+@pytest.mark.parametrize("seed", WORKING_SEEDS)
+def test_the_same_with_what_replicas_do_by_themselves(seed: int) -> None:
+    check(seed, works=True)
+
+
+@pytest.mark.slow  # 60 more problems, 10 s
+@pytest.mark.parametrize("seed", MORE_WORKING_SEEDS)
+def test_the_same_of_many_problems_with_what_replicas_do_by_themselves(seed: int) -> None:
+    check(seed, works=True)
 
 
 @pytest.mark.parametrize("seed", range(200, 212))
