@@ -186,7 +186,7 @@ class PricedPaths:
 
 
 def _depth(tables: Tables) -> Floats:
-    """Return how far along the chain positions lie, from 0 to 1: by layers, by computation and by data, a third each."""
+    """Return how far along positions lie, from 0 to 1: by layers, by computation and by data, a third each."""
     shares = [np.linspace(0, 1, len(tables.layer))]
     for sums in (tables.compute_s, tables.data_s):
         whole = sums[-1]

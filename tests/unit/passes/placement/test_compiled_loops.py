@@ -91,9 +91,10 @@ def test_the_annealing_is_compiled_as_it_is_called(monkeypatch: pytest.MonkeyPat
     asked = list[tuple[object, ...]]()
     monkeypatch.setattr(CompiledBeside, "__init__", lambda _, *given: asked.append(given))
     compile_loop_beside.__wrapped__()
-    ((function, module, call),) = asked
-    assert (getattr(function, "__name__", ""), module, call) == (
+    ((functions, module, call),) = asked
+    assert [getattr(function, "__name__", "") for function in cast("Any", functions)] == [
         "anneal",
-        "heterps_compile.passes.placement.local.annealing",
-        "compile_loop",
-    )
+        "segment_talk",
+        "cheapest_paths",
+    ]
+    assert (module, call) == ("heterps_compile.passes.placement.local.annealing", "compile_loop")
