@@ -38,7 +38,7 @@ def print_comparison(console: Console, found: RuleComparison) -> None:
     table = plain_table()
     add_text(table, "rule", "class", no_wrap=True)
     add_numbers(
-        table, "step", "samples/s", "exposed", "own work", "bytes a step", "memory", f"{plan.currency}/M samples"
+        table, "step", "samples/s", "exposed", "work", "bytes a step", "memory", f"{plan.currency}/M samples"
     )
     add_text(table, "")
     for row in found.rows:
