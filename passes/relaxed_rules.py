@@ -7,13 +7,14 @@ process are planned with until a plan is found: an all-reduce, what ``--allow bo
 Left out: rules with other options than those that ``auto`` chooses from.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.rule_times import RuleSums
+from heterps_compile.cost.rule_times import RuleSums, rule_works
 from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.escape import printable
 from heterps_compile.plan.placed_stages import stages_of
@@ -82,19 +83,47 @@ def _blamed(problem: Problem, rules: tuple[RuleSums, ...]) -> str:
     """Say which part of the rules is in the way, and how large it is."""
     others = [each for each in rules if each.form.rule != USUAL]
     names = " and ".join(dict.fromkeys(rule_text(each.form.rule) for each in others)) or rule_text(USUAL)
-    least_s = (problem.sync_s.sum(axis=0) / 2).min()
-    waits = f"{format_seconds(least_s)} or more a batch until two replicas of all layers agree by {names}"
+    waits = f"the time until replicas agree by {names}{_waited_for(problem, rules)}"
+    holds = f"what a replica holds for {names}, {format_bytes(_held(problem, others))} of all layers"
+    if _is_met(_without(problem, time=False)):
+        return f"what rules it out is {holds}"
+    if _is_met(_without(problem, memory=False)):
+        return f"what rules it out is {waits}"
+    return f"what rules it out are {holds}, and {waits}, together"
+
+
+def _held(problem: Problem, rules: Sequence[RuleSums]) -> float:
+    """Return what a replica of all layers holds besides for the rule that holds most, two replicas of them."""
     tied_bytes = np.zeros(problem.layer_count)
     np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
     own = problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
     two = np.full(problem.type_count, 2)
-    held = max((float((each.held_bytes(two) - own[:, None]).sum(axis=0).max()) for each in others), default=0.0)
-    holds = f"the {format_bytes(held)} that two replicas of all layers hold each for {names}"
-    if _is_met(_without(problem, time=False)):
-        return f"what rules it out are {holds}"
-    if _is_met(_without(problem, memory=False)):
-        return f"what rules it out are {waits}"
-    return f"what rules it out are {holds} and {waits} together"
+    held = [(each.held_bytes(two) - own[:, None]).sum(axis=0).max() for each in rules]
+    return float(max(held, default=0.0))
+
+
+def _waited_for(problem: Problem, rules: Sequence[RuleSums]) -> str:
+    """Say what the fewest replicas of all layers take that compute in time; "" where no number of them does."""
+    slow_s = slowest_batch_s(problem)
+    if not np.isfinite(slow_s):
+        return ""
+    compute_s = problem.compute_s.sum(axis=0)
+    serial_s = (problem.compute_s * (1 - problem.alpha)).sum(axis=0)
+    roomy = [replace(each, room_bytes=np.full(problem.type_count, np.inf)) for each in rules]
+    works = rule_works([each.map(lambda table: table.sum(axis=0)) for each in roomy], slice(None))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fewest = np.ceil((compute_s - serial_s) / (slow_s - serial_s))
+    units = np.where((slow_s > serial_s) & (fewest <= problem.max_units), np.maximum(fewest, 2.0), np.inf)
+    known = np.where(np.isfinite(units), units, 2.0)
+    times_s = np.minimum.reduce([work.time_s(known, problem.machines) for work in works])
+    times_s = np.where(np.isfinite(units), times_s, np.inf)
+    least = int(times_s.argmin())
+    if not np.isfinite(times_s[least]):
+        return ""
+    return (
+        f", {format_seconds(times_s[least])} of {units[least]:.0f} {problem.type_names[least]!r} that have all layers, "
+        f"where the floor leaves {format_seconds(slow_s)} a batch"
+    )
 
 
 def _relaxed(request: Request) -> Iterator[tuple[str, Request]]:

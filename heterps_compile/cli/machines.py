@@ -3,9 +3,10 @@
 Left out: the choice (``machines/``), and its words (``machines/machines_words.py``).
 """
 
+import datetime as dt
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -133,12 +134,18 @@ def _goal(asked: Asked) -> "Goal":
 
 def _choose(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
     from heterps_compile.machines.choose import choose, compile_for  # noqa: PLC0415 - torch and onnx
-    from heterps_compile.machines.machines_words import answer_document, print_answer  # noqa: PLC0415 - rich
+    from heterps_compile.machines.machines_words import (  # noqa: PLC0415 - rich
+        answer_document,
+        print_answer,
+        stale_prices,
+    )
     from heterps_compile.machines.traced import compare_policies, read_trace_for  # noqa: PLC0415 - numpy
 
     asked, output, pareto = call.asked, call.asked["output"], call.asked["pareto"]
     trace = None if asked["trace"] is None else read_trace_for(asked["trace"], call.goal)
     answer = choose(call.model, call.goal, call.offers, on_progress=progress.show, **_about(asked))
+    stale = stale_prices(answer, dt.datetime.now(dt.UTC).date())
+    answer = replace(answer, notes=(*answer.notes, *stale))
     if output is not None:
         compile_for(call.model, answer, output, on_progress=progress.show, **_compiling(asked))
     if pareto is not None:

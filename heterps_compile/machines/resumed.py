@@ -12,6 +12,7 @@ taken.
 Left out: prices to come, and that a checkpoint has to be brought to other machines where these stand elsewhere.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +97,7 @@ class Resumption:
     Attributes:
         decision: With all courses, the one to take first.
         ways: Of every course of the decision, in its order.
-        remaining: What is left.
+        remaining: What is left, in whole steps.
         goal: What was asked, with the samples that are left.
         standing: How the run stands.
         answer: The choice of machines for what is left; None where no set was found.
@@ -189,7 +190,8 @@ def resume(
             f"the run has seen {standing.samples:,} samples at {standing.checkpoint}, and {goal.samples:,.0f} "
             "were to be trained on: nothing is left"
         )
-    remaining = Remaining(left, standing.spent, goal.deadline_s, goal.budget)
+    whole_steps = math.ceil(left / standing.chosen.batch) * standing.chosen.batch
+    remaining = Remaining(whole_steps, standing.spent, goal.deadline_s, goal.budget, CURRENCY)
     if goal.budget is not None and standing.spent >= goal.budget:
         raise InputError(
             f"{format_money(standing.spent)} {CURRENCY} are spent of a budget of {format_money(goal.budget)}; raise it "
@@ -205,7 +207,9 @@ def resume(
     else:
         kept = _kept(today, standing.lost)
         courses.add(course_to_wait(whole, standing.wait_s, () if kept is None else courses.paid(kept)), today)
-        before = courses.add_fewer(kept) or replace(whole, machines=())
+        # without machines no checkpoint is written before a move
+        gone = replace(whole, machines=(), recovery=replace(whole.recovery, checkpoint_s=0.0))
+        before = courses.add_fewer(kept) or (gone if kept is None else replace(whole, machines=courses.paid(kept)))
     answer = courses.add_moves(catalogue, remaining, before, effort)
     decision = decide(remaining, [way.course for way in courses.ways])
     by_course = {id(way.course): way for way in courses.ways}

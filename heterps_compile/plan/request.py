@@ -348,7 +348,7 @@ def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
         yield f"{sync} is for training (--mode training); inference synchronises nothing"
     for rule in (*request.rules_named, *request.sync_rules.rules):
         if rule.never_planned:
-            yield f"{sync} has {rule_text(rule)}, and {rule.never_planned}"
+            yield f"{rule_text(rule)} is in no plan (--sync): {rule.never_planned}"
     for entry in request.sync_rules.entries:
         if entry.names_stage:
             yield (
@@ -371,7 +371,7 @@ def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
     for rule in request.sync_rules.rules:
         if rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
             yield (
-                f"{sync} has {rule_text(rule)}, which is a rule of whole models, for some stages; give it to all of "
+                f"{sync} has a rule of whole models, {rule_text(rule)}, for some stages; give it to all of "
                 f"them (--sync '{rule_text(rule)}'), or to none"
             )
 

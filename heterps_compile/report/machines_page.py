@@ -26,7 +26,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MOST_TEXT, _MOST_TITLE = 1000, 300
 _OWN_STYLE = (
     ".page.one{grid-template-columns:minmax(0,1fr)}section ul{margin:0;padding-left:18px;overflow-wrap:anywhere}"
-    ".figures td.number{white-space:nowrap}.figures td,.figures th{padding-right:14px}"
+    "figure{margin-bottom:10px}.figures .number{white-space:nowrap}.figures td,.figures th{padding-right:14px}"
     "@media (min-width:861px){.figures td:first-child:not(:only-child){min-width:5rem}}"
 )
 

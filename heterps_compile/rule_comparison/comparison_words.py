@@ -21,7 +21,7 @@ _STAGES_SHOWN = 20
 _LOSS = (
     "what a rule makes of the loss is not predicted here: docs/synchronisation.md says when to use which, and when not"
 )
-_PLACEMENT = "placement, replicas and schedule are the plan's, which were searched with an all-reduce in every stage"
+_PLACEMENT = "placement, replicas and schedule are the plan's, which were searched with "
 
 
 def print_comparison(console: Console, found: RuleComparison) -> None:
@@ -96,7 +96,9 @@ def notes(found: RuleComparison) -> list[str]:
         if group.agrees and len(set(found.own)) > 1
     ]
     alone = [] if found.agrees else ["no stage has several replicas with weights: there is nothing to agree on"]
-    return [*faults, *alone, *own, _PLACEMENT, _LOSS]
+    request = found.posed.plan.request
+    searched = "an all-reduce in every stage" if request.is_all_reduced else f"--sync {request.synchronisation}"
+    return [*faults, *alone, *own, _PLACEMENT + searched, _LOSS]
 
 
 def comparison_document(found: RuleComparison) -> str:

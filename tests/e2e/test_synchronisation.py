@@ -214,6 +214,18 @@ def test_lamb_with_norms_that_replicas_share_out_is_that_of_one_process_and_goes
     assert told == [gradients, *[gradients + norms] * (STEPS - 5)]  # what goes after a step is counted with the next
 
 
+@pytest.mark.parametrize("rule", [MM, MC])
+def test_predictors_of_a_pipeline_are_those_of_one_stage(written, tmp_path, rule):
+    for stages, replicas in ((1, "1"), (2, "1,1")):
+        words = ("--sync", rule, "--checkpoint", str(tmp_path / str(stages)), "-q")
+        train(written, *words, stages=stages, replicas=replicas)
+    last = f"step-{STEPS:06d}"
+    for block in ("block-1", "block-2"):
+        one, two = (weights_in(tmp_path / stages / last, block) for stages in ("1", "2"))
+        assert largest_difference(two, one) < 1e-6
+    assert largest_difference(one, weights_in(tmp_path / "1" / last)) > 1e-3
+
+
 @pytest.mark.parametrize("optimizer", ["Lamb", "Lars"])
 def test_norms_that_replicas_share_out_go_on_to_the_bit_after_a_process_was_killed(written, tmp_path, optimizer):
     file = LAYERWISE.replace("Lamb", optimizer)

@@ -300,8 +300,9 @@ class Checkpoints:
             files = write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
             if self.average is not None:
                 files |= write_average(folder, stage, self.average.of_stage(stage))
-            for block in () if self.blocks is None else self.blocks.state.made:
-                files |= write_block(folder, block, stage, self.blocks.of_stage(block, stage))
+            if self.blocks is not None:
+                for block in self.blocks.state.made:
+                    files |= write_block(folder, block, stage, self.blocks.of_stage(block, stage))
             self.store.set(_written_key(step, stage), json.dumps(files))
         if self.servers is not None:
             make_servers_folder(folder)

@@ -157,14 +157,14 @@ class StepLoop:
             return done
         for step in self._steps():
             began_s = time.perf_counter()
-            read = self._read(step)
+            read, alone = self._read(step), None
             if then.chains is not None:
                 read = kept(read)
                 with then.chains.in_place(step):
                     alone = self._take_step(then, step, read, is_told=False)
             result = self._take_step(then, step, read)
             if then.blocks is not None:
-                if then.chains is not None:
+                if alone is not None:
                     then.blocks.add_losses(_known(result), _known(alone))
                 self._take_means(then, step)
             if not result.is_skipped:

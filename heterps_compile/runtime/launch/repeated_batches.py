@@ -9,15 +9,24 @@ Left out: the order of samples (``data/epochs.py``).
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import prod
+from pathlib import Path
 
 from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
+from heterps_compile.host_memory import available_bytes
+from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.sync_rules.adsaga import Adsaga
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.units import format_bytes
 
 from .run_options import RunOptions
+from .stage_files import tensors_in
+
+_WIDTH = 4
+"""Bytes of an entry as it is counted before a run; a rank counts with those that its gradients have."""
 
 
 def refuse_beside_tables(rules: Sequence[SyncRule], layout: Layout, options: RunOptions, precision: str) -> None:
@@ -88,6 +97,30 @@ def refuse_other_sum(rules: Sequence[SyncRule], samples: int | None, layout: Lay
             f"{asked}, and the data have {samples:,} samples, where {rule.batches:,} batches of {batch:,} are "
             f"{rule.batches * batch:,}; {way}"
         )
+
+
+def refuse_large_tables(rules: Sequence[SyncRule], layout: Layout, plan: Plan, folder: Path) -> None:
+    """Refuse tables for which this machine, where all ranks of a run start, has no memory; of GPUs the ranks look.
+
+    Raises:
+        RunError: with the numbers.
+    """
+    free_bytes = available_bytes()
+    for stage, rule in _tables(rules, layout).items():
+        if plan.stages[stage].kind != "cpu":
+            continue
+        files = plan.artifacts[stage] if stage < len(plan.artifacts) else ()
+        names = [one.file for one in files if one.file.endswith(".safetensors")]
+        shapes = [shape for name in names for _, shape in tensors_in(folder / name).values()]
+        entries, here = sum(map(prod, shapes)), len(layout.ranks_of(stage))
+        size_bytes = rule.table_bytes(entries * _WIDTH)
+        if size_bytes * here > free_bytes:
+            raise RunError(
+                f"stage {stage} is to agree by {rule_text(rule)}, with a table of {rule.batches:,} x {entries:,} x "
+                f"{_WIDTH} bytes ({format_bytes(size_bytes)}) on each of {here} replicas, and "
+                f"{format_bytes(free_bytes)} are free here; give larger and fewer batches (--batch, batches= of "
+                f"--sync), or take another rule (--sync)"
+            )
 
 
 def order_of_batches(rules: Sequence[SyncRule], options: RunOptions) -> Callable[[int], int] | None:

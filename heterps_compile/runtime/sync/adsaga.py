@@ -65,7 +65,8 @@ class Adsaga(Rule):
         for flat in flats:
             self._tables.append(self._of(flat, TABLE, self._batches))
             self._means.append(self._of(flat, MEAN, 1)[0])
-            count = max((len(self._known.get(f"{PENDING}:{name}", ())) for name in flat.names), default=0)
+            known = (self._known.get(f"{PENDING}:{name}") for name in flat.names)
+            count = max((_rows(one) for one in known if one is not None), default=0)
             pending = self._of(flat, PENDING, count) if count else ()
             self._sent.append(deque((None, one) for one in pending))
         self._known = {}
@@ -81,9 +82,9 @@ class Adsaga(Rule):
             known = self._known.get(f"{kind}:{name}")
             if known is not None and known.numel() != part.numel():
                 raise RunError(
-                    f"the checkpoint remembers {len(known):,} gradients of {printable(name)!r} in {self.shared.where}, "
-                    f"and adsaga has {rows:,} batches; go on with as many, or begin with the checkpoint's weights "
-                    f"(--weights) in another folder"
+                    f"the checkpoint remembers {_rows(known):,} gradients of {printable(name)!r} in "
+                    f"{self.shared.where}, and adsaga has {rows:,} batches; go on with as many, or begin with the "
+                    f"checkpoint's weights (--weights) in another folder"
                 )
             if known is not None:
                 part.copy_(known.reshape(rows, -1))
@@ -149,3 +150,7 @@ class Adsaga(Rule):
         """Take that back before the first step."""
         refuse_residuals(self.asked.name, self.shared.where, state)
         self._known = {key: tensor for key, tensor in state.items() if key.partition(":")[0] in (TABLE, MEAN, PENDING)}
+
+
+def _rows(known: Tensor) -> int:
+    return known.shape[0] if known.dim() else 1

@@ -17,7 +17,7 @@ from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.goal import Transience, described
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
-from heterps_compile.machines.machines_words import answer_document, told
+from heterps_compile.machines.machines_words import answer_document, stale_prices, told
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, choose_machines, excess
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
@@ -293,6 +293,23 @@ def test_the_answer_is_told_in_sentences_and_as_json(times):
     assert page.count("<circle") >= len(answer.front)
 
 
+def test_prices_that_were_read_long_ago_are_told(times):
+    offers = catalogue(replace(T4, price_date=dt.date(2026, 7, 1)))
+    answer = choose_machines(offers, times, Goal(3e10, (1024,), deadline_s=864000.0, most_machines=2))
+    (note,) = stale_prices(answer, dt.date(2026, 11, 24))
+    assert note == (
+        "prices of 1 offer above are older than 90 days on 2026-11-24, the oldest, of aws g4dn.xlarge in us-east-1, of "
+        "2026-07-01; ask the provider before money depends on them"
+    )
+    assert stale_prices(answer, dt.date(2026, 9, 1)) == ()
+
+
+def test_where_nothing_fails_that_is_told(times):
+    answer = choose_machines(catalogue(T4), times, Goal(1e6, (1024,), deadline_s=1e6, most_machines=2))
+    assert answer.failing is None
+    assert list(told(answer))[-1] == "fails: none of the 2 sets that were searched breaks a limit"
+
+
 def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
     spot = replace(T4, spot_per_hour=0.2)
     goal = Goal(3e10, (1024,), deadline_s=3e6, most_machines=1, spot=True)
@@ -326,7 +343,7 @@ def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times)
     assert outlook.most_money == pytest.approx(1728 / 3600 * 2 * 0.526)
     assert described(goal).endswith("on 16 machines at the most, which start up within 10 min")
     within = replace(goal, samples=1e6, deadline_s=599.0)
-    with pytest.raises(InfeasibleError, match=r"takes 10 min in nine of ten runs \(--deadline 0\.17h\)"):
+    with pytest.raises(InfeasibleError, match=r"takes 10\.1 min in nine of ten runs \(--deadline 0\.17h\)"):
         choose_machines(catalogue(T4), times, within)
 
 

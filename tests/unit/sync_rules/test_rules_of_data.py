@@ -89,7 +89,7 @@ def test_numbers_that_make_no_cycle_and_no_table_are_refused(text, said):
         ({"synchronisation": rule_text(MC)}, "it computes every batch twice"),
         ({"synchronisation": f"auto({rule_text(MC)})", "allow": "any"}, "it computes every batch twice"),
         ({"synchronisation": f"auto({rule_text(MM)})", "allow": "any"}, "and rules are chosen stage by stage"),
-        ({"synchronisation": f"fc=adasum, *={rule_text(MM)}"}, "which is a rule of whole models, for some stages"),
+        ({"synchronisation": f"fc=adasum, *={rule_text(MM)}"}, "has a rule of whole models, local(steps=2, rule=mm, "),
         ({"synchronisation": f"fc={rule_text(MM)}"}, "give it to all of them (--sync 'local(steps=2, rule=mm, "),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_plan_can_have_predictors_and_tables():
 
 def test_a_stage_is_refused_what_no_plan_has(agreed_stage):
     with pytest.raises(InfeasibleError, match="computes every batch twice, for its chain and for that of the batch's"):
-        with_rule(agreed_stage, MC, GROUP, GROUP, (StepRates(1.0, 1.0, 1.0, 1.0),))
+        with_rule(agreed_stage, MC, GROUP, GROUP, (StepRates(1.0, 1.0, 1.0, 1.0, 1.0),))
 
 
 @pytest.fixture

@@ -41,6 +41,8 @@ STATE = RunState(7, 28, 4, 0, "m", "p", (0,))
 class Net(nn.Module):
     """Weights, and a counter as batch norms have one."""
 
+    seen: Tensor
+
     def __init__(self, size: int = BLOCKS, value: float = 100.0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((size,), value, dtype=torch.float64))

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 import torch
 from plans import PLAN
+from safetensors.torch import save_file
 
 from heterps_compile.errors import RunError
+from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.sample_source import TensorSource
+from heterps_compile.runtime.launch import repeated_batches
 from heterps_compile.runtime.launch.repeated_batches import order_of_batches, refuse_beside_tables, refuse_other_sum
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
@@ -74,6 +77,22 @@ def test_stages_have_tables_of_the_same_batches():
     with pytest.raises(RunError, match="and another stage by adsaga of other batches; give both the same"):
         refuse_beside_tables((RULE, Adsaga(6)), layout_of(2, 2), options_of(), "fp32")
     refuse_beside_tables((RULE, Adsaga(5, 1)), layout_of(2, 2), options_of(), "fp32")
+
+
+def test_a_table_for_which_there_is_no_memory_is_refused_before_the_run(tmp_path, monkeypatch):
+    save_file({"w": torch.zeros(10, 3), "b": torch.zeros(3)}, tmp_path / "stage-0.safetensors")
+    stages = tuple(replace(stage, kind="cpu") for stage in PLAN.stages)
+    plan = replace(PLAN, stages=stages, artifacts=((Artifact("stage-0.safetensors", "0" * 64),), ()))
+    monkeypatch.setattr(repeated_batches, "available_bytes", lambda: 2 * 5 * 33 * 4)
+    repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), plan, tmp_path)
+    monkeypatch.setattr(repeated_batches, "available_bytes", lambda: 2 * 5 * 33 * 4 - 1)
+    with pytest.raises(RunError) as refused:
+        repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), plan, tmp_path)
+    assert "stage 0 is to agree by adsaga(batches=5), with a table of 5 x 33 x 4 bytes (660 B) on each of 2" in str(
+        refused.value
+    )
+    on_gpus = replace(plan, stages=tuple(replace(stage, kind="gpu") for stage in stages))
+    repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), on_gpus, tmp_path)
 
 
 @pytest.mark.parametrize(
