@@ -107,7 +107,7 @@ def test_a_plan_can_have_predictors_and_tables():
 
 def test_a_stage_is_refused_what_no_plan_has(agreed_stage):
     with pytest.raises(InfeasibleError, match="computes every batch twice, for its chain and for that of the batch's"):
-        with_rule(agreed_stage, MC, GROUP, GROUP, (StepRates(1.0, 1.0, 1.0, 1.0),))
+        with_rule(agreed_stage, MC, GROUP, GROUP, (StepRates(1.0, 1.0, 1.0, 1.0, 1.0),))
 
 
 @pytest.fixture
