@@ -48,7 +48,7 @@ DEADLINES = (2.0, 10.0)
 BUDGETS = (1.5, 4.0)
 """Times the money of the cheapest set that was found."""
 
-FEW = SearchEffort(bound=8, ruled_out=8)
+FEW = SearchEffort(front=12, likely=8, bound=6, ruled_out=6, pairs=1_000)
 """How many sets plans are searched for in a choice of the tables: fewer than the command does."""
 
 BASELINES = ("cheapest", "fastest", "common")
