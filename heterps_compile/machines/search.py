@@ -51,7 +51,7 @@ class SearchEffort:
     front: int = 24
     likely: int = 16
     bound: int = 40
-    ruled_out: int = 60
+    ruled_out: int = 30
     needs: int = 40_000_000
     pairs: int = 12_000
 

@@ -50,7 +50,7 @@ from heterps_compile.units import format_percent
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
-QUICK = StepEffort(starts=16, rounds=40, neighbours=600, simulations=12, actions=200_000)
+QUICK = StepEffort(starts=12, rounds=12, neighbours=400, simulations=12, actions=200_000)
 """How hard a set is searched while sets are compared."""
 
 QUICK_CLOSING = ClosingEffort(cells=300_000, branches=30_000, extended=500, choices=500, actions=50_000)
