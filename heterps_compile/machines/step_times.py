@@ -50,10 +50,10 @@ from heterps_compile.units import format_percent
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
-QUICK = StepEffort(starts=12, rounds=12, neighbours=400, simulations=12, actions=200_000)
+QUICK = StepEffort(starts=16, rounds=40, neighbours=600, simulations=12, actions=200_000)
 """How hard a set is searched while sets are compared."""
 
-QUICK_CLOSING = ClosingEffort(cells=300_000, branches=30_000, extended=500, choices=500, actions=50_000)
+QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, choices=500, actions=100_000)
 """How hard it is tried to prove that a plan that was searched for is the best on its set."""
 
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
