@@ -116,7 +116,8 @@ def blocks_of_clicks(folder: Path) -> Iterator[str | Line]:
     yield ""
     yield "| rule | AUC, mean over blocks | bytes counted | bytes planned |"
     yield "|---|---|---|---|"
-    areas, off = [], []
+    areas: list[float] = []
+    off: list[str] = []
     for rule in RULES:
         log = folder / f"{len(areas)}.jsonl"
         result = heterps_compile.run(

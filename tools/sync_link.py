@@ -5,7 +5,7 @@ Replicas are ranks of `heterps-compile launch`, each in a network namespace of i
 a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
 runs.
 
-A pool's bandwidth is what reaches a process. It is measured with PyTorch's own all-gather between the hosts, before the
+A pool's bandwidth is what reaches a process. It is measured with PyTorch's own all-reduce between the hosts, before the
 runs (`link_rounds.py`), for here the processors of the hosts are the link as well: they part messages into packets. A
 second prediction takes the rate of the wire, less the headers of packets. The latency of both is half of a round of one
 byte.

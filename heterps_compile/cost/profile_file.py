@@ -125,6 +125,7 @@ class _OptimizerRate(_Part):
 class _StepRates(_Part):
     moved_per_s: Rate
     selected_per_s: Rate
+    chosen_per_s: Rate
     placed_per_s: Rate
     combined_per_s: Rate
     optimizers: Annotated[list[_OptimizerRate], Field(max_length=len(OPTIMIZERS))]

@@ -47,12 +47,14 @@ class StepRates:
     """What a device does in a second, of the kinds of ``sync_rules/handling.py``.
 
     Attributes:
-        moved_per_s, selected_per_s, placed_per_s, combined_per_s: Bytes, and entries at an index.
+        moved_per_s, selected_per_s, chosen_per_s, placed_per_s, combined_per_s: Bytes, and entries that are chosen and
+            placed.
         optimizers: Those that were measured.
     """
 
     moved_per_s: float
     selected_per_s: float
+    chosen_per_s: float
     placed_per_s: float
     combined_per_s: float
     optimizers: tuple[OptimizerRate, ...] = ()
@@ -62,7 +64,7 @@ class StepRates:
         """Return the rates of a device type by its bandwidth."""
         moved = device.memory_bytes_per_s * device.efficiency
         passes = _PASSES.get(device.kind, _ALL_PASSES)
-        return cls(moved, moved / passes, moved / _LINE_BYTES, moved / _COMBINED_PASSES)
+        return cls(moved, moved / passes, moved / _LINE_BYTES, moved / _LINE_BYTES, moved / _COMBINED_PASSES)
 
     @cached_property
     def _by_name(self) -> dict[str, OptimizerRate]:
@@ -73,6 +75,7 @@ class StepRates:
         return (
             work.moved / self.moved_per_s
             + work.selected / self.selected_per_s
+            + work.chosen / self.chosen_per_s
             + work.placed / self.placed_per_s
             + work.combined / self.combined_per_s
         )

@@ -109,8 +109,8 @@ def _step_rates(rates: StepRates | None) -> list[str]:
     optimizers = ", ".join(f"{each.name} {format_bytes(each.bytes_per_s)}/s" for each in rates.optimizers)
     return [
         f"beside layers: {format_bytes(rates.moved_per_s)}/s are moved, of {format_bytes(rates.selected_per_s)}/s the "
-        f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {rates.placed_per_s:.3g} entries "
-        f"a second placed; steps of optimizers, of weights: {optimizers}"
+        f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {rates.chosen_per_s:.3g} "
+        f"entries a second chosen and {rates.placed_per_s:.3g} placed; steps of optimizers, of weights: {optimizers}"
     ]
 
 

@@ -1,10 +1,10 @@
 """Measure what a step has besides layers: the optimizer's step, and what rules make of gradients.
 
 The kinds of work of ``sync_rules/handling.py`` are timed by the functions that a run calls, over as many bytes as do
-not fit the caches of a core: an addition of one tensor to another for what is moved, the selection of 1 % of a
-Gaussian by its threshold, additions at random places, and a combination by adasum. Optimizers are those of
-``--optimizer`` that PyTorch has, over two sizes of as many tensors, from which the part of a tensor and that of a byte
-follow.
+not fit the caches of a core: an addition of one tensor to another for what is moved, the selection of 1 % and of 10 %
+of a Gaussian by its threshold, which tell the part of a byte and that of an entry, additions at random places, and a
+combination by adasum. Optimizers are those of ``--optimizer`` that PyTorch has, over two sizes of as many tensors, from
+which the part of a tensor and that of a byte follow.
 
 Left out: optimizers of other packages, which count by what they read and write; dtypes other than float32.
 """
@@ -24,7 +24,7 @@ _ELEMENTS = 1 << 21
 _PAIRS = 4  # added up in turn, 64 MiB together
 _STEPPED = 1 << 21
 _ELEMENT_BYTES = 4
-_PLACED = _ELEMENTS // 100
+_PLACED, _MANY = _ELEMENTS // 100, _ELEMENTS // 10
 _TENSORS, _SHORT = 16, 256
 _WARM_UP, _REPEATS = 1, 5
 _LEAST_S = 1e-9
@@ -60,10 +60,17 @@ def measure_step_rates(device: str, now: Now) -> StepRates:
         into, added = next(pairs)
         into.add_(added)
 
+    def select(entries: int) -> None:
+        if bool(first.isfinite().all()):
+            select_threshold(first, entries)
+
     with torch.no_grad():
+        few_s, many_s = timed(lambda: select(_PLACED)), timed(lambda: select(_MANY))
+        chosen_s = max(_LEAST_S, many_s - few_s) / (_MANY - _PLACED)
         return StepRates(
             3 * size_bytes / timed(add),
-            size_bytes / timed(lambda: select_threshold(first, _PLACED)),
+            size_bytes / max(_LEAST_S, few_s - _PLACED * chosen_s),
+            1 / chosen_s,
             _PLACED / timed(lambda: second.index_add_(0, places, values)),
             size_bytes / timed(lambda: combine(first, second)),
             tuple(_optimizer(name, make, device, now) for name, make in _optimizers().items()),

@@ -301,15 +301,9 @@ class StageWorks:
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
     def _behind_s(self, of: StepProblem, work: StageWork, index: Ints, k: Floats) -> tuple[Floats, Floats]:
-        """Return what a step has behind the last backward, and the most that bytes take by any rule.
+        """Return what a step has behind the last backward, and the most that bytes take by any rule; all [N K].
 
         That is bytes, messages and own work of the rule that takes the least, and the optimizer's step.
-
-        Args:
-            of: The steps.
-            work: Of stages, [N K].
-            index: [N K], which stages.
-            k: [N K], replicas.
         """
         types, own = self.type[index], of.own
 
@@ -324,10 +318,8 @@ class StageWorks:
             handled_s = 0.0 if own is None else own.handling[0].time_s(sums, k)
             return sync_s + hops_s * (sync_s > 0) + handled_s + update_s, sync_s
         bytes_s = np.stack([rule.time_s(k, work.machines) for rule in work.rules])
-        hops_s = np.stack([rule.sums * _messages_s(of, types, k, rule.form.hops_s) for rule in work.rules]) * (
-            bytes_s > 0
-        )
-        taken_s = bytes_s + hops_s
+        hops_s = np.stack([rule.sums * _messages_s(of, types, k, rule.form.hops_s) for rule in work.rules])
+        taken_s = bytes_s + hops_s * (bytes_s > 0)
         if own is not None:
             taken_s += np.stack([each.time_s(sums, k) for each in own.handling])
         return taken_s.min(axis=0) + update_s, np.where(np.isfinite(bytes_s), bytes_s, 0.0).max(axis=0)

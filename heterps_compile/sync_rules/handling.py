@@ -1,11 +1,12 @@
 """What a rule has the processor of a replica do in a step, beside what its exchange takes the link.
 
 Gradients lie in flat buffers (``runtime/sync/contract.py``), which are made zero, added to by the backward, and copied,
-scaled, selected from and put back as a rule has it. That is counted as work of four kinds, each of which has a rate on
+scaled, selected from and put back as a rule has it. That is counted as work of five kinds, each of which has a rate on
 a device (``cost/step_rates.py``)::
 
     moved       bytes that are read or written one after the other: a copy of S bytes moves 2 S, a sum of two 3 S
     selected    bytes of gradients of which the entries of largest magnitude are selected
+    chosen      entries that are selected
     placed      entries that are read or written at an index
     combined    bytes of which two tensors' products are taken, and that become a combination of both
 
@@ -21,10 +22,11 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of the four kinds, by the module."""
+    """Work of the kinds of the module."""
 
     moved: float = 0.0
     selected: float = 0.0
+    chosen: float = 0.0
     placed: float = 0.0
     combined: float = 0.0
 

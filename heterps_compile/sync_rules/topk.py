@@ -140,8 +140,10 @@ class TopK(SyncRule):
         """
         gradient_bytes, pairs_bytes = group.gradient_bytes, self._unrounded_bytes(group)
         entries = sum(self.density * buffer.elements for buffer in group.gradients)
-        passes = 4 + (5 if self.feedback else 0)  # finite or not, zero; the sum with what was kept, the rest kept
-        own = Work(moved=passes * gradient_bytes + 4 * pairs_bytes, selected=gradient_bytes, placed=entries)
+        passes = 1 + (5 if self.feedback else 0)  # zero; the sum with what was kept, the rest kept
+        own = Work(
+            moved=passes * gradient_bytes + 4 * pairs_bytes, selected=gradient_bytes, chosen=entries, placed=entries
+        )
         one = Work(moved=3 * pairs_bytes, placed=entries)
         return Handling(flat_gradients(gradient_bytes) + own + one, each=one)
 

@@ -119,7 +119,7 @@ def with_crowding(changes: dict[str, object], version: int = 3) -> str:
 
 
 RATES = {
-    "moved_per_s": 8e9, "selected_per_s": 2e8, "placed_per_s": 4e8, "combined_per_s": 3e8,
+    "moved_per_s": 8e9, "selected_per_s": 2e8, "chosen_per_s": 3e7, "placed_per_s": 4e8, "combined_per_s": 3e8,
     "optimizers": [{"name": "sgd", "tensor_s": 3e-6, "bytes_per_s": 2e10}],
 }  # fmt: skip
 
@@ -133,7 +133,7 @@ def with_rates(changes: dict[str, object], version: int = 4) -> str:
 
 def test_what_a_step_has_besides_layers_came_with_version_4():
     read = from_json(with_rates({}), "the file")
-    assert read.devices[0].step_rates == StepRates(8e9, 2e8, 4e8, 3e8, (OptimizerRate("sgd", 3e-6, 2e10),))
+    assert read.devices[0].step_rates == StepRates(8e9, 2e8, 3e7, 4e8, 3e8, (OptimizerRate("sgd", 3e-6, 2e10),))
     assert from_json(to_json(read), "the file") == read
     with pytest.raises(InputError, match="version 3 has no step_rates; it came with version 4"):
         from_json(with_rates({}, version=3), "the file")

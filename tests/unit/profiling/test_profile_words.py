@@ -82,9 +82,9 @@ def test_layers_that_were_not_measured_among_replicas_are_told():
 
 
 def test_what_a_step_has_besides_layers_is_told():
-    rates = StepRates(8 << 30, 1 << 28, 4e8, 1 << 29, (OptimizerRate("sgd", 0.0, 16 << 30),))
+    rates = StepRates(8 << 30, 1 << 28, 3e7, 4e8, 1 << 29, (OptimizerRate("sgd", 0.0, 16 << 30),))
     told = shown(replace(PROFILE, devices=(replace(CPU, step_rates=rates),)))
     assert (
-        "beside layers: 8 GiB/s are moved, of 256 MiB/s the largest selected, of 512 MiB/s pairs combined, 4e+08 "
-        "entries a second placed; steps of optimizers, of weights: sgd 16 GiB/s" in told
+        "beside layers: 8 GiB/s are moved, of 256 MiB/s the largest selected, of 512 MiB/s pairs combined, 3e+07 "
+        "entries a second chosen and 4e+08 placed; steps of optimizers, of weights: sgd 16 GiB/s" in told
     )
