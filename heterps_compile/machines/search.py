@@ -49,9 +49,9 @@ class SearchEffort:
     """
 
     front: int = 24
-    likely: int = 16
-    bound: int = 40
-    ruled_out: int = 60
+    likely: int = 10
+    bound: int = 30
+    ruled_out: int = 30
     needs: int = 40_000_000
     pairs: int = 12_000
 

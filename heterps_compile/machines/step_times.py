@@ -53,7 +53,7 @@ from .machine_set import MachineSet
 QUICK = StepEffort(starts=16, rounds=40, neighbours=600, simulations=12, actions=200_000)
 """How hard a set is searched while sets are compared."""
 
-QUICK_CLOSING = ClosingEffort(cells=300_000, branches=30_000, extended=500, choices=500, actions=50_000)
+QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, choices=500, actions=100_000)
 """How hard it is tried to prove that a plan that was searched for is the best on its set."""
 
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
