@@ -29,6 +29,7 @@ from .segment_table import SegmentTable
 
 _LEAST_PRICE = 1e-12
 _FEWEST_NODES = 12
+_SHORTEST_S = 1e-30  # stands for the time of a batch without any work
 _UNKNOWN = -1  # type of a context's layer: what is read from it, or by it, comes over the cheapest link
 
 Draw = Callable[[], tuple[Ints, Bools]]
@@ -114,7 +115,7 @@ class PricedPaths:
         """Draw plans and add them to the archive; give the best, or None where there is none at the time drawn."""
         problem, how, generator = self._table.problem, self._how, self._generator
         batch_s, grid = self._batch_s(), self._grid()
-        place = round(np.log(batch_s / self._rules.open_s) / how.width)
+        place = round(np.log(max(batch_s, _SHORTEST_S) / max(self._rules.open_s, _SHORTEST_S)) / how.width)
         premium = self._premium(place)
         noise = np.exp(how.noise * generator.normal(size=problem.type_count))
         niches, unknown, best = self._archive.niches(8), np.full(problem.layer_count, _UNKNOWN), None

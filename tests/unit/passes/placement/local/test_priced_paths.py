@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_problems import linked, on_machines, small_problem
+from small_problems import linked, on_machines, plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
@@ -103,6 +103,15 @@ def test_units_that_are_short_get_dearer_until_plans_keep_to_them() -> None:
         paths.draw()
     assert np.isfinite(archive.best.value)
     assert {0, 1} == set(archive.best.types.tolist())
+
+
+def test_layers_that_take_no_time_and_a_type_without_units_are_drawn_too() -> None:
+    problem = plain_problem([[0.0, 1.0], [0.0, 2.0]], [1.0, 1.0], max_units=np.array([0, 4]))
+    archive, paths = drawing(problem)
+    plan = paths.draw()
+    assert plan is not None
+    assert plan.types.tolist() == [1, 1]
+    assert archive.best.rank <= plan.rank
 
 
 def test_a_seed_draws_the_same_plans_again() -> None:
