@@ -453,18 +453,11 @@ class Command:
                 )
             for other in map(self.option, option.needs):
                 if not values.get(other.name):
-                    raise OptionError(
-                        f"{spelt(option)} means nothing without {spelt(other)}; give {spelt(other)}"
-                        f"{' ' + other.metavar if other.metavar else ''} too, or leave {spelt(option)} out"
-                    )
+                    lack = f"{spelt(other)}; give {spelt(other)} {other.metavar}".rstrip()
+                    raise OptionError(f"{spelt(option)} means nothing without {lack} too, or leave {spelt(option)} out")
             if option.needs_one and not any(values.get(other) for other in option.needs_one):
-                others = " or ".join(
-                    f"{spelt(other)}{' ' + other.metavar if other.metavar else ''}"
-                    for other in map(self.option, option.needs_one)
-                )
-                raise OptionError(
-                    f"{spelt(option)} means nothing without {others}; give one too, or leave {spelt(option)} out"
-                )
+                others = " or ".join(f"{spelt(o)} {o.metavar}".rstrip() for o in map(self.option, option.needs_one))
+                raise OptionError(f"{spelt(option)} means nothing without {others}; give one too, or leave it out")
             for other in map(self.option, option.against):
                 if other.name in names and self.honours(other, subject):
                     raise OptionError(f"{spelt(option)} and {spelt(other)} contradict each other; leave one out")

@@ -34,7 +34,9 @@ def shortest_of_every_plan(times: StepTimes, machines: MachineSet, batch: int) -
             same = tuple(cut for cut in cuts if types[cut - 1] == types[cut])
             placement = Placement(types, same)
             for units in product(*(range(1, limits[kind] + 1) for kind in kinds)):
-                used = [sum(u for u, own in zip(units, kinds, strict=True) if own == kind) for kind in range(len(limits))]
+                used = [
+                    sum(u for u, own in zip(units, kinds, strict=True) if own == kind) for kind in range(len(limits))
+                ]
                 if any(each > limit for each, limit in zip(used, limits, strict=True)):
                     continue
                 for plan in with_units(of, placement, units, of.counts(max(units))):

@@ -140,6 +140,7 @@ class Annealed:
 METHODS: dict[str, Callable[..., SearchResult]] = {
     "best": Best(),
     "best without policy": Best(start="uniform"),
+    "best without paths": Best(pricing=None),
     "exact": Exact(),
     "rl": Rl(),
     "random + polish": Rl(start="uniform", whole=False),

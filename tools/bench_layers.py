@@ -13,8 +13,9 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import clock_models
@@ -28,7 +29,7 @@ from heterps_compile.cost.layer_cost import LayerCost, layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.roofline import layer_phases
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import COLD_START, Graph
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
@@ -49,9 +50,10 @@ LOOKED_AT = ("ctrdnn", "resnet", "bert", "mobile", "tagger", "gpt2", "matchnet")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A layer of a model: its kind, its work, what it took."""
+    """A layer of a model: its place, its kind, its work, what it took."""
 
     model: str
+    place: int
     kind: str
     cost: LayerCost
     dtype: str
@@ -81,7 +83,9 @@ def measured(name: str, mode: str) -> Iterator[Measured]:
         for i, (key, cost) in enumerate(zip(layer_keys(layers), layer_costs(layers), strict=True)):
             phases = profile.by_key[key].phases(batch, training=mode == MODES[1])
             if phases.whole_s > 0:
-                yield Measured(f"{name} at {batch}", str(layers.layers[i].kind), cost, layers.dtype(i), phases.whole_s)
+                yield Measured(
+                    f"{name} at {batch}", i, str(layers.layers[i].kind), cost, layers.dtype(i), phases.whole_s
+                )
 
 
 def estimated_s(device: DeviceType, layer: Measured, mode: str) -> float:
@@ -173,10 +177,18 @@ def main() -> None:
         calibrated = load_cluster(path).device_types[0]
     layers = [layer for name in MODELS for layer in measured(name, asked.mode)]
     print(f"{'predicted over measured':34} {'n':>4} {'25 %':>8} {'50 %':>8} {'75 %':>8} {'|50 %|':>8} {'largest':>9}")
-    for title, device in (("data sheet", load_cluster("local").device_types[0]), ("calibrated", calibrated)):
+    warm = {kind: rate for kind, rate in calibrated.rates.items() if kind != COLD_START}
+    for title, device in (
+        ("data sheet", load_cluster("local").device_types[0]),
+        ("without cold starts", replace(calibrated, rates=MappingProxyType(warm))),
+        ("calibrated", calibrated),
+    ):
         times_s = [estimated_s(device, layer, asked.mode) for layer in layers]
         pairs = list(zip(layers, times_s, strict=True))
         print_errors(f"{title}: layers", [time_s / layer.time_s - 1 for layer, time_s in pairs])
+        print_errors(
+            f"{title}: first layers", [time_s / layer.time_s - 1 for layer, time_s in pairs if layer.place == 0]
+        )
         judged = [time_s / layer.time_s - 1 for layer, time_s in pairs if layer.model.split()[0] not in LOOKED_AT]
         print_errors(f"{title}: layers, judged models", judged)
         for kind in sorted({layer.kind for layer in layers}):

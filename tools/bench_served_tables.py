@@ -55,6 +55,7 @@ TABLES: dict[str, Callable[[float], dict[str, int]]] = {
 """Sizes of each model whose tables take so many bytes."""
 
 ROWS = 20_000
+CLOSED = 1e-9  # a gap that rounding makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def print_plans() -> None:
             took_s = time.perf_counter() - began
             served, servers = (0, 0) if plan.tables is None else (len(plan.tables.names), plan.tables.servers)
             price, each = format_money(plan.price_per_hour), format_money(plan.price_per_million_samples)
-            gap = format_percent(100 * plan.gap)
+            gap = format_percent(100 * plan.gap if plan.gap > CLOSED else 0.0)
             row = f"{name:<9} {format_bytes(size):>9}  {served:>6}  {servers:>7,}  {price:>8}  {each:>11}  {gap:<7}"
             print(f"{row}  {took_s:.1f} s", flush=True)
 

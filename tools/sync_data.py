@@ -25,8 +25,8 @@ from heterps_compile.runtime.sync.algorithms.local_steps import steady_models
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 
-BLOCKS, REPLICAS = 5, 2
-BATCH, STEPS, BLOCK_STEPS, CYCLES, HELD_BACK = 256, 8, 32, 8, 5000
+BLOCKS, REPLICAS = 5, 4
+BATCH, STEPS, BLOCK_STEPS, CYCLES, HELD_BACK = 512, 8, 32, 8, 5000
 OF_BLOCKS = f"blocks={BLOCKS}, block_steps={BLOCK_STEPS}, skip=1"
 RULES = (
     f"local(steps={STEPS})",
@@ -116,7 +116,8 @@ def blocks_of_clicks(folder: Path) -> Iterator[str | Line]:
     yield ""
     yield "| rule | AUC, mean over blocks | bytes counted | bytes planned |"
     yield "|---|---|---|---|"
-    areas, off = [], []
+    areas: list[float] = []
+    off: list[str] = []
     for rule in RULES:
         log = folder / f"{len(areas)}.jsonl"
         result = heterps_compile.run(
@@ -170,9 +171,9 @@ def quadratics(folder: Path) -> Iterator[Line]:
             folder / "centre.heterps",
             train=folder / "quadratic.py",
             data=str(folder / f"{name}.parquet"),
-            replicas=(REPLICAS,),
+            replicas=(2,),
             batch=per,
-            micro_batches=REPLICAS,
+            micro_batches=2,
             sync=rule,
             checkpoint=str(folder / name),
             quiet=True,

@@ -117,7 +117,7 @@ def _goal(asked: Asked) -> "Goal":
     before = Transience() if asked["resume"] is None else read_goal(asked["plan"]).transience
     transience = Transience(
         before.lifetime if lifetime is None else parse_lifetime(lifetime),
-        before.start_up_s if start_up is None else parse_duration(start_up),
+        before.start_up_s if start_up is None else parse_duration(start_up, zero=True),
         (before.seen if lifetime is None else ()) if lifetimes is None else read_lifetimes(lifetimes),
     )
     return Goal(
@@ -185,7 +185,7 @@ def _resume(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
         asked["resume"],
         spent=0.0 if spent is None else parse_money(spent),
         lost=asked["lost"],
-        wait_s=0.0 if wait is None else parse_duration(wait),
+        wait_s=0.0 if wait is None else parse_duration(wait, zero=True),
     )
     if asked["batch"] is None:
         goal = goal.with_batch(standing.chosen.batch)

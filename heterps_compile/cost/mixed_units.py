@@ -261,9 +261,9 @@ def _rules_of(problem: Problem, first: int, end: int, types: Ints) -> tuple[Rule
     slower = _slower(problem, types)
 
     def joined(work: RuleWork) -> RuleWork:
-        longest_s = (np.atleast_1d(each.max() * slower) for each in (work.ring_s, work.gather_s))
-        most = (np.atleast_1d(each.min()) for each in (work.most, work.most_uneven))
-        return RuleWork(work.form, *longest_s, *most, work.sums[:1])
+        ring_s, gather_s = (np.array([each.max() * slower]) for each in (work.ring_s, work.gather_s))
+        most, most_uneven = (np.array([each.min()]) for each in (work.most, work.most_uneven))
+        return RuleWork(work.form, ring_s, gather_s, most, most_uneven, work.sums[:1])
 
     return tuple(map(joined, works))
 

@@ -129,8 +129,8 @@ class RuleSums:
     def with_part(self, part: Floats) -> "RuleSums":
         """Return tables with a part of the times, [L, 1], and nothing held."""
         none = np.zeros_like(self.base_bytes)
-        times = {"ring_s": self.ring_s * part, "gather_s": self.gather_s * part}
-        return replace(self, **times, base_bytes=none, each_bytes=none)
+        ring_s, gather_s = self.ring_s * part, self.gather_s * part
+        return replace(self, ring_s=ring_s, gather_s=gather_s, base_bytes=none, each_bytes=none)
 
     def held_bytes(self, units: Ints) -> Floats:
         """Return [L, T], what replicas of at most so many [T] hold of each layer."""
@@ -221,8 +221,8 @@ def rule_works(sums: Sequence[RuleSums], types: Any) -> tuple[RuleWork, ...]:
         most = np.minimum(np.where(room >= 0, fitting, 1.0), each.most_units[types])
         most = np.where(is_its & (most >= 2), most, 1.0)
         most_uneven = np.where(is_roomy, most, 1.0) if each.form.halves else most
-        sums = np.where(each.factored > 0.5, 2.0 + (each.whole > 0.5), 1.0)
-        found.append(RuleWork(each.form, each.ring_s, each.gather_s, most, most_uneven, sums))
+        in_turn = np.where(each.factored > 0.5, 2.0 + (each.whole > 0.5), 1.0)
+        found.append(RuleWork(each.form, each.ring_s, each.gather_s, most, most_uneven, in_turn))
     return tuple(found)
 
 

@@ -4,11 +4,12 @@ Left out: whether an optimiser takes such gradients.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import fx, nn
 
-_ARGUMENTS = {
+_ARGUMENTS: Mapping[Any, tuple[str, ...]] = {
     nn.functional.embedding: (
         "input",
         "weight",
@@ -37,7 +38,7 @@ def has_sparse_gradient(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool
         return isinstance(module := modules[str(node.target)], (nn.Embedding, nn.EmbeddingBag)) and module.sparse
     if node.op != "call_function":
         return False
-    names = _ARGUMENTS.get(node.target, ())  # type: ignore[call-overload] # a target of such a node is callable
+    names = _ARGUMENTS.get(node.target, ())
     if isinstance(node.target, torch._ops.OpOverload):
         names = tuple(argument.name for argument in node.target._schema.arguments)
     return "sparse" in names and (dict(zip(names, node.args, strict=False)) | node.kwargs).get("sparse") is True

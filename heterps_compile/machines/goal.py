@@ -10,7 +10,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import short
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
-from heterps_compile.units import NUMBER, counted, format_duration, format_percent
+from heterps_compile.units import NUMBER, counted, format_duration, format_money, format_percent
 
 HOUR_S = 3600.0
 MOST_MACHINES = 16
@@ -154,8 +154,8 @@ class Goal:
         return max(1.0, self.samples / batch)
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of "24h", "90 min", "2 d" or "3600 s".
+def parse_duration(text: str, *, zero: bool = False) -> float:
+    """Return the seconds of "24h", "90 min", "2 d" or "3600 s"; of "0s" too where nothing is a time as well.
 
     Raises:
         InputError: where it is no positive time with one unit.
@@ -164,8 +164,8 @@ def parse_duration(text: str) -> float:
     if match is None or match[2] not in _UNITS_S:
         raise InputError(f"{short(text)} is no time: {_FORM}")
     seconds = float(match[1]) * _UNITS_S[match[2]]
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"{short(text)} is no time above 0: {_FORM}")
+    if not 0 <= seconds < float("inf") or (seconds == 0 and not zero):
+        raise InputError(f"{short(text)} is no time {'of 0 or more' if zero else 'above 0'}: {_FORM}")
     return seconds
 
 
@@ -225,7 +225,7 @@ def batches_between(least: int, most: int) -> tuple[int, ...]:
 def described(goal: Goal) -> str:
     """Say what a goal asks: "2e+09 samples within 24 h, on 16 machines at the most"."""
     limits = [] if goal.deadline_s is None else [f"within {format_duration(goal.deadline_s)}"]
-    limits += [] if goal.budget is None else [f"for {goal.budget:,.2f} {CURRENCY}"]
+    limits += [] if goal.budget is None else [f"for {format_money(goal.budget)} {CURRENCY}"]
     start = f", which start up within {format_duration(goal.first_start_s)}" if goal.first_start_s else ""
     machines = f"{counted(goal.most_machines, 'machine')} at the most{start}"
     return f"{goal.samples:g} samples {' and '.join(limits)}, on {machines}"

@@ -101,7 +101,9 @@ def why(answer: Answer) -> str:
     """Return why the set wins: by how much the next best is worse, and in what it differs."""
     goal, best = answer.goal, answer.best
     if not answer.runners_up:
-        return f"why: of {counted(answer.searched, 'set')} whose plans were searched for, no other keeps all limits"
+        return (
+            f"why: of {counted(answer.searched, 'set')} that were searched, none with other machines keeps all limits"
+        )
     following = answer.runners_up[0]
     value, other = best.outlook.value(goal), following.outlook.value(goal)
     worse = "dearer" if goal.minimises_money else "slower"

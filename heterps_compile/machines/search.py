@@ -49,9 +49,9 @@ class SearchEffort:
     """
 
     front: int = 24
-    likely: int = 16
-    bound: int = 40
-    ruled_out: int = 100
+    likely: int = 10
+    bound: int = 30
+    ruled_out: int = 30
     needs: int = 40_000_000
     pairs: int = 12_000
 
@@ -425,10 +425,21 @@ def _nothing_found(found: _Found, goal: Goal) -> InfeasibleError:
         f"(--budget '{whole(outlook.most_money)} USD')",
     }
     faults = " and ".join(limits[name] for name in nearest.fails)
-    more = "" if goal.most_machines >= 256 or "deadline" not in nearest.fails else ", or more machines (--max-machines)"
+    is_full = nearest.machines.count >= goal.most_machines < 256 and "deadline" in nearest.fails
+    more = ", or more machines (--max-machines)" if is_full else ""
     return InfeasibleError(
         f"no set was found for {described(goal)}: the nearest, {nearest.machines.title}, {faults}; allow that{more}"
+        f"{_one_limit_alone(found.plans)}"
     )
+
+
+def _one_limit_alone(plans: Sequence[Option]) -> str:
+    """Return what it takes to meet one limit where the other is kept; "" where no plan keeps one and breaks another."""
+    late_s = min((each.outlook.most_s for each in plans if each.fails == ("deadline",)), default=None)
+    dear = min((each.outlook.most_money for each in plans if each.fails == ("budget",)), default=None)
+    if late_s is None or dear is None:
+        return ""
+    return f"; with this budget --deadline {hours(late_s)} is met, with this deadline --budget '{whole(dear)} USD'"
 
 
 def hours(seconds: float) -> str:
@@ -455,7 +466,7 @@ def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: St
         )
     if not all(times.is_fixed_order(batch) for batch in goal.batches):
         notes.append(
-            "the bound is of plans that keep the order in which the layers are read; the model allows others, which the "
-            "plan that is written (-o) is looked for among too"
+            "the bound is of plans that keep the order in which the layers are read; the model allows others, which "
+            "are looked at too for the plan that is written (-o)"
         )
     return tuple(notes)

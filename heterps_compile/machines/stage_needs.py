@@ -12,11 +12,12 @@ The weights that tell the most are near the speeds of the units. Few micro-batch
 every launch again: each number M is bounded by itself, with what the quicker of these two kinds takes around a stage,
 and the set's bound is the least of all. More than 32 are only taken with a stage of at least M / 8 replicas::
 
-    M = 8     T >= 1.3 s  \\
-    M = 32    T >= 1.1 s   |  1.1 s
-    M = 128   T >= 1.4 s  /
+    M = 8     T >= 1.3 s
+    M = 32    T >= 1.1 s    so that T >= 1.1 s
+    M = 128   T >= 1.4 s
 
-Left out: that stages share one plan's delays and whole machines.
+Left out: that a stage's last backward comes before the sums of gradients of the stages before it; whole machines,
+which prices have (``sets.py``).
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,6 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
@@ -38,7 +38,8 @@ _WIDEST = 70  # of these from the lowest bound on
 _SHORTEST_S = 1e-15  # of the grid; a model may have nothing to compute
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
-_HALVINGS = 12
+_HALVINGS = 5
+_ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 _CLOSE = 2  # steps of the grid, between which a bound is not looked for
 
 
@@ -57,12 +58,13 @@ def grid_s(numbers: Ints) -> Floats:
     return np.asarray(np.exp(numbers * _STEP), np.float64)
 
 
-def least_paths(length: int, each: Floats, one_of: Floats | None = None) -> Floats:
+def least_paths(length: int, each: Small, one_of: Small | None = None) -> Small:
     """Return [C], the least sum over a path of runs [C, R] from the first block to the end.
 
     With ``one_of`` [C, R], of paths alone of which at least one run costs what that says.
     """
-    least, least_with = np.zeros((len(each), length + 1)), np.full((len(each), length + 1), np.inf)
+    least = np.zeros((len(each), length + 1), each.dtype)
+    least_with = np.full((len(each), length + 1), np.inf, each.dtype)
     end = each.shape[1]
     for position in range(length - 1, -1, -1):
         runs = slice(end - length + position, end)
@@ -76,16 +78,16 @@ def least_paths(length: int, each: Floats, one_of: Floats | None = None) -> Floa
     return (least if one_of is None else least_with)[:, 0]
 
 
-def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Floats:
-    """Return [J, R], for ascending limits the least of ascending values [A] whose times [R, A] are within; inf for none.
+def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Small:
+    """Return [J, R], for ascending limits the least of ascending values [A] with times [R, A] within; inf for none.
 
     Times do not rise with the values.
     """
     place = np.searchsorted(limits_s.astype(np.float32), times_s)
-    found, runs = np.full((len(limits_s) + 1, len(times_s)), np.inf), np.arange(len(times_s))
+    found, runs = np.full((len(limits_s) + 1, len(times_s)), np.inf, np.float32), np.arange(len(times_s))
     for number in range(len(values) - 1, -1, -1):
         found[place[:, number], runs] = values[number]
-    return np.asarray(np.minimum.accumulate(found[:-1], axis=0), np.float64)
+    return np.minimum.accumulate(found[:-1], axis=0)
 
 
 def _most_replicas(count: int) -> int:
@@ -100,7 +102,7 @@ def _totals(units: Floats) -> Ints:
 
 def _up(units: int) -> int:
     """Return the next of 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, ..."""
-    step = max(1, 2 ** (units.bit_length() - 3))
+    step = 1 << max(0, units.bit_length() - 3)
     return -(-units // step) * step
 
 
@@ -157,7 +159,7 @@ class StageNeeds:
         return found
 
     def _least_of(self, count: int, units: Floats, low_s: Floats, most_s: Floats, total: int) -> Floats:
-        """Return [C], bounds on steps of some number of micro-batches; those that reach ``most_s`` may be any longer."""
+        """Return [C], bounds on steps of so many micro-batches; those that reach ``most_s`` may be any longer."""
         low = grid_below(max(float(low_s.min()), self.parts(count).whole_s))
         high = low + _COARSE * _WIDEST
         if np.isfinite(most_s).all():
@@ -180,7 +182,8 @@ class StageNeeds:
     def _needed(self, times: StageTimes, least_s: Small, numbers: Ints) -> Floats:
         """Return [J], the units that steps of times of the grid need at the least; they do not rise."""
         each, many = _fewest(least_s, times.units, grid_s(numbers)), _most_replicas(times.count)
-        return least_paths(times.length, each, np.maximum(each, many) if many > 1 else None)
+        one_of = np.maximum(each, np.float32(many)) if many > 1 else None
+        return np.asarray(least_paths(times.length, each, one_of), np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,23 +294,25 @@ class _Pair:
             for each in (steps.first_shared_s, steps.second_shared_s)
         )
         found = np.zeros(len(units), np.bool_)
-        for weight, other_weight in self._needs.weights:
-            both = np.full(needs.shape, np.inf)
+        for weight, other_weight in self._needs.weights.tolist():
+            still = np.flatnonzero(~found)
+            rows, place = np.unique(row[still], return_inverse=True)
+            own, other = _weighted(weight, needs[rows]), _weighted(other_weight, others[rows])
+            each, both = np.minimum(own, other), None
             if worth is not None and other_worth is not None:
-                of_both = np.minimum(_weighted(weight, worth), _weighted(other_weight, other_worth))
-                is_any = np.isfinite(worth) & np.isfinite(other_worth)
-                both = np.where(is_any, np.maximum(of_both, weight + other_weight), np.inf)
-
-            def cheapest(least: float, weight: float, other_weight: float, both: Floats) -> Floats:
-                alone = _weighted(weight, np.maximum(needs, least))
-                other = _weighted(other_weight, np.maximum(others, least))
-                return np.minimum(np.minimum(alone, other), np.maximum(both, min(weight, other_weight) * least))
-
+                of_both = (_weighted(weight, worth[rows]), _weighted(other_weight, other_worth[rows]))
+                both = np.maximum(np.minimum(*of_both), weight + other_weight)
+                both[np.isinf(np.maximum(*of_both))] = np.inf
+                np.minimum(each, both, out=each)
             one_of = both if is_shared else None
             if not is_shared and many > 1:
-                one_of = cheapest(many, weight, other_weight, both)
-            least = least_paths(steps.first.length, cheapest(1.0, weight, other_weight, both), one_of)
-            found |= least[row] > (units @ (weight, other_weight)) * (1 + 1e-9)
+                one_of = np.minimum(np.maximum(own, weight * many), np.maximum(other, other_weight * many))
+                if both is not None:
+                    np.minimum(one_of, np.maximum(both, min(weight, other_weight) * many), out=one_of)
+            least = least_paths(steps.first.length, each, one_of)
+            found[still] = least[place] > (units[still] @ (weight, other_weight)) * _ROUNDED_UP
+            if found.all():
+                break
         return found
 
     def _steps(self, count: int, total: int | None) -> "_Steps":
@@ -315,7 +320,7 @@ class _Pair:
         if key not in self._least:
             own, other, quicker = self._needs.first.times(count), self._needs.second.times(count), self._quicker[count]
             around = quicker.around()
-            shared = (None, None)
+            shared: tuple[Small | None, Small | None] = (None, None)
             if total is None:
                 shared = (own.shared_least_s(around, quicker), other.shared_least_s(around, quicker))
             self._least[key] = _Steps(own, other, own.least_s(around, total), other.least_s(around, total), *shared)
@@ -334,6 +339,6 @@ class _Steps:
     second_shared_s: Small | None = None
 
 
-def _weighted(weight: float, units: Floats) -> Floats:
+def _weighted(weight: float, units: Small) -> Small:
     """Return units times a weight; inf stays inf, whatever the weight."""
-    return units * weight if weight > 0 else np.where(np.isinf(units), np.inf, 0.0)
+    return units * np.float32(weight) if weight > 0 else np.where(np.isinf(units), units, np.float32(0))

@@ -97,8 +97,8 @@ class StageTimes:
         parts: Of the blocks.
         units, most: [A], the fewest replicas of every class, ascending, and the most.
         turns: [A], n, which is the same for all of a class.
-        pull_s, busy_s, forward_s, backward_s, sync_s: [R, A], the parts of the formula; inf where there is no such stage.
-        from_s, to_s: [R, A], the ways of a micro-batch from the stage before and to the next, less the stage's own part.
+        pull_s, busy_s, forward_s, backward_s, sync_s: [R, A], parts of the formula; inf where there is no such stage.
+        from_s, to_s: [R, A], the ways of a micro-batch from the stage before and to the next, less the own part of it.
         way_from_s, way_to_s: [R], all of these ways.
         is_back: Whether gradients come back over them in no less time.
         gradients_s: [R], what ever more replicas take to sum the gradients, without latencies.
@@ -209,23 +209,39 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
         known = np.full((runs, len(rounds)), np.inf, np.float32)
         known[row] = np.where(times.is_any, each, np.inf)
         found.append(known)
+    pull_s, busy_s, forward_s, backward_s, sync_s = found
     ways_s = np.zeros((2, runs))
     ways_s[:, row] = _ways_s(segments, count)
     own_part = np.where((first == 0) | (end == length), 1.0, 0.5)[:, None]
     moving_s = np.zeros((runs, len(rounds)))
     moving_s[row] = times.moving_s
-    after_own = [np.maximum(0.0, each[:, None] - own_part * moving_s).astype(np.float32) for each in ways_s]
+    from_s, to_s = (np.maximum(0.0, each[:, None] - own_part * moving_s).astype(np.float32) for each in ways_s)
     parts = parts_of(segments, count)
-    is_back = bool(np.all(parts.forward_s <= parts.backward_s * (1 + 1e-12)))
     gradients_s = np.zeros(runs)
     sums = segments.chain.prefix_sums(segments.of.problem.sync_s)[0]
     gradients_s[row] = np.maximum(sums[segments.end] - sums[segments.first], 0.0)
     units = np.asarray(times.fewest[0], np.float64)
-    most = np.append(units[1:] - 1, max(units[-1], count))
     return StageTimes(
-        count, length, first, end, parts, units, most, np.asarray(rounds, np.float64), *found, *after_own, *ways_s,
-        is_back, gradients_s,
-    )  # fmt: skip
+        count=count,
+        length=length,
+        first=first,
+        end=end,
+        parts=parts,
+        units=units,
+        most=np.append(units[1:] - 1, max(units[-1], count)),
+        turns=np.asarray(rounds, np.float64),
+        pull_s=pull_s,
+        busy_s=busy_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        sync_s=sync_s,
+        from_s=from_s,
+        to_s=to_s,
+        way_from_s=ways_s[0],
+        way_to_s=ways_s[1],
+        is_back=bool(np.all(parts.forward_s <= parts.backward_s * (1 + 1e-12))),
+        gradients_s=gradients_s,
+    )
 
 
 def _ways_s(segments: StepSegments, count: int) -> Floats:

@@ -20,7 +20,6 @@ from heterps_compile.schedule.load import micro_batch_counts
 from .goal import Goal
 from .sets import Candidate, Kind
 from .stage_needs import PairNeeds, StageNeeds
-from .stage_times import stage_times
 from .step_times import StepTimes
 
 

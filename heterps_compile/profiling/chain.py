@@ -152,8 +152,8 @@ def time_chain(
     served = None
     if tables:
         served = ServedPasses(_passes(graph, cut_graph(graph, groups), setup), tables)
-        for given in inputs:  # which rows they look up is then known
-            served.infer(given)
+        for each in inputs:  # which rows they look up is then known
+            served.infer(each)
         turns.append((served, cycle([*inputs[half:], *inputs[:half]])))
     began_s = time.monotonic()
     try:

@@ -89,6 +89,7 @@ def _lines(device: DeviceProfile) -> list[str]:
             f"does not shrink; where the batch is open, measure two at least (--batches N,N)"
         )
     lines += _step_rates(device.step_rates)
+    lines += _served(device.layers)
     lines += _crowding(device.crowding)
     lines += _fitted("computation", "alpha", device.compute_parallel)
     lines += _of_layers(device.layers, "compute_parallel", "alpha", device.compute_parallel)
@@ -111,6 +112,19 @@ def _step_rates(rates: StepRates | None) -> list[str]:
         f"beside layers: {format_bytes(rates.moved_per_s)}/s are moved, of {format_bytes(rates.selected_per_s)}/s the "
         f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {rates.chosen_per_s:.3g} "
         f"entries a second chosen and {rates.placed_per_s:.3g} placed; steps of optimizers, of weights: {optimizers}"
+    ]
+
+
+def _served(layers: Sequence[LayerProfile]) -> list[str]:
+    """Say what layers take together with their tables on servers, beside what they take as they stand."""
+    found = [layer for layer in layers if layer.served]
+    if not found:
+        return []
+    there_s = sum(_time(layer.served[-1]).median_s for layer in found)
+    held_s = sum(_time(layer.points[-1]).median_s for layer in found)
+    return [
+        f"tables that parameter servers could hold, of {counted(len(found), 'layer')}: {format_seconds(there_s)} with "
+        f"them there, {format_seconds(held_s)} as they stand (batch {found[0].served[-1].batch})"
     ]
 
 

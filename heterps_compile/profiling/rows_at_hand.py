@@ -53,7 +53,10 @@ class RowsAtHand(PullsRows):
     def __init__(self, weights: Mapping[str, Tensor], now: Now) -> None:
         """Take the tables by name; their numbers are the places there."""
         self._spec = Tables(
-            tuple(TableSpec(name, *weight.shape, Path(), weight.requires_grad) for name, weight in weights.items())
+            tuple(
+                TableSpec(name, weight.shape[0], weight.shape[1], Path(), weight.requires_grad)
+                for name, weight in weights.items()
+            )
         )
         self._weights, self._now = list(weights.values()), now
         self._known: dict[int, _LookUps] = {}

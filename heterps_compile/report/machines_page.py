@@ -50,9 +50,12 @@ def machines_page(answer: Answer) -> str:
         asked=f"asked: {sentences[0][2]}",
         tiles=list(_tiles(answer)),
         facts=[(name, value) for name, colon, value in sentences[1:] if colon and name in _FACTS],
-        heads=(
-            *(["batch"] * has_batches), f"{CURRENCY}/h", "samples/s", "time", "in 9 of 10", CURRENCY, "in 9 of 10",
-        ),
+        heads=[(name, name) for name in (*(["batch"] * has_batches), f"{CURRENCY}/h", "samples/s")]
+        + [
+            (head, label)
+            for name in ("time", CURRENCY)
+            for head, label in ((name, name), ("in 9 of 10", f"{name} in 9 of 10"))
+        ],
         rows=[_row(name, option, answer, has_batches=has_batches) for name, option in rows(answer)],
         fails=answer.failing is not None,
         front=[_row("", option, answer, has_batches=has_batches) for option in answer.front],

@@ -34,6 +34,7 @@ from .learned.forward import propose_at, shipped_weights
 from .learned.goals import FEW_GOALS
 from .local.annealing import Anneal, Annealing, compile_loop_beside, drawing
 from .local.archive import Archive
+from .local.priced_paths import PricedPaths, Pricing
 from .local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
 from .local.segment_table import segment_table
 from .proof.effort import EFFORT, Effort
@@ -46,6 +47,7 @@ from .simple_plans import seed_placements
 NOT_COMPILED = (
     "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
 )
+_PAID = ("cost", "price")  # objectives of which a path at one time of a batch knows the price
 _LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _STAGES_OF_A_SEGMENT = 2  # that the annealing prices while the exact search prices one
 
@@ -75,6 +77,7 @@ class Best:
         proof_s: Most seconds that the exact search works where there is no time limit.
         effort: What it may do; no answer depends on it.
         annealing: How the search beside it works.
+        pricing: How plans are drawn for its walks at times of a batch; None for none such.
         drawn: Plans it begins from.
         start: ``"shipped"``: half of them, and of those that walks begin with, come from the policy that ships with the
             package; ``"uniform"``: all are random.
@@ -84,6 +87,7 @@ class Best:
     proof_s: float = 20.0
     effort: Effort = EFFORT
     annealing: Annealing = field(default_factory=Annealing)
+    pricing: Pricing | None = field(default_factory=Pricing)
     drawn: int = 128
     start: Literal["shipped", "uniform"] = "shipped"
     turns: Turns = Turns()
@@ -166,6 +170,7 @@ class _Beside:
         self._work_of_proof, self._spent_s = 0, 0.0
         self._archive = Archive(incumbent.problem)
         self._anneal: Anneal | None = None
+        self._paths: PricedPaths | None = None
         self._steps = self._begin()
         self._is_over, self._is_working = False, False
         self._loop: CompiledBeside | None = None
@@ -225,6 +230,7 @@ class _Beside:
     def _work(self) -> int:
         """Return how much it has worked, in segments of the exact search that take as long."""
         priced = 0 if self._anneal is None else self._anneal.priced
+        priced += 0 if self._paths is None else self._paths.priced
         return priced // _STAGES_OF_A_SEGMENT + self.evaluations * self._incumbent.problem.layer_count
 
     def _step(self) -> None:
@@ -256,8 +262,12 @@ class _Beside:
             self._loop = compile_loop_beside()
         while not self._loop.is_ready(_LOOK_S):
             yield
-        self._anneal = Anneal(segment_table(problem), self._archive, generator, self.deadline, how)
-        yield from self._anneal.steps(drawing(problem, proposals, generator))
+        table, draw, pricing = segment_table(problem), drawing(problem, proposals, generator), self._method.pricing
+        self._anneal = anneal = Anneal(table, self._archive, generator, self.deadline, how)
+        if pricing is not None and problem.objective in _PAID:
+            self._paths = PricedPaths(table, anneal.tables, anneal.rules, self._archive, generator, how=pricing)
+            draw = self._paths.drawing(draw)
+        yield from anneal.steps(draw)
 
     def _proposals(self) -> list[Proposal]:
         """Return what plans are drawn from."""

@@ -16,7 +16,7 @@ import atexit
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -64,22 +64,22 @@ def _folder(function: Callable[..., object]) -> Path | None:
 
 
 class CompiledBeside:
-    """A loop that another process compiles, unless it is kept already or has to be compiled in every process.
+    """Loops that another process compiles, unless they are kept already or have to be compiled in every process.
 
-    Where that process fails, the loop counts as ready and is compiled where it is called. Where this process ends
+    Where that process fails, the loops count as ready and are compiled where they are called. Where this process ends
     first, the other goes on, so that the next start finds the code.
     """
 
-    def __init__(self, function: Callable[..., object], module: str, call: str) -> None:
+    def __init__(self, functions: Sequence[Callable[..., object]], module: str, call: str) -> None:
         """Begin.
 
         Args:
-            function: The loop.
+            functions: The loops.
             module: In which ``call`` is.
-            call: A function without parameters that calls the loop as it will be called here.
+            call: A function without parameters that calls the loops as they will be called here.
         """
         self._process: subprocess.Popen[bytes] | None = None
-        if is_kept(function) or _folder(function) is None:
+        if all(is_kept(function) or _folder(function) is None for function in functions):
             return
         try:
             self._process = subprocess.Popen(  # noqa: S603 -- names of this package alone
@@ -95,7 +95,7 @@ class CompiledBeside:
             atexit.register(self._leave)
 
     def is_ready(self, wait_s: float = 0.0) -> bool:
-        """Return whether the loop can be called without compiling it here; wait so long at most."""
+        """Return whether the loops can be called without compiling them here; wait so long at most."""
         if self._process is None:
             return True
         try:

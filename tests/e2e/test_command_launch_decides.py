@@ -4,7 +4,6 @@ Over ssh two addresses of this machine are two hosts, each with a server of Open
 that it started. On Ray two nodes of this machine have a resource each.
 """
 
-import json
 import subprocess
 import sys
 from contextlib import suppress
@@ -19,6 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from processes import end_of, kill_with_descendants
 from ssh_server import NoServerError, make_ssh_host
 from test_command_launch_elastic import ENVIRONMENT, PATIENCE_S, ROOT, free_port, wait_for
+
+from heterps_compile.plan.source import read_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # ranks that start cold, twice
 
@@ -134,7 +135,7 @@ def test_a_run_on_ray_waits_as_it_decides_and_goes_on_with_the_node_that_comes(t
         tmp_path,
         "machines m.onnx --samples 1e12 --batch 4096 --budget 900 --max-machines 2 --catalogue offers.csv -o two",
     )
-    device = json.loads((tmp_path / "two" / "plan.json").read_text())["stages"][0]["device"]
+    device = read_plan(str(tmp_path / "two")).stages[0].device
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster_utils = pytest.importorskip("ray.cluster_utils")

@@ -1,4 +1,4 @@
-"""A third party's rule, installed as a package: planned with a bound, compared, run, and told of where it is missing."""
+"""A third party's rule, installed as a package: planned with a bound, compared, run, and told where it is missing."""
 
 import json
 from pathlib import Path
@@ -106,14 +106,25 @@ def test_a_rule_of_a_package_is_planned_compared_and_run(folder: Path) -> None:
     plan = json.loads((folder / "out" / "plan.json").read_text())
     [stage] = plan["decisions"]["stages"]
     assert stage["sync"] == "half"
-    assert 0 < plan["estimates"]["bound"]
+    assert plan["estimates"]["bound"] > 0
     assert not any("no bound is proven" in note for note in plan["notes"])
     compared = heterps("sync", "m.onnx", "--plan", "out", "--rule", "half", "--json", cwd=folder, **site)
     assert compared.returncode == 0, compared.stderr
     usual, half = json.loads(compared.stdout)["rules"]
     assert half["rule"] == "half"
     assert 2 * half["sent_bytes"][0] == usual["sent_bytes"][0]
-    asked = ("run", "out", "--train", "train.py", "--data", "random:v0=float32[1024]", "--batch", "16", "--micro-batches", "2")
+    asked = (
+        "run",
+        "out",
+        "--train",
+        "train.py",
+        "--data",
+        "random:v0=float32[1024]",
+        "--batch",
+        "16",
+        "--micro-batches",
+        "2",
+    )
     run = heterps(*asked, "--replicas", "2", "--steps", "2", "--log", "run.jsonl", cwd=folder, **site)
     assert run.returncode == 0, run.stderr
     assert "half" in run.stdout + run.stderr

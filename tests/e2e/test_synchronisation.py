@@ -104,7 +104,7 @@ def test_a_run_whose_replicas_are_brought_together_beside_it_goes_on_after_one_w
 
 
 def test_every_rule_is_killed_somewhere():
-    elsewhere = {"shadow", "adsaga", "servers"}  # below, test_rules_of_data.py, test_no_lost_update.py
+    elsewhere = {"shadow", "adsaga", "servers"}  # below, test_blocks_and_batches.py, test_no_lost_update.py
     assert {parse_rule(rule).name for rule in (*WITHOUT_STATE, *RULES)} | elsewhere == set(KNOWN)
 
 

@@ -138,3 +138,28 @@ def test_replicas_that_sum_their_gradients_for_long_have_a_bound_that_says_so():
     assert least_s[0] == pytest.approx(alone_s, rel=0.02)
     assert least_s[1] > 2 * free_s[1]
     assert np.array_equal(StepBounds(times, kinds, goal, 0).of_one(kinds[0], units, BATCH, free_s), free_s)
+
+
+def test_stages_on_one_machine_talk_inside_it():
+    times, goal = steps_of((4096, 4096, 1024, 4096), wide=4096), Goal(1e6, (BATCH,), deadline_s=1e9, most_machines=1)
+    kinds, _ = kinds_of(offers_of("t4", 1e8, 1e8, 2, 1e11)[:1], spot=False)
+    bounds = StepBounds(times, kinds, goal, 10**9)
+    for single in sets_of_one_kind(kinds, times, goal):
+        machines = np.array([single.machines.count])
+        [least_s] = bounds.of_one(single.kinds[0], machines, BATCH, np.array([single.least_s]))
+        shortest_s = shortest_of_every_plan(times, single.machines, BATCH)
+        assert 0.9 * shortest_s <= least_s <= shortest_s * (1 + 1e-9)
+
+
+@pytest.mark.slow  # all plans of small sets, one by one
+@pytest.mark.parametrize("widths", [(1024, 256, 1024, 1024), (4096, 1024, 4096, 256)])
+@pytest.mark.parametrize(("network", "batch"), [(1e8, 4096), (2e10, 256)])
+def test_a_set_is_ruled_out_exactly_where_no_plan_on_it_is_short_enough(widths, network, batch):
+    times = steps_of(widths, wide=widths[0])
+    kinds, _ = kinds_of(offers_of("l40s", network, 5e9, 2, 1e11), spot=False)
+    pairs = ((kinds[0].rental, 1), (kinds[1].rental, 1))
+    for machines in (MachineSet(((kinds[0].rental, 2),)), MachineSet(((kinds[1].rental, 2),)), MachineSet(pairs)):
+        shortest_s = shortest_of_every_plan(times, machines, batch)
+        assert not times.is_slower(machines, batch, shortest_s * 1.001)
+        if len(machines.parts) == 1:  # of two kinds, one stage that both share may be shorter
+            assert times.is_slower(machines, batch, shortest_s * 0.999)

@@ -23,7 +23,7 @@ def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
     told = [("p4", f"chosen: {chosen.machines.title}"), ("p0", "no other set that was searched beats it in both")]
     told += [("soft", "a set that another one beats, or that comes next")] if others else []
     parts, top = legend(told, width)
-    parts.append(text(12, top + 8, f"{CURRENCY} over time, each in the median; numbers as in the table below", "soft"))
+    parts.append(text(12, top + 8, f"{CURRENCY} over time, medians; numbers as in the table", "soft"))
     top += 28
     hours = [option.outlook.median_s / HOUR_S for option in (chosen, *options)]
     across = Axis(hours, _LEFT, width - _RIGHT)

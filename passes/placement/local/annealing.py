@@ -15,7 +15,7 @@ evaluated.
 Left out: the changes and their price (``annealing_loops.py``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -31,14 +31,13 @@ from heterps_compile.passes.placement.simple_plans import seed_placements
 
 from .annealing_loops import COST, LATENCY, ONE_UNIT, PRICE, SLOWEST, Cooling, Donors, Rules, Tables, Walk, anneal
 from .archive import Archive
+from .path_loops import cheapest_paths, segment_talk
+from .priced_paths import Draw, PricedPaths
 from .sampling import Proposals, draw_plans, stage_rules
 from .segment_table import SegmentTable, segment_table
 
 _OBJECTIVES = {"cost": COST, "price": PRICE, "latency": LATENCY, "throughput": SLOWEST, "max-load": ONE_UNIT}
 _NONE = np.zeros((0, 0))
-
-Draw = Callable[[], tuple[Ints, Bools]]
-"""Draws a plan: the type of every layer, and where stages begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +230,19 @@ def drawing(problem: Problem, proposals: Proposals, generator: np.random.Generat
 
 @cache
 def compile_loop_beside() -> CompiledBeside:
-    """Have another process compile the loop, where that is still to be done; there is one at most."""
-    return CompiledBeside(anneal, __name__, compile_loop.__name__)
+    """Have another process compile the loops, where that is still to be done; there is one at most."""
+    return CompiledBeside((anneal, segment_talk, cheapest_paths), __name__, compile_loop.__name__)
 
 
 def compile_loop() -> None:
-    """Compile the loop and keep its code: what the other process does."""
+    """Compile the loops and keep their code: what the other process does."""
     problem = synthetic_problem(Recipe(seed=0, layers=3, types=2))
-    archive = Archive(problem)
+    archive, table, generator = Archive(problem), segment_table(problem), np.random.default_rng(0)
     archive.add_placements(seed_placements(problem, None))
-    how = Annealing(changes=1, fresh=0.0, patience=1)
-    for _ in Anneal(segment_table(problem), archive, np.random.default_rng(0), NO_DEADLINE, how).steps(_no_draw):
+    search = Anneal(table, archive, generator, NO_DEADLINE, Annealing(changes=1, fresh=0.0, patience=1))
+    for _ in search.steps(_no_draw):
         pass
+    PricedPaths(table, search.tables, search.rules, archive, generator).draw()
 
 
 def _no_draw() -> tuple[Ints, Bools]:

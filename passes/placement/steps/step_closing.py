@@ -34,7 +34,7 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import to_arrays
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.cost.whole_machines import rented_units
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.geometry import Runs
@@ -45,7 +45,6 @@ from heterps_compile.schedule.step_problem import StepProblem
 from .step_bound import StepTimes, step_times
 from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, values_of
 from .step_segments import StepSegments, classes
-
 
 _LEAST_WEIGHT = 1e-6
 _TIMES = 48  # up to the best step, at which it is known what the rest of a plan needs
@@ -254,11 +253,7 @@ class _Closing:
         bounds = np.maximum(bounds, self._rented(of, used, segment, choice, lasting_s))
         is_kept = bounds < self._most
         if self._is_of_time and self.of.training:
-            times_s, needed = self._needed_between(of)
-            place = np.searchsorted(times_s, (self._most - begin_s - backward_s - end_s) * (1 + GAP))
-            units = self._weights[:, segments.type[segment]] * times.fewest[cell]
-            rest = needed[:, np.minimum(place, len(times_s) - 1), segments.end[segment]]
-            is_kept &= (units + rest <= left[:, None] * (1 + GAP)).all(axis=0)
+            is_kept &= self._is_enough(of, left, cell, begin_s + backward_s + end_s)
         kept = np.flatnonzero(is_kept)
         found = _Branches(
             of, above, segment[kept], choice[kept], begin_s[kept], end_s[kept], fixed_s[kept], growing_s[kept],
@@ -278,8 +273,19 @@ class _Closing:
             self._needs[times.count] = self._segments.least_to_end(self._weights[:, self._segments.type] * units)
         return self._needs[times.count]
 
+    def _is_enough(self, of: StepTimes, left: Floats, cell: tuple[Ints, Ints], taken_s: Floats) -> Bools:
+        """Return [B], whether the units left [W] may be enough for last stages [B] and what follows them.
+
+        ``taken_s`` is what passes before the first forward of a next stage and behind its last backward.
+        """
+        segments, (times_s, needed) = self._segments, self._needed_between(of)
+        place = np.searchsorted(times_s, (self._most - taken_s) * (1 + GAP))
+        units = self._weights[:, segments.type[cell[0]]] * of.times.fewest[cell]
+        rest = needed[:, np.minimum(place, len(times_s) - 1), segments.end[cell[0]]]
+        return np.asarray((units + rest <= left[:, None] * (1 + GAP)).all(axis=0))
+
     def _needed_between(self, of: StepTimes) -> tuple[Floats, Floats]:
-        """Return [J] times and [W, J, n + 1], the weighted units for stages from a position on to work no longer each."""
+        """Return [J] times and [W, J, n + 1], the weighted units for stages from a position on to be busy no longer."""
         times = of.times
         if times.count not in self._needs_between:
             times_s = self._most * np.arange(_TIMES + 1) / _TIMES

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -259,16 +260,37 @@ def test_machines_that_the_plan_leaves_idle_are_not_rented(times):
     assert (used.parts, moved.stages) == (((Rental(FOUR), 2),), ((3, 0), (2, 0)))
 
 
+def limits_of(*offers_and_times):
+    """Return the time of the fastest and the money of the cheapest of single machines, in nine of ten runs."""
+    *offers, times = offers_and_times
+    goal = Goal(1e10, (1024,), deadline_s=1e12, most_machines=1)
+    front = choose_machines(catalogue(*offers), times, goal).front
+    return front[0].outlook.most_s, front[-1].outlook.most_money
+
+
 def test_what_nothing_meets_says_what_would(times):
     with pytest.raises(
         InfeasibleError,
-        match=r"within 0\.36 s, on 2 machines at the most: the nearest, .*--deadline.* allow that, or more machines",
+        match=r"within 0\.36 s, on 1 machine at the most: the nearest, .*--deadline.* allow that, or more machines",
     ):
-        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=1))
     with pytest.raises(
         InfeasibleError, match=r"costs [\d.,]+ USD in nine of ten runs \(--budget '[\d.]+ USD'\); allow that$"
     ):
         choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), budget=0.01))
+    with pytest.raises(InfeasibleError, match=r"--deadline [\d.]+h\); allow that$"):  # two machines are no faster
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
+    both = Goal(1e12, (1024,), deadline_s=1.0, budget=1.0)
+    with pytest.raises(InfeasibleError) as told_of_both:
+        choose_machines(catalogue(V100, T4), times, both)
+    assert "; with this budget" not in str(told_of_both.value)  # no set keeps either
+    deadline_s, budget = (limits_of(V100, T4, times)[number] for number in (0, 1))
+    between = Goal(1e10, (1024,), deadline_s=deadline_s * 1.01, budget=budget * 1.01, most_machines=1)
+    with pytest.raises(InfeasibleError, match=r"; with this budget --deadline [\d.]+h is met, with this") as alone:
+        choose_machines(catalogue(V100, T4), times, between)
+    hours, money = re.search(r"--deadline ([\d.]+)h is met.* --budget '([\d.]+) USD'$", str(alone.value)).groups()
+    for change in ({"deadline_s": float(hours) * 3600}, {"budget": float(money)}):
+        assert not choose_machines(catalogue(V100, T4), times, replace(between, **change)).best.fails
     with pytest.raises(InputError, match=r"no data sheet is known of any of the 1 offer$"):
         choose_machines(catalogue(replace(V100, gpu="z80")), times, Goal(1e6, (8,), budget=1.0))
 
@@ -286,9 +308,7 @@ def test_the_answer_is_told_in_sentences_and_as_json(times):
     assert page.count("<svg") == page.count("</svg>") == 2  # for wide and for narrow windows
     assert "&lt;script&gt;alert(1)" in page
     for option in (answer.best, *answer.runners_up, *answer.front):
-        assert f"<td>{format_money(option.outlook.most_money)}</td>" in page.replace(' class="number"', "").replace(
-            ' data-label="in 9 of 10"', ""
-        )
+        assert f'data-label="USD in 9 of 10">{format_money(option.outlook.most_money)}</td>' in page
     assert "<script" not in page
     assert page.count("<circle") >= len(answer.front)
 

@@ -85,6 +85,7 @@ def test_the_step_is_that_of_the_compiled_plan(rule: str, units_per_machine: int
                 "times": [{
                     "device": "gpu", "samples": [BATCH // count],
                     "forward_s": [part.forward_s / 2], "backward_s": [part.backward_s / 2],
+                    "update_s": (stage.update_s + stage.handling_s) / 2,
                 }],
             }
             for name in stage.layers
@@ -197,7 +198,7 @@ def test_an_entry_is_for_layers_by_name() -> None:
         ({"batch_of": "replica"}, plan("adasum", micro_batch=64), "batches of one replica each"),
         ({"layers": [{**layer, "shapes": []} for layer in problem()["layers"]]}, plan("powersgd"), "layers.*shapes"),
         ({"layers": [{**layer, "shapes": [[3]]} for layer in problem()["layers"]]}, plan(), "shapes of 12 B"),
-        ({}, plan("local(steps=4, rule=mm)"), "stage 0 cannot agree by local"),
+        ({}, plan("local(steps=4, rule=mm)"), "stage 0: sync: local with rule=mm"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(given: dict[str, Any], asked: dict[str, Any], message: str) -> None:

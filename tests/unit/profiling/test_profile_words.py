@@ -36,6 +36,16 @@ def test_what_busy_cores_take_is_told():
     assert "beside" not in shown(PROFILE)
 
 
+def test_what_layers_take_with_their_tables_on_servers_is_told():
+    table = replace(layer("b", point(32, 1e-3, 4e-3), kind="embedding"), served=(point(32, 5e-4, 1e-3),))
+    told = shown(replace(PROFILE, devices=(device(layer("a", point(32, 2e-3, 3e-3)), table),)))
+    assert (
+        "tables that parameter servers could hold, of 1 layer: 1.5 ms with them there, 5 ms as they stand (batch 32)\n"
+        in told
+    )
+    assert "parameter servers" not in shown(PROFILE)
+
+
 def test_an_uncertain_fraction_is_said_not_to_be_used():
     unsure = replace(PROFILE, devices=(replace(CPU, data_parallel=Fitted(0.5, 0.4, (1, 2))),))
     assert "(beta): 0.50 ±0.40, from 1, 2 units; too uncertain to be used" in shown(unsure)

@@ -46,18 +46,18 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
 def test_another_process_compiles_once_and_here_the_code_is_read(toy: Any) -> None:
     assert not is_kept(toy.twice)
-    first = CompiledBeside(toy.twice, toy.__name__, "compile_twice")
+    first = CompiledBeside([toy.twice], toy.__name__, "compile_twice")
     assert first._process is not None
     assert first.is_ready(60)
     assert is_kept(toy.twice)
-    assert CompiledBeside(toy.twice, toy.__name__, "compile_twice")._process is None
+    assert CompiledBeside([toy.twice], toy.__name__, "compile_twice")._process is None
     toy.compile_twice()
     assert sum(cast("Any", compiled(toy.twice)).stats.cache_hits.values()) == 1
 
 
 def test_where_the_other_process_fails_the_loop_is_compiled_here(toy: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "heterps_compile")
-    assert CompiledBeside(toy.twice, toy.__name__, "no_such_function").is_ready(60)
+    assert CompiledBeside([toy.twice], toy.__name__, "no_such_function").is_ready(60)
     assert "status 1" in caplog.text
     toy.compile_twice()
 
@@ -67,7 +67,7 @@ def test_where_no_folder_can_be_written_every_process_compiles_and_that_is_told(
 ) -> None:
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
     toy.compile_twice()
-    assert CompiledBeside(toy.twice, toy.__name__, "compile_twice")._process is None
+    assert CompiledBeside([toy.twice], toy.__name__, "compile_twice")._process is None
     assert "'twice' cannot be kept" in caplog.text
 
 
@@ -91,9 +91,10 @@ def test_the_annealing_is_compiled_as_it_is_called(monkeypatch: pytest.MonkeyPat
     asked = list[tuple[object, ...]]()
     monkeypatch.setattr(CompiledBeside, "__init__", lambda _, *given: asked.append(given))
     compile_loop_beside.__wrapped__()
-    ((function, module, call),) = asked
-    assert (getattr(function, "__name__", ""), module, call) == (
+    ((functions, module, call),) = asked
+    assert [getattr(function, "__name__", "") for function in cast("Any", functions)] == [
         "anneal",
-        "heterps_compile.passes.placement.local.annealing",
-        "compile_loop",
-    )
+        "segment_talk",
+        "cheapest_paths",
+    ]
+    assert (module, call) == ("heterps_compile.passes.placement.local.annealing", "compile_loop")

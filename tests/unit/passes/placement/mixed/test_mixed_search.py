@@ -105,3 +105,10 @@ def test_bounds_hold_with_rules_too(objective: str, seeds: int, units: int) -> N
         found = search_mixed(problem, None, 0.3)  # what a rule holds may leave a gap
         assert found.bound <= best * (1 + 1e-6), seed
         assert found.value >= best * (1 - 1e-6), seed
+
+
+def test_a_search_without_time_says_what_it_knows() -> None:
+    """A time limit that other searches have used up is no fault."""
+    found = search_mixed(replace(ONE_LAYER, objective="throughput"), None, 0.0)
+    assert found.plans == ()
+    assert found.bound <= 1.0

@@ -14,7 +14,7 @@ from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.steps.step_bound import step_times
-from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, close_steps
+from heterps_compile.passes.placement.steps.step_closing import CLOSING_EFFORT, ClosingEffort, close_steps, none_below
 from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, feasible, of_units, simulated
 from heterps_compile.passes.placement.steps.step_segments import StepSegments, class_times, classes
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem, plain_step_problem
@@ -99,9 +99,13 @@ def check(seed: int, *, served: bool = False, works: bool = False) -> None:
     best, worst = plans[0], plans[-1]
     begun = close_steps(of, worst, Deadline.after(None), ClosingEffort(extended=0))
     assert begun.bound <= best.value * (1 + 1e-9)
+    assert not none_below(StepSegments(of), best.value * (1 + 1e-4), ClosingEffort(extended=0))
     closed = close_steps(of, worst, Deadline.after(None))
     assert closed.plan.value == pytest.approx(best.value, rel=1e-8)
     assert closed.bound == pytest.approx(best.value, rel=1e-8)
+    segments = StepSegments(of)
+    assert none_below(segments, best.value * (1 - 1e-4), CLOSING_EFFORT)
+    assert not none_below(segments, best.value * (1 + 1e-4), CLOSING_EFFORT)
     for stepped in plans[:: max(1, len(plans) // 40)]:
         hold(of, stepped)
 

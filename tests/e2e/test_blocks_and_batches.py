@@ -250,9 +250,9 @@ def test_adsaga_goes_on_with_other_replicas_and_says_what_becomes_of_its_table(w
     samples = torch.tensor(pq.read_table(written / "noise.parquet")["x"].to_pylist(), dtype=torch.float64)
     (tmp_path / "train.py").write_text(TRAINING.format(rate=0.1, momentum=0))
     words = ("--sync", "adsaga(batches=8)", "--checkpoint", str(tmp_path / "ck"), "--resume")
-    words = (*words, "--train", str(tmp_path / "train.py"), "--batch", "4", "--micro-batches", "4")
-    train(written, "noise.parquet", *words, "--steps", "20", "-q", replicas="2")
-    run = train(written, "noise.parquet", *words, "--steps", "40", replicas="3")
+    asked = (*words, "--train", str(tmp_path / "train.py"), "--batch", "4", "--micro-batches", "4")
+    train(written, "noise.parquet", *asked, "--steps", "20", "-q", replicas="2")
+    run = train(written, "noise.parquet", *asked, "--steps", "40", replicas="3")
     assert "gradients that are remembered are added up and divided evenly" in run.stderr
     expected = saga(samples, [step % 8 for step in range(40)], delay=0, rate=0.1)
     place = load_file(tmp_path / "ck" / "step-000040" / "weights-0.safetensors")["place"]
