@@ -11,8 +11,11 @@ from importlib import metadata
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
+from heterps_compile.cost.memory import SAFETY_FACTOR
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.pose import gradient_bytes
 from heterps_compile.cost.precision import FULL, rate_notes
+from heterps_compile.cost.served_tables import dense_tables
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
@@ -30,7 +33,7 @@ from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.units import counted
+from heterps_compile.units import counted, format_bytes
 
 _LOST_SHOWN = 3
 
@@ -158,13 +161,13 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
     notes = (*notes, *_precision_notes(draft), *_times_notes(draft))
     if draft.request.sync_rules.uses_servers and draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
-    notes = (*notes, *_rule_notes(draft))
+    notes = (*notes, *_rule_notes(draft), *_gradient_notes(draft))
     return (*notes, *draft.search.notes)
 
 
 def _rules_after_search(draft: Emitted) -> bool:
     """Return whether stages may take another time to agree than the search counted."""
-    if draft.problem.rules is not None and not draft.request.sync_rules.names_stages:
+    if draft.problem.rules is not None:
         return False
     return any(stage.sync is not None and not parse_rule(stage.sync.rule).uses_servers for stage in draft.stages)
 
@@ -179,12 +182,34 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
     if _rules_after_search(draft):
         objective, search = OBJECTIVES[draft.request.objective], draft.search
         bound = objective.describe(search.bound, draft.graph.batch, draft.cluster.currency) if search.bound > 0 else ""
-        found = "that all-reduces" if draft.problem.rules is None else "without the rules for stages by number"
-        others = "an all-reduce in every stage" if draft.problem.rules is None else "the other rules"
-        proven = f"with {others} none is better than {bound}" if bound else "nothing is proven"
+        proven = f"with an all-reduce in every stage none is better than {bound}" if bound else "nothing is proven"
         yield (
-            f"placement and replicas are those of a plan {found}, and its stages got their rules after that: {proven}, "
-            f"and no bound is proven with these rules"
+            f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
+            f"{proven}, and no bound is proven with these rules"
+        )
+
+
+def _gradient_notes(draft: Emitted) -> Iterator[str]:
+    """Say where replicas sum, or a unit cannot hold, gradients of tables that a plan counts the rows of a batch of."""
+    if draft.request.mode != "training":
+        return
+    place = {layer.name: index for index, layer in enumerate(draft.layers.layers)}
+    for stage in draft.stages:
+        layers = [place[name] for name in stage.layers]
+        tables = {name: index for index in layers for name in dense_tables(draft.layers, index, draft.costs[index])}
+        whole = sum(draft.graph.parameters[name].size_bytes for name in tables)
+        rows = sum(gradient_bytes(draft.layers, index, draft.costs[index]) for index in set(tables.values()))
+        units = [draft.cluster.device_type(device) for device, _ in stage.units]
+        free = min(unit.memory_bytes for unit in units) - (0 if stage.memory is None else stage.memory.total_bytes)
+        fits = SAFETY_FACTOR * (whole - rows) <= free
+        if whole <= rows or (fits and stage.replicas < 2):
+            continue
+        summed = ", and its replicas sum all of it in every step" if stage.replicas > 1 else ""
+        yield (
+            f"stage {stage.index} holds {counted(len(tables), 'table')} whose gradients are made as large as the "
+            f"tables, {format_bytes(whole)}, where the plan counts the rows of a batch, {format_bytes(rows)}: a "
+            f"replica holds so much more{'' if fits else ', which does not fit'}{summed}; look up with sparse=True, or "
+            f"put the tables on servers (--tables served)"
         )
 
 

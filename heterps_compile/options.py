@@ -365,6 +365,7 @@ class Option:
         default_words: What the help says of a default that is no value.
         subjects: What it means something for; empty for everything that the command takes.
         needs: Names of options without which it means nothing.
+        needs_one: Names of options of which one at least must be there, or it means nothing.
         against: Names of options that contradict it.
         required: Whether the command line must have it.
     """
@@ -378,6 +379,7 @@ class Option:
     default_words: str = ""
     subjects: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    needs_one: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     required: bool = False
 
@@ -451,10 +453,11 @@ class Command:
                 )
             for other in map(self.option, option.needs):
                 if not values.get(other.name):
-                    raise OptionError(
-                        f"{spelt(option)} means nothing without {spelt(other)}; give {spelt(other)}"
-                        f"{' ' + other.metavar if other.metavar else ''} too, or leave {spelt(option)} out"
-                    )
+                    lack = f"{spelt(other)}; give {spelt(other)} {other.metavar}".rstrip()
+                    raise OptionError(f"{spelt(option)} means nothing without {lack} too, or leave {spelt(option)} out")
+            if option.needs_one and not any(values.get(other) for other in option.needs_one):
+                others = " or ".join(f"{spelt(o)} {o.metavar}".rstrip() for o in map(self.option, option.needs_one))
+                raise OptionError(f"{spelt(option)} means nothing without {others}; give one too, or leave it out")
             for other in map(self.option, option.against):
                 if other.name in names and self.honours(other, subject):
                     raise OptionError(f"{spelt(option)} and {spelt(other)} contradict each other; leave one out")

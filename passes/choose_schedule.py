@@ -223,6 +223,7 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
             stage.replicas,
             tuple(mean[index] for mean in means),
             sync_s=stage.all_reduce_s,
+            own_s=stage.own_s,
             types=types,
             rows=stage.rows,
         )

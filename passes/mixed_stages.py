@@ -34,6 +34,7 @@ from .drafts import Fused, Placed, Posed, advance
 from .placement.mixed.mixed_search import MixedFound, search_mixed
 from .placement.other_question import has_other_question, unanswered
 from .provision import Provision
+from .rules_of_stages import with_request
 
 PLAIN_SHARE = 0.5
 """Of a time limit, for the plan whose stages have one type each."""
@@ -194,7 +195,8 @@ def mixed_steps(draft: Posed, mixed: Sequence[MixedPlacement]) -> Iterator[tuple
         search = _result(draft, result, _Candidate(drawn, worth.value), 0.0, "")
         placed = advance(draft, Placed, search=search)
         fused = advance(placed, Fused, stages=stages_of(problem, search.placement))
-        step = step_of(Provision()(fused)).best
+        provisioned = Provision()(fused)
+        step = step_of(provisioned if problem.rules is None else with_request(provisioned)).best
         if step.fits:
             yield drawn, worth, step
 

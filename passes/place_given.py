@@ -38,6 +38,7 @@ from .placement.mixed.mixed_search import search_mixed
 from .placement.proof.certificate import certify
 from .placement.proof.exact import Exact
 from .replicate_stages import replicate_stages
+from .rules_of_given import plan_with_rules, refuse_given_rules, with_given_rules
 
 THROUGHPUT = "throughput"
 _PROOF_S = 20.0
@@ -92,7 +93,8 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
         UnknownNameError: for an unknown method.
     """
     refuse_what_means_nothing(given, request)
-    placed = _placed(given, request)
+    refuse_given_rules(given, request)
+    placed = with_chosen_rules(given, request, _placed(given, request))
     if not given.tables:
         return placed
     tables = counted(len(given.tables), "table")
@@ -100,6 +102,18 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
         f"stages hold {tables} that servers could hold: a search over problem files puts none there, a given plan may"
     )
     return replace(placed, notes=(*placed.notes, note))
+
+
+def with_chosen_rules(given: GivenProblem, request: Request, placed: PlacedGiven) -> PlacedGiven:
+    """Return what was placed with the rules of its stages in all plans."""
+    if request.is_all_reduced:
+        return placed
+
+    def ruled(plans: tuple[tuple[GivenPlan, float], ...]) -> tuple[tuple[GivenPlan, float], ...]:
+        return tuple((plan_with_rules(given, request, plan), value) for plan, value in plans)
+
+    plan = plan_with_rules(given, request, placed.plan)
+    return replace(placed, plan=plan, rivals=ruled(placed.rivals), steps=ruled(placed.steps))
 
 
 def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
@@ -116,7 +130,7 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
                 "leave it out"
             )
         return _of_replicas(given, request, began, deadline)
-    posed = pose_given(given, request)
+    posed = with_given_rules(given, request, pose_given(given, request))
     method = find_method(request.method)
     share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
     found = run_method(method, posed.problem, seed=request.seed, time_limit_s=share_s)

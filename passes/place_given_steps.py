@@ -131,13 +131,21 @@ def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
     known = [[each.parameter_bytes for each in layer.times] for layer in given.layers]
     least, most = (np.array([float(function(row)) for row in known]) for function in (min, max))
     fewer = np.divide(least, most, out=np.ones_like(least), where=most > 0)
-    sync_s = sync_s * (0.0 if given.all_reduces else fewer[:, None])
+    least_part = np.zeros((len(fewer), 1)) if given.all_reduces else fewer[:, None]
+    sync_s, rules = sync_s * least_part, problem.rules
+    if rules is not None:
+        rules = tuple(each.with_part(least_part) for each in rules)
     kept = np.array([min(each.activation_bytes_per_sample for each in layer.times) for layer in given.layers])
     weight_bytes = least * given.held_per_parameter
     return replace(
         of,
         ways=ways,
         problem=replace(
-            problem, sync_s=sync_s, layer_compute_parallel=alpha, weight_bytes=weight_bytes, activation_bytes=kept
+            problem,
+            sync_s=sync_s,
+            rules=rules,
+            layer_compute_parallel=alpha,
+            weight_bytes=weight_bytes,
+            activation_bytes=kept,
         ),
     )

@@ -22,6 +22,7 @@ from heterps_compile.cost.evaluate import evaluate_one, to_arrays
 from heterps_compile.cost.finders import PROOF, WARM_START, finder
 from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.memory import ALWAYS, stage_memory
+from heterps_compile.cost.own_work import own_work
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import GraphError, HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.passes.deadline import Deadline, now_s
@@ -33,6 +34,7 @@ from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import PROVISIONERS
 from heterps_compile.progress import part_of_step, tell
 from heterps_compile.schedule.step_problem import StepProblem, step_problem
+from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted
 
 from .drafts import Placed, Posed, advance, in_order
@@ -48,6 +50,7 @@ from .placement.proof.fastest_at_price import fastest_at_price
 from .placement.served_ranges import run_in_ranges
 from .placement.steps.minimise_step import StepsFound, least_factor, search_steps, with_best_step
 from .placement.steps.step_plans import SteppedPlan, feasible, simulated, with_units
+from .relaxed_rules import told_of_rules
 from .served_sets import place_over_sets
 from .within_memory import may_lack_memory, place_within_memory
 
@@ -88,9 +91,16 @@ class PlaceLayers:
             InfeasibleError: where no placement is feasible, with the constraint and what would help; or where nothing
                 found one in the time.
         """
-        if not draft.request.mixed_stages:
-            return place_over_sets(draft, partial(place_within_memory, self._placed), self.proof_s)
-        return self._of_several_types(draft)
+        if draft.request.mixed_stages:
+            return self._of_several_types(draft)
+        try:
+            return self._over_sets(draft)
+        except InfeasibleError as error:
+            raise told_of_rules(draft, error, replace(self, proof_s=0.0, beside_s=0.0)._over_sets) from error
+
+    def _over_sets(self, draft: Posed) -> Placed:
+        """Place the layers on stages of one device type each."""
+        return place_over_sets(draft, partial(place_within_memory, self._placed), self.proof_s)
 
     def _of_several_types(self, draft: Posed) -> Placed:
         """Place the layers on stages of one device type each, then on stages that may have several."""
@@ -100,7 +110,7 @@ class PlaceLayers:
         share_s = None if request.time_limit_s is None else PLAIN_SHARE * request.time_limit_s
         asked = replace(draft, request=replace(request, time_limit_s=share_s))
         try:
-            found = place_over_sets(asked, partial(place_within_memory, self._placed), self.proof_s)
+            found = self._over_sets(asked)
             plain = draft = replace(found, request=request)
         except InfeasibleError as error:
             plain, draft = error, in_order(draft, draft.layers.own_order)
@@ -248,7 +258,12 @@ def steps_of(draft: Posed) -> StepProblem:
         problem = replace(problem, compute_s=draft.times.compute_s)
     if recompute == ALWAYS or may_lack_memory(draft):
         memory = cache(partial(stage_memory, draft.layers, draft.costs, optimizer=optimizer, recompute=recompute))
-    return step_problem(problem, draft.times, draft.cluster, memory, is_divisible=draft.graph.batch_symbol is not None)
+    own = None
+    if optimizer is not None:
+        rules = [each.form.rule for each in problem.rules] if problem.rules is not None else [USUAL]
+        own = own_work(draft.layers, draft.costs, draft.times, optimizer, rules)
+    is_divisible = draft.graph.batch_symbol is not None
+    return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=is_divisible)
 
 
 def _no_answer(draft: Posed, *, is_over: bool) -> str:

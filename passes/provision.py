@@ -15,6 +15,7 @@ from heterps_compile.cluster.devices import Cluster, ParameterServer
 from heterps_compile.cost.evaluate import PlacementDetail, StageDetail, detail
 from heterps_compile.cost.memory import stage_memory
 from heterps_compile.cost.mixed_units import MixedDetail, MixedPlacement, detail_of
+from heterps_compile.cost.own_work import OwnWork, own_work
 from heterps_compile.cost.pose import network_of, network_of_types
 from heterps_compile.cost.provisioners import provision
 from heterps_compile.cost.served_tables import held_by_servers_bytes
@@ -57,10 +58,16 @@ class Provision:
         mixed = MixedPlacement(placement.starts(), draft.search.mixed_units)
         totals = np.array([sum(units) for units in mixed.units], np.float64)
         stages = priced_stages(draft, draft.stages, detail(problem, placement, totals).stages)
+        own, ends = _own_work(draft), (*mixed.starts[1:], problem.layer_count)
         stages = tuple(
-            _with_types(draft, stage, found)
-            for stage, found in zip(stages, detail_of(problem, mixed), strict=True)
-        )  # fmt: skip
+            replace(
+                _with_types(draft, stage, found),
+                **_by_themselves(own, layers, [each.type for each in found.types], stage.replicas),
+            )
+            for stage, found, layers in zip(
+                stages, detail_of(problem, mixed), zip(mixed.starts, ends, strict=True), strict=True
+            )
+        )
         return advance(draft, Provisioned, stages=stages, parameter_servers=ParameterServers())
 
 
@@ -111,13 +118,15 @@ def tables_on_servers(draft: Posed, priced: PlacementDetail) -> ServedTables | N
 
 
 def priced_stages(
-    draft: Annotated, stages: Sequence[PlannedStage], priced: Sequence[StageDetail]
+    draft: Posed, stages: Sequence[PlannedStage], priced: Sequence[StageDetail]
 ) -> tuple[PlannedStage, ...]:
     """Return stages with the replicas, times, memory and prices that they were priced with."""
     devices = [draft.cluster.device_type(stage.device) for stage in stages]
+    own = _own_work(draft)
     return tuple(
         replace(
             stage,
+            **_by_themselves(own, (found.first_layer, found.end_layer), [found.type], found.replicas),
             kind=device.kind,
             replicas=found.replicas,
             compute_s=found.compute_s,
@@ -139,6 +148,21 @@ def priced_stages(
         )
         for stage, found, device in zip(stages, priced, devices, strict=True)
     )
+
+
+def _own_work(draft: Posed) -> OwnWork | None:
+    """Return what replicas do by themselves with an all-reduce; None in inference."""
+    optimizer = draft.request.trains_with
+    return None if optimizer is None else own_work(draft.layers, draft.costs, draft.times, optimizer)
+
+
+def _by_themselves(
+    own: OwnWork | None, layers: tuple[int, int], types: Sequence[int], replicas: int
+) -> dict[str, float]:
+    """Return what a stage's replicas do by themselves: of several types, what takes the longest."""
+    if own is None:
+        return {}
+    return {"handling_s": own.handling_s(layers, types, replicas), "update_s": own.updates_s(layers, types)}
 
 
 def _server(cluster: Cluster, asked: str) -> ParameterServer:

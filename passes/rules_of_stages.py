@@ -1,15 +1,15 @@
 """Stages with rules by which their replicas agree: what each rule takes, and which of them make the shortest step.
 
-A rule takes its exposed time after the last backward of its stage (``sync_rules/``), in place of what the placement
-was searched with, which is the same where the search knew the rule (``searched_rules.py``); what it holds besides
-counts as memory of a replica.
+A rule takes its exposed time after the last backward of its stage (``sync_rules/``), and what it takes the processor of
+a replica (``cost/step_rates.py``), in place of what the placement was searched with, which is the same where the search
+knew the rule (``searched_rules.py``); what it holds besides counts as memory of a replica.
 
 Of the rules that ``--allow`` allows, every stage takes one with which the whole step is as short as it can be, and of
 those the one that keeps most of training in one process: exact before bounded before any, then in the order in which
 they are named. So a stage whose all-reduce ends before the backwards of other stages do keeps it. The step is
 simulated, over all schedules and counts of micro-batches; in the steady state it is the time of the slowest stage.
 Where stages are of one device type each, a stage's exposed time lengthens the step by itself alone, so that the least
-exposed time of every stage makes the shortest step.
+exposed time and work of every stage make the shortest step.
 
 Left out: rules that need servers, whose price is another plan's; other placements and replicas than those found.
 """
@@ -18,13 +18,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
-from heterps_compile.cost.pose import network_of
+from heterps_compile.cost.pose import network_of_types
+from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.cost.sync_groups import layer_words, sync_group
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
-from heterps_compile.sync_rules.rule import Exposed, SyncGroup, SyncRule
+from heterps_compile.sync_rules.assignment import RuleEntry
+from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
 from heterps_compile.units import format_bytes, format_rate
@@ -36,14 +39,18 @@ from .searched_rules import is_worth_it, rules_to_choose_from
 
 def group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what the replicas of a stage agree on."""
-    network = network_of(draft.cluster, stage.device)
-    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network)
+    return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, _network(draft, stage))
 
 
 def timed_group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
     """Return what its replicas agree on as times count it, as those of the problem: layer by layer."""
-    network = network_of(draft.cluster, stage.device)
+    network = _network(draft, stage)
     return sync_group(draft.layers, draft.costs, stage.layers, stage.replicas, network, by_layer=True)
+
+
+def _network(draft: Annotated, stage: PlannedStage) -> Network:
+    """Return what connects the replicas of a stage, of several device types the slowest link between these."""
+    return network_of_types(draft.cluster, [device for device, _ in stage.units])
 
 
 def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncRule, ...]:
@@ -56,7 +63,9 @@ def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncR
     return draft.request.sync_rules.of_stages([[words[name] for name in stage.layers] for stage in stages])
 
 
-def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
+def with_rule(
+    stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup, rates: Sequence[StepRates]
+) -> PlannedStage:
     """Return a stage as it was priced as it is with a rule.
 
     Args:
@@ -64,6 +73,7 @@ def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: Sync
         rule: The rule.
         group: What its replicas agree on.
         timed: The same as times count it.
+        rates: Of its device types, for what the rule takes the processor; the slowest counts.
 
     Raises:
         InfeasibleError: where the rule cannot be that of the stage.
@@ -71,30 +81,36 @@ def with_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: Sync
     """
     if not group.agrees:
         return stage
-    plain = USUAL.exposed(timed)
-    if rule == USUAL:
-        return _agreeing(stage, plain)
     with faults_of(type(rule)):
-        return _with_other_rule(stage, rule, group, timed)
+        refusal = rule.never_planned or rule.refusal(group)
+        if refusal:
+            raise InfeasibleError(
+                f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "
+                f"{str(RuleEntry(stage.layers[0], USUAL)) + ', *=...'!r})"
+            )
+        agreeing = _agreeing(stage, rule, timed, rates)
+        return agreeing if rule == USUAL else _with_other_rule(agreeing, rule, group, timed)
 
 
-def _agreeing(stage: PlannedStage, exposed: Exposed) -> PlannedStage:
-    """Return a stage whose replicas take so long to agree."""
-    bytes_s, hops_s = exposed.bytes_s, exposed.hops_s
-    data_s = stage.data_s - stage.sync_s + bytes_s
-    return replace(stage, data_s=data_s, sync_s=bytes_s, sync_hops_s=hops_s)
+def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: Sequence[StepRates]) -> PlannedStage:
+    """Return a stage with what its replicas take to agree."""
+    exposed, handling = rule.exposed(timed), rule.handling(timed)
+    bytes_s = exposed.bytes_s
+    return replace(
+        stage,
+        data_s=stage.data_s - stage.sync_s + bytes_s,
+        sync_s=bytes_s,
+        sync_hops_s=exposed.hops_s,
+        handling_s=max(each.handling_s(handling, timed.replicas) for each in rates),
+        mixed=tuple(replace(each, data_s=each.data_s - stage.sync_s + bytes_s) for each in stage.mixed),
+    )
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
-    refusal = rule.refusal(group)
-    if refusal:
-        raise InfeasibleError(
-            f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync 'stage "
-            f"{stage.index}=all-reduce, *=...')"
-        )
+    """Return a stage that takes what another rule than an all-reduce does with what it moves and holds."""
     plain = USUAL.exposed(timed)
     return replace(
-        _agreeing(stage, rule.exposed(timed)),
+        stage,
         memory=None if stage.memory is None else replace(stage.memory, sync_bytes=rule.extra_bytes(group)),
         sync=StageSync(
             rule_text(rule),
@@ -114,7 +130,12 @@ def with_rules(draft: Provisioned, rules: Sequence[SyncRule]) -> Provisioned:
     """
     groups = [group_of(draft, stage) for stage in draft.stages]
     timed = [timed_group_of(draft, stage) for stage in draft.stages]
-    return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed)))
+    rates = [_rates(draft, stage) for stage in draft.stages]
+    return replace(draft, stages=tuple(map(with_rule, draft.stages, rules, groups, timed, rates)))
+
+
+def _rates(draft: Provisioned, stage: PlannedStage) -> tuple[StepRates, ...]:
+    return tuple(draft.times.rates_of(device) for device, _ in stage.units)
 
 
 def with_request(draft: Provisioned) -> Provisioned:
@@ -133,9 +154,12 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
     groups = [group_of(draft, stage) for stage in draft.stages]
     candidates = rules_to_choose_from(draft.request)
 
-    def exposed_s(rule: SyncRule, group: SyncGroup) -> float:
+    def exposed_s(rule: SyncRule, group: SyncGroup, stage: PlannedStage) -> float:
         found = rule.exposed(group)
-        return found.time_s if draft.request.minimises_step else found.bytes_s
+        if not draft.request.minimises_step:
+            return found.bytes_s
+        handling, rates = rule.handling(group), _rates(draft, stage)
+        return found.time_s + max(each.handling_s(handling, group.replicas) for each in rates)
 
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:
@@ -145,8 +169,8 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
 
     of_stages = [usable(index, group) for index, group in enumerate(groups)]
     rules = [
-        min(found, key=lambda rule, group=group: exposed_s(rule, group))  # type: ignore[misc]
-        for found, group in zip(of_stages, groups, strict=True)
+        min(found, key=lambda rule, group=group, stage=stage: exposed_s(rule, group, stage))  # type: ignore[misc]
+        for found, group, stage in zip(of_stages, groups, draft.stages, strict=True)
     ]
     shortest_s = _takes_s(with_rules(draft, rules))
     for index, found in enumerate(of_stages):
@@ -198,6 +222,4 @@ def refuse_rules_out_of_limits(draft: Provisioned) -> None:
 
 def _searched_otherwise(draft: Provisioned) -> str:
     """Say what placement and replicas were found for, where that is not what the stages have."""
-    if draft.problem.rules is None:
-        return ", with the replicas that an all-reduce needs"
-    return ", as a search does not know the numbers of stages" if draft.request.sync_rules.names_stages else ""
+    return ", with the replicas that an all-reduce needs" if draft.problem.rules is None else ""

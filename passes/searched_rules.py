@@ -8,15 +8,14 @@ What ``auto`` chooses from are ``COMPARED``, or the rules in its parentheses, th
 less than an all-reduce does, or be waited for by nobody: fewer messages alone are no reason to keep less of training
 in one process.
 
-Left out: entries for stages by number, which a search does not know: those stages get their rules after it. Rules of
-third parties that do not say what adds up over layers, rules together with the paper's rules for replicas, and
-``adasum`` on machines that are slower inside: their placements are searched with an all-reduce.
+Left out: rules of third parties that do not say what adds up over layers, and rules together with the paper's rules for
+replicas: their placements are searched with an all-reduce.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from heterps_compile.cost.pose_rules import PossibleRule, with_rules
+from heterps_compile.cost.pose_rules import PossibleRule, agreed_on, with_rules
 from heterps_compile.cost.sync_groups import layer_words
 from heterps_compile.plan.request import PROVISIONERS, Request
 from heterps_compile.sync_rules.assignment import Assignment, LayerWords
@@ -49,14 +48,20 @@ def with_searched_rules(draft: Posed) -> Posed:
     """
     request = draft.request
     is_usual = request.is_all_reduced or request.mode != "training" or request.provisioner != PROVISIONERS[0]
-    if is_usual or request.mixed_stages:
+    if is_usual:
         return draft
-    words = layer_words(draft.layers, draft.costs)
-    possible = _allowed(request) if request.chooses_rules else _asked(request.sync_rules, words)
-    if all(each.rule == USUAL or each.rule.uses_servers for each in possible):
+    possible = possible_rules(request, layer_words(draft.layers, draft.costs))
+    if not possible:
         return draft
-    problem = with_rules(draft.problem, draft.layers, draft.costs, draft.cluster, possible)
+    found = agreed_on(draft.problem, draft.layers, draft.costs, draft.cluster)
+    problem = with_rules(draft.problem, found, possible)
     return draft if problem is None else replace(draft, problem=problem)
+
+
+def possible_rules(request: Request, words: Sequence[LayerWords]) -> list[PossibleRule]:
+    """Return the rules that stages of layers may have; none where all all-reduce, or pay servers for as much."""
+    possible = _allowed(request) if request.chooses_rules else _asked(request.sync_rules, words)
+    return [] if all(each.rule == USUAL or each.rule.uses_servers for each in possible) else possible
 
 
 def _allowed(request: Request) -> list[PossibleRule]:

@@ -78,8 +78,7 @@ def may_lack_memory(draft: Posed) -> bool:
     is_divisible = draft.graph.batch_symbol is not None
     whole = whole_batch(draft.problem, is_divisible=is_divisible)
     return problem_tables(whole).memory_binds or any(
-        bool(np.any(rule.base_bytes.sum(axis=0) + rule.each_bytes.sum(axis=0) * whole.max_units > whole.memory_bytes))
-        for rule in whole.rules or ()
+        bool(np.any(rule.held_bytes(whole.max_units).sum(axis=0) > whole.memory_bytes)) for rule in whole.rules or ()
     )
 
 

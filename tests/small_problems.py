@@ -137,6 +137,7 @@ def linked(problem: Problem, seed: int) -> Problem:
         latency_s=latency_s.min(axis=1),
         link_seconds_per_byte=per_byte,
         link_latency_s=latency_s,
+        ring_seconds_per_byte=np.maximum(per_byte, per_byte.T),
     )
 
 

@@ -18,7 +18,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -29,7 +29,7 @@ import clock_models
 import clock_ranks
 import torch
 from clock_ranks import Ranks, RankTimes, Task
-from clock_table import CASES, HALVES, HEAD, THIRDS, Case, Row, print_overheads, print_row, print_summary
+from clock_table import CASES, HALVES, HEAD, THIRDS, Case, Row, overhead_lines, print_row, print_summary
 from safetensors.torch import save_file
 
 import heterps_compile
@@ -58,6 +58,7 @@ from heterps_compile.runtime.predict import Messages, Overheads, Prediction, pre
 from heterps_compile.schedule.order import Phase
 
 _ROUNDS = 5
+"""Of a profile and a run after it, by turns: within a minute the speed of a machine drifts by more than is sought."""
 _RUNS = 3
 """Of a case, whose middle one is shown: a short run can fall wholly into a time in which the machine is slow."""
 
@@ -86,6 +87,7 @@ class Bench:
         self.link: LinkProfile = measure_link(1).link  # before the ranks, which start with all cores
         self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
         self.overheads = Overheads()
+        self._more_ranks: dict[bool, tuple[float, float]] = {}
 
     def close(self) -> None:
         for ranks in self.ranks.values():
@@ -133,11 +135,9 @@ class Bench:
         compiled = compiled.save(folder, force=True)
         inputs = TorchBackend().example_inputs(graph, 0)
         save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, f"{folder}.inputs")
-        profiles = Measurements({device.name: profile for device in types}, "")
-        times = layer_times(layers, layer_costs(layers), pool, profiles, training=case.training)
         emitted = drafts[-1]
         assert isinstance(emitted, Emitted)  # noqa: S101 - the last pass gives it; this tells the type checker
-        return Compiled(case, graph, compiled.plan, folder, emitted, times)
+        return Compiled(case, graph, compiled.plan, folder, emitted, layers, pool, profile)
 
     def measure(self, case: Case, plan: Plan, folder: Path) -> list[RankTimes]:
         task = Task(str(folder), case.training, case.schedule, case.batch, case.micro_batches, self.steps)
@@ -164,35 +164,69 @@ class Bench:
         self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
         self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
         if self.cores < len(THIRDS):
-            crowded, switched = self._crowded()
-            self.overheads = replace(self.overheads, crowded=crowded, switched=switched)
+            self._more_ranks = {training: self._crowded(training=training) for training in (False, True)}
+
+    def added(self, *, training: bool) -> Overheads:
+        """Return what the runtime adds in a mode."""
+        crowded, switched = self._more_ranks.get(training, (1.0, 1.0))
+        return replace(self.overheads, crowded=crowded, switched=switched)
+
+    def overhead_lines(self) -> Iterator[str]:
+        """Yield what was found."""
+        return overhead_lines(self.added(training=False), self.added(training=True), self.link, self.cores)
+
+    def by_turns(
+        self, case: Case, rounds: int = _ROUNDS, batches: Sequence[int] = (), *, with_crowding: bool = False
+    ) -> Iterator[tuple["Compiled", list[RankTimes]]]:
+        """Profile a case and run it, by turns, cut where its first profile says.
+
+        Args:
+            case: What runs.
+            rounds: How often.
+            batches: Of the profile; the micro-batch where none is named.
+            with_crowding: Whether the first profile has what busy cores take from one another.
+        """
+        compiled: Compiled | None = None
+        for _ in range(rounds):
+            profile = self.profile(
+                case.model,
+                training=case.training,
+                batches=batches or (case.micro_batch,),
+                with_crowding=with_crowding and compiled is None,
+            )
+            compiled = self.compile(case, profile) if compiled is None else compiled.with_times(profile)
+            yield compiled, self.measure(case, compiled.plan, compiled.folder)
 
     def _together(self, inside_s: float) -> float:
         """Find how much longer layers take while all cores are busy than in the profile, where one is."""
-        case = Case("busy", False, HALVES, 1024, 16)
         slower = []
-        for _ in range(_ROUNDS):
-            profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
-            compiled = self.compile(case, profile)
+        for compiled, results in self.by_turns(Case("busy", False, HALVES, 1024, 16)):
             times = compiled.micro_batches()
-            for rank in self.measure(case, compiled.plan, compiled.folder):
+            for rank in results:
                 slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
         return max(1.0, median(slower))
 
-    def _crowded(self) -> tuple[float, float]:
+    def _crowded(self, *, training: bool) -> tuple[float, float]:
         """Find how much longer steps and actions take where ranks are more than cores than on shared cores alone."""
-        case = Case("busy", False, THIRDS, 512, 8)
-        profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
-        rows = [self.run(case, profile) for _ in range(_ROUNDS)]
-        slower = median(row.measured_step_s / row.predicted_step_s for row in rows)
-        actions = median(measured_s / predicted_s for row in rows for _, _, predicted_s, measured_s in row.stages)
-        return max(1.0, slower), max(1.0, actions)
+        steps, actions = [], []
+        for compiled, results in self.by_turns(Case("busy", training, THIRDS, 512, 8)):
+            predicted = self.predict(compiled, compiled.micro_batches())
+            steps.append(measured_step_s(results) / predicted.step_s)
+            actions += [
+                cpu_s / predicted.actions_s[action] for rank in results for action, (_, cpu_s) in rank.actions_s.items()
+            ]
+        return max(1.0, median(steps)), max(1.0, median(actions))
 
     def _idle(self, case: Case) -> "Idle":
-        profile = self.profile(case.model, training=case.training, batches=(case.micro_batch,))
-        compiled = self.compile(case, profile)
-        graph, plan = compiled.graph, compiled.plan
-        results = self.measure(case, plan, compiled.folder)
+        found = [self._idle_once(compiled, results) for compiled, results in self.by_turns(case)]
+        return Idle(
+            inside_s={of: median(each.inside_s[of] for each in found) for of in found[0].inside_s},
+            around_s={phase: median(each.around_s[phase] for each in found) for phase in found[0].around_s},
+            sent_bytes=found[0].sent_bytes,
+        )
+
+    def _idle_once(self, compiled: "Compiled", results: Sequence[RankTimes]) -> "Idle":
+        case, graph, plan = compiled.case, compiled.graph, compiled.plan
         times = compiled.micro_batches()
         own_s = {Phase.FORWARD: [t.forward_s for t in times], Phase.BACKWARD: [t.accumulate_s for t in times]}
         (route,) = make_routes(plan.stages, plan.graph_outputs)
@@ -226,7 +260,7 @@ class Bench:
             make_routes(plan.stages, plan.graph_outputs),
             times,
             self.cores,
-            overheads=replace(self.overheads, together=together),
+            overheads=replace(self.added(training=case.training), together=together),
             messages=Messages(partial(message_bytes, compiled.graph, layout.micro_batch_size), self.link),
         )
 
@@ -250,21 +284,34 @@ class Compiled:
     plan: Plan
     folder: Path
     draft: Emitted
-    times: LayerTimes
+    layers: LayerGraph
+    pool: Cluster
+    profile: DeviceProfile
+
+    def with_times(self, profile: DeviceProfile) -> "Compiled":
+        """Return it with the times of another profile."""
+        return replace(self, profile=profile)
+
+    @property
+    def times(self) -> LayerTimes:
+        """What the profile says of its layers, the same on every type of the pool."""
+        profiles = Measurements({device.name: self.profile for device in self.pool.device_types}, "")
+        return layer_times(self.layers, layer_costs(self.layers), self.pool, profiles, training=self.case.training)
 
     def micro_batches(self) -> list[Phases]:
         """Return what the compiler says of a micro-batch of every stage."""
-        count = self.case.micro_batches
-        return [self.times.stage_phases(stage.layers, stage.device, count) for stage in self.plan.stages]
+        count, times = self.case.micro_batches, self.times
+        return [times.stage_phases(stage.layers, stage.device, count) for stage in self.plan.stages]
 
     def planned_step_s(self) -> float:
         """Return the step as ``choose-schedule`` simulates it: cores of their own, nothing added by the runtime."""
+        times = self.times
         stages = tuple(
-            replace(stage, compute_s=self.times.stage_phases(stage.layers, stage.device).whole_s, data_s=0.0)
+            replace(stage, compute_s=times.stage_phases(stage.layers, stage.device).whole_s, data_s=0.0)
             for stage in self.plan.stages
         )
         request = replace(self.draft.request, mode="training" if self.case.training else "inference")
-        draft = replace(self.draft, times=self.times, stages=stages, request=request)
+        draft = replace(self.draft, times=times, stages=stages, request=request)
         scheduled = run_passes(draft, [ChooseSchedule(self.case.schedule, self.case.micro_batches)], Scheduled)
         return scheduled.schedule.step_s
 
@@ -335,7 +382,7 @@ def main() -> None:
         )
         try:
             bench.calibrate()
-            print_overheads(bench.overheads, bench.link, bench.cores)
+            print("\n".join(bench.overhead_lines()))
             rows = []
             print(HEAD)
             for model, training in dict.fromkeys((case.model, case.training) for case in cases):

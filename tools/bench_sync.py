@@ -3,7 +3,8 @@
 Prints a line for every number that a rule's definition gives, beside the one that our code gives, as Markdown, and
 exits with 1 where they differ. `--runs` trains a click model and a small transformer under every rule besides, with
 the replicas in this process, and prints loss, bytes and the time to a target loss; `--share 0.1` takes a tenth of the
-steps, `--picture FILE.svg` draws it. `--processes` trains under the rules of `heterps-compile run`, in processes.
+steps, `--picture FILE.svg` draws it. `--processes` trains under the rules of `heterps-compile run`, in processes,
+`--data` under those that know how data come: predictors of blocks, and batches that come again.
 `--staleness` looks for the rate that stale gradients want; `--beside` holds `shadow` in processes against foreground,
 `--link` predicted steps against those of hosts behind a throttled link, for which it makes network namespaces.
 `--realtime` lets these two go before all else on the machine.
@@ -21,7 +22,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from sync_beside import beside
-from sync_laws import LAWS, Line
+from sync_data import rules_of_data
+from sync_data_laws import LAWS_OF_DATA
+from sync_laws import LAWS as LAWS_OF_RULES
+from sync_laws import Line
 from sync_link import link
 from sync_picture import run_picture
 from sync_processes import processes
@@ -29,7 +33,8 @@ from sync_runs import RULES, Ended, block_cycle, byte_lines, click_lines, run_ta
 from sync_staleness import staleness
 from sync_tasks import tasks
 
-MODES = ("--staleness", "--processes", "--beside", "--link")
+LAWS = {**LAWS_OF_RULES, **LAWS_OF_DATA}
+MODES = ("--staleness", "--processes", "--data", "--beside", "--link")
 HEAD = ("| rule | what | expected | measured | holds | expected from |", "|---|---|---|---|---|---|")
 
 
@@ -59,6 +64,8 @@ def of_mode(mode: str, share: float, realtime: bool) -> Iterator[str | Line]:
             yield from staleness(tasks(share))
         case "--processes":
             yield from processes()
+        case "--data":
+            yield from rules_of_data()
         case "--beside":
             yield from beside(realtime=realtime)
         case _:

@@ -123,7 +123,7 @@ def measure_here(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> 
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     print("## this machine\n", flush=True)
-    for text in this_machine.lines(this_machine.Asked(models, asked.pool, asked.steps, asked.repeats)):
+    for text in this_machine.lines(this_machine.Asked(models, asked.pool, asked.steps, asked.repeats, asked.rounds)):
         print(text, flush=True)
     print(f"\n{time.perf_counter() - began:.1f} s")
     return 0
@@ -138,6 +138,7 @@ def main() -> int:
     parser.add_argument("--models", help="with --this-machine: of its ten models, commas between")
     parser.add_argument("--steps", type=int, default=15, help="with --this-machine: of every run")
     parser.add_argument("--repeats", type=int, default=20, help="with --this-machine: of every time in a profile")
+    parser.add_argument("--rounds", type=int, default=5, help="with --this-machine: of a profile and a run, by turns")
     asked = parser.parse_args()
     if asked.this_machine:
         return measure_here(parser, asked)

@@ -1,6 +1,6 @@
 """What is held against the clock, and the table of it: combinations of model, cut and batch, and a row for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -80,19 +80,22 @@ HEAD = (
 )
 
 
-def print_overheads(added: Overheads, link: LinkProfile, cores: int) -> None:
+def overhead_lines(inference: Overheads, training: Overheads, link: LinkProfile, cores: int) -> Iterator[str]:
+    """Yield what the runtime was found to add in both modes, and what cores take from one another."""
 
     def shown(times_s: Mapping[str, float]) -> str:
         return "/".join(f"{times_s[phase] * 1e6:.0f}" for phase in (Phase.FORWARD, Phase.BACKWARD))
 
-    print(
-        f"{cores} cores, {added.together:.2f} x as long on all of them at once, {added.crowded:.2f} x with more ranks "
-        f"(actions {added.switched:.2f} x); "
+    yield (
+        f"{cores} cores, {inference.together:.2f} x as long on all of them at once; with more ranks than cores steps "
+        f"{inference.crowded:.2f} x (actions {inference.switched:.2f} x) in inference, {training.crowded:.2f} x "
+        f"({training.switched:.2f} x) in training; "
         f"link {link.latency_s * 1e6:.0f} us + {link.bytes_per_s / 1e9:.2f} GB/s"
     )
-    print(
-        f"the runtime adds, in us of a forward/backward: {shown(added.inside_s)} inside, {shown(added.outside_s)} "
-        f"around, {shown(added.loss_s)} for the loss; and {added.byte_s * 1e9:.2f} ns a byte"
+    yield (
+        f"the runtime adds, in us of a forward/backward: {shown(training.inside_s)} inside, "
+        f"{shown(training.outside_s)} around, {shown(training.loss_s)} for the loss; "
+        f"and {training.byte_s * 1e9:.2f} ns a byte"
     )
 
 

@@ -1,13 +1,14 @@
 """The step under every rule on a throttled link, predicted beside measured: `bench_sync.py --link`.
 
 Replicas are ranks of `heterps-compile launch`, each in a network namespace of its own, whose card `tc` holds to a rate
-(`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that rate,
-from a profile of the model on this machine; nothing of it is fitted to the runs. A pool's bandwidth is what reaches a
-process: that of the link less the headers of packets. Its latency is half of a round of one byte between the hosts.
+(`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that link, by
+a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
+runs.
 
-What ranks do besides (the optimizer, choosing and copying entries, the sum of losses) is in no plan. It is measured on
-the same hosts with a link of 20 Gbit/s, as what a step takes there beyond its prediction, and added for a second error,
-which is that of the link alone.
+A pool's bandwidth is what reaches a process. It is measured with PyTorch's own all-reduce between the hosts, before the
+runs (`link_rounds.py`), for here the processors of the hosts are the link as well: they part messages into packets. A
+second prediction takes the rate of the wire, less the headers of packets. The latency of both is half of a round of one
+byte.
 """
 
 import json
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from clock_ranks import first
+from link_rounds import reached_bytes_per_s
 from sync_laws import Line
 from throttled_hosts import GOODPUT, Host, NotPermittedError, throttled_hosts
 from torch import Tensor, nn
@@ -34,7 +36,6 @@ from torch import Tensor, nn
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule_text import rule_text
 
-FREE = 20e9
 LINKS = {"200 Mbit/s": 200e6, "1 Gbit/s": 1e9}
 RULES = ("all-reduce", "topk(density=0.01)", "topk(density=0.1)", "adasum", "local(steps=4)", "shadow(every=5)")
 PERIOD = 20
@@ -107,7 +108,8 @@ class Step:
         model, link, rule: Of which.
         predicted_s: By ``sync``.
         exposed_s: Of that, what it waits for replicas.
-        besides_s: What it takes beyond that where the link hardly counts.
+        own_s: Of that, what a replica does by itself behind its backward: the rule's work, the optimizer's step.
+        wire_s: What is predicted from the rate of the wire.
         measured_s: The median over so many steps together.
         sent_bytes: Of all replicas in a step, as the log counted them.
         planned_bytes: As the rule says.
@@ -118,7 +120,8 @@ class Step:
     rule: str
     predicted_s: float
     exposed_s: float
-    besides_s: float
+    own_s: float
+    wire_s: float
     measured_s: float
     sent_bytes: float
     planned_bytes: float
@@ -129,9 +132,9 @@ class Step:
         return self.predicted_s / self.measured_s - 1
 
     @property
-    def link_error(self) -> float:
-        """Return the same of a prediction with what ranks do besides."""
-        return (self.predicted_s + self.besides_s) / self.measured_s - 1
+    def wire_error(self) -> float:
+        """Return the same from the rate of the wire."""
+        return self.wire_s / self.measured_s - 1
 
 
 def link(*, realtime: bool, hosts_count: int = 2) -> Iterator[str | Line]:
@@ -141,29 +144,27 @@ def link(*, realtime: bool, hosts_count: int = 2) -> Iterator[str | Line]:
         with first(realtime), throttled_hosts(hosts_count) as hosts, TemporaryDirectory() as name:
             for model in MODELS:
                 prepared = Prepared(Path(name) / model.name, model, hosts)
-                free = list(prepared.steps("free", FREE, {}))
-                besides = {one.rule: one.measured_s - one.predicted_s for one in free}
                 for label, rate in LINKS.items():
-                    steps += prepared.steps(label, rate, besides)
+                    steps += prepared.steps(label, rate)
     except NotPermittedError as error:
         yield f"no throttled link: {error}"
         return
     yield ""
-    yield "| model | link | rule | predicted | of that exposed | measured | error | besides | error with it | bytes |"
+    yield "| model | link | rule | predicted | exposed | own work | measured | error | from the wire's rate | bytes |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for one in steps:
-        times = (one.predicted_s, one.exposed_s, one.measured_s)
-        predicted, exposed, measured = (f"{1e3 * time_s:.1f} ms" for time_s in times)
+        times = (one.predicted_s, one.exposed_s, one.own_s, one.measured_s)
+        shown = " | ".join(f"{1e3 * time_s:.1f} ms" for time_s in times)
         share = f"{one.sent_bytes / one.planned_bytes:.3f}"
         yield (
-            f"| {one.model} | {one.link} | `{one.rule}` | {predicted} | {exposed} | {measured} | "
-            f"{100 * one.error:+.1f} % | {1e3 * one.besides_s:.1f} ms | {100 * one.link_error:+.1f} % | {share} |"
+            f"| {one.model} | {one.link} | `{one.rule}` | {shown} | {100 * one.error:+.1f} % | "
+            f"{100 * one.wire_error:+.1f} % | {share} |"
         )
     yield ""
     for label in LINKS:
         ours = [one for one in steps if one.link == label]
         yield _line(label, "as planned", [one.error for one in ours])
-        yield _line(label, "with what ranks do besides", [one.link_error for one in ours])
+        yield _line(label, "from the wire's rate", [one.wire_error for one in ours])
 
 
 def _line(label: str, which: str, errors: Sequence[float]) -> Line:
@@ -198,9 +199,10 @@ class Prepared:
         # replicas are machines of their own, and the link is measured by nobody but the runs
         only = ("--no-link", "--no-replicas")
         profile = ("--mode", "training", "--backend", "torch", "--batches", batches, *only)
-        self._command("profile", "model.onnx", *profile, "-o", "profile.json")
+        self._profile("profile", "model.onnx", *profile)
         self._pool("fast", 100e9)
         plan = ("--mode", "training", "--backend", "torch", "--batch", str(model.batch), "--max-stages", "1")
+        plan = (*plan, "--optimizer", "sgd")  # that of the training file
         # estimates give both hosts a replica, also where the profile says that they take each other's cores
         wanted = ("--objective", "throughput", "--cluster", "fast.toml")
         self._command("model.onnx", *plan, *wanted, "-o", "out")
@@ -208,27 +210,33 @@ class Prepared:
         (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\n{slots}', encoding="utf-8")
         (folder / "hosts.toml").chmod(0o600)
 
-    def steps(self, label: str, rate: float, besides: Mapping[str, float]) -> Iterator[Step]:
-        """Yield a step under every rule on a link, with what is known of what ranks do besides."""
+    def steps(self, label: str, rate: float) -> Iterator[Step]:
+        """Yield a step under every rule on a link."""
         for host in self._hosts:
             host.throttle(rate)
-        self._pool("slow", rate)
-        rules = [word for rule in RULES for word in ("--rule", rule)]
-        pool = ("--cluster", "slow.toml", "--profile", "profile.json", "--allow-stale")
-        told = json.loads(self._command("sync", "model.onnx", "--plan", "out", *pool, *rules, "--json"))
-        rows = {row["rule"]: row for row in told["rules"]}
+        reached = 8 * reached_bytes_per_s(self._hosts, _environment())
+        rows, wires = self._predicted(reached), self._predicted(rate * GOODPUT)
         for rule in RULES:
-            row = rows[rule_text(parse_rule(rule))]
-            log = self._trained(rule)
+            name = rule_text(parse_rule(rule))
+            row, log = rows[name], self._trained(rule)
             exposed_s, planned = sum(row["exposed_s"]), sum(row["sent_bytes"])
+            own_s = sum(row["handling_s"]) + sum(row["update_s"])
             sent = [sum(step.get("sync_bytes", {}).values()) for step in log]
             measured_s = _whole_periods_s([step["pace_s"] for step in log])
             counted = sum(sent[WARM_UP:]) / len(sent[WARM_UP:])
-            predicted = (row["step_s"], exposed_s, besides.get(rule, 0.0))
+            predicted = (row["step_s"], exposed_s, own_s, wires[name]["step_s"])
             yield Step(self._model.name, label, rule, *predicted, measured_s, counted, planned)
 
-    def _pool(self, name: str, rate: float) -> None:
-        text = POOL.format(units=len(self._hosts), rate=rate * GOODPUT, latency_us=1e6 * LATENCY_S)
+    def _predicted(self, bits_per_s: float) -> dict[str, dict[str, Any]]:
+        """Return what `sync` says of every rule on a link."""
+        rules = [word for rule in RULES for word in ("--rule", rule)]
+        self._pool("slow", bits_per_s)
+        pool = ("--cluster", "slow.toml", "--profile", "profile.json", "--allow-stale")
+        told = json.loads(self._command("sync", "model.onnx", "--plan", "out", *pool, *rules, "--json"))
+        return {row["rule"]: {**row, "update_s": told["update_s"]} for row in told["rules"]}
+
+    def _pool(self, name: str, bits_per_s: float) -> None:
+        text = POOL.format(units=len(self._hosts), rate=bits_per_s, latency_us=1e6 * LATENCY_S)
         (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def _trained(self, rule: str) -> list[dict[str, Any]]:
@@ -240,18 +248,37 @@ class Prepared:
         words = (*words, "--sync", rule, "--log", str(log), "-q")
         printed = self._command("launch", "out", *words)
         lines = [line for line in printed.splitlines() if "heterps" in line and not line.startswith("#")]
+        pairs = zip(self._hosts, lines, strict=True)
+        self._end([self._start(host.words(*shlex.split(line))) for host, line in pairs], rule)
+        told = (json.loads(line) for line in log.read_text("utf-8").splitlines())
+        return [line for line in told if "pace_s" in line]
+
+    def _profile(self, *words: str) -> None:
+        """Profile on all hosts at once, as they train: they share the memory and the caches of one machine."""
         started = [
-            subprocess.Popen(
-                host.words(*shlex.split(line)),
-                cwd=self._folder,
-                env=_environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            for host, line in zip(self._hosts, lines, strict=True)
+            self._start(host.words(sys.executable, "-m", "heterps_compile", *words, "-o", f"profile{place or ''}.json"))
+            for place, host in enumerate(self._hosts)
         ]
+        self._end(started, "profile")
+
+    def _start(self, words: Sequence[str]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            words,
+            cwd=self._folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    @staticmethod
+    def _end(started: Sequence["subprocess.Popen[str]"], what: str) -> None:
+        """Wait for processes.
+
+        Raises:
+            SystemExit: with what they said, where one fails.
+        """
         try:
             said = [process.communicate(timeout=PATIENCE_S)[0] for process in started]
         finally:
@@ -260,9 +287,7 @@ class Prepared:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         if any(process.returncode for process in started):
-            raise SystemExit(f"{rule}: " + "\n".join(said))
-        told = (json.loads(line) for line in log.read_text("utf-8").splitlines())
-        return [line for line in told if "pace_s" in line]
+            raise SystemExit(f"{what}: " + "\n".join(said))
 
     def _command(self, *words: str) -> str:
         done = subprocess.run(

@@ -42,7 +42,7 @@ def export(ctx: click.Context, /, checkpoint: str, **_: Any) -> None:
     with options.asked_of(ctx, EXPORT, CHECKPOINT) as asked:
         from heterps_compile.runtime.export.export_checkpoint import export_checkpoint  # noqa: PLC0415 - only when it runs
 
-        chosen = asked.some("model", "best", "averaged", "force")
+        chosen = asked.some("model", "best", "averaged", "block", "force")
         made = export_checkpoint(checkpoint, asked["output"], **chosen)
     with result_stream() as stream, printing("what was written"):
         which = f", {made.weights}" if made.weights else ""

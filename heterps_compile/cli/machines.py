@@ -3,9 +3,10 @@
 Left out: the choice (``machines/``), and its words (``machines/machines_words.py``).
 """
 
+import datetime as dt
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,6 +34,7 @@ class _Call:
     asked: Asked
     goal: "Goal"
     offers: "Catalogue"
+    prices: "Catalogue"
 
 
 @click.command("machines")
@@ -87,20 +89,20 @@ def _machines(model: str, asked: Asked) -> None:
             check_target(output, force=force)
         if pareto is not None:
             check_file("--pareto", pareto)
-        offers = read_catalogue(asked["catalogue"]).select(**asked.some("gpu", "region", "provider"))
+        prices = read_catalogue(asked["catalogue"])
+        offers = prices.select(**asked.some("gpu", "region", "provider"))
         if asked["resume"] is not None:
-            _resume(_Call(model, asked, goal, offers), progress, stream)
+            _resume(_Call(model, asked, goal, offers, prices), progress, stream)
             return
         if batch is None:
             goal = goal.with_batch(read_model(model, shapes=asked["shapes"]).batch)
-        _choose(_Call(model, asked, goal, offers), progress, stream)
+        _choose(_Call(model, asked, goal, offers, prices), progress, stream)
 
 
 def _goal(asked: Asked) -> "Goal":
     """Return what is asked of the machines; one sample a step where no batch is."""
+    from heterps_compile.machines.chosen_file import read_goal  # noqa: PLC0415 - numpy
     from heterps_compile.machines.goal import (  # noqa: PLC0415 - numpy
-        USUAL_LIFETIME,
-        USUAL_START_UP_S,
         Goal,
         Transience,
         batches_between,
@@ -112,14 +114,16 @@ def _goal(asked: Asked) -> "Goal":
 
     deadline, money, batch = asked["deadline"], asked["money"], asked["batch"]
     lifetime, lifetimes, start_up = asked["lifetime"], asked["lifetimes"], asked["start_up"]
+    before = Transience() if asked["resume"] is None else read_goal(asked["plan"]).transience
     transience = Transience(
-        USUAL_LIFETIME if lifetime is None else parse_lifetime(lifetime),
-        USUAL_START_UP_S if start_up is None else parse_duration(start_up),
-        () if lifetimes is None else read_lifetimes(lifetimes),
+        before.lifetime if lifetime is None else parse_lifetime(lifetime),
+        before.start_up_s if start_up is None else parse_duration(start_up, zero=True),
+        (before.seen if lifetime is None else ()) if lifetimes is None else read_lifetimes(lifetimes),
     )
     return Goal(
         spot=asked["spot"],
         transience=transience,
+        counts_start=start_up is not None,
         samples=asked["samples"],
         batches=(1,) if batch is None else batches_between(*batch),
         deadline_s=None if deadline is None else parse_duration(deadline),
@@ -130,12 +134,18 @@ def _goal(asked: Asked) -> "Goal":
 
 def _choose(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
     from heterps_compile.machines.choose import choose, compile_for  # noqa: PLC0415 - torch and onnx
-    from heterps_compile.machines.machines_words import answer_document, print_answer  # noqa: PLC0415 - rich
+    from heterps_compile.machines.machines_words import (  # noqa: PLC0415 - rich
+        answer_document,
+        print_answer,
+        stale_prices,
+    )
     from heterps_compile.machines.traced import compare_policies, read_trace_for  # noqa: PLC0415 - numpy
 
     asked, output, pareto = call.asked, call.asked["output"], call.asked["pareto"]
     trace = None if asked["trace"] is None else read_trace_for(asked["trace"], call.goal)
     answer = choose(call.model, call.goal, call.offers, on_progress=progress.show, **_about(asked))
+    stale = stale_prices(answer, dt.datetime.now(dt.UTC).date())
+    answer = replace(answer, notes=(*answer.notes, *stale))
     if output is not None:
         compile_for(call.model, answer, output, on_progress=progress.show, **_compiling(asked))
     if pareto is not None:
@@ -175,11 +185,13 @@ def _resume(call: _Call, progress: ProgressLine, stream: TextIO) -> None:
         asked["resume"],
         spent=0.0 if spent is None else parse_money(spent),
         lost=asked["lost"],
-        wait_s=0.0 if wait is None else parse_duration(wait),
+        wait_s=0.0 if wait is None else parse_duration(wait, zero=True),
     )
     if asked["batch"] is None:
         goal = goal.with_batch(standing.chosen.batch)
-    found = decide_for(call.model, goal, standing, call.offers, on_progress=progress.show, **_about(asked))
+    found = decide_for(
+        call.model, goal, standing, call.offers, prices=call.prices, on_progress=progress.show, **_about(asked)
+    )
     moved = found.answer_of_move
     if output is not None and moved is not None:
         compile_for(call.model, moved, output, on_progress=progress.show, **_compiling(asked))

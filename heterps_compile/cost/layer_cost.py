@@ -4,21 +4,39 @@ What fuses is free: an elementwise or view result that stays inside its layer is
 or cache, as in ONNX Runtime and compiled PyTorch; every other intermediate is written once and read once.
 An embedding reads the rows it gathers, not its table.
 
+The first layer of a model has a kind of work besides, a *cold start*: a pass over a model displaces from the caches
+what the next one begins with, code above all, so that its first layer takes longer than the same layer once more. That
+grows with the bytes that a pass moves, up to what caches hold (``docs/profiling.md`` has what was measured).
+
 Left out: caches, padding to tile sizes, the order in which a kernel walks its operands; the device a layer ends on
 (``problem.py`` has its time on every type).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
+from heterps_compile.ir.graph import (
+    COLD_START,
+    DEPTHWISE,
+    DROPOUT,
+    DROPPING_ATTENTION,
+    ITEM_BITS,
+    OPAQUE,
+    Graph,
+    Node,
+    OpKind,
+)
 from heterps_compile.ir.layers import Layer, LayerGraph
 
 from .precision import copied_parameters
 
 DATA_INTENSIVE = "data"
 COMPUTE_INTENSIVE = "compute"
+
+
+CACHES_BYTES = 32 << 20
+"""Of which a pass displaces as much as it moves: the last-level cache that a core has, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +50,8 @@ class KindWork:
         moved_bytes: What they read and make that grows with the batch; of an embedding the rows too; of an attention
             its weights, of which exponentials are taken wherever they are kept.
         parameter_bytes: Weights that they read whatever the batch.
-        table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch.
+        table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch, but
+            sparse ones.
         has_backward: Whether training has a backward of it: what is made of ids and constants alone has none.
     """
 
@@ -43,6 +62,11 @@ class KindWork:
     parameter_bytes: int
     table_bytes: int = 0
     has_backward: bool = field(default=True, kw_only=True)
+
+    def bytes_of(self, part: float = 1.0) -> float:
+        """Return the bytes that are moved for a part of the batch; a cold start has all of a pass, up to the caches."""
+        moved_bytes = self.moved_bytes * part + self.parameter_bytes
+        return min(moved_bytes, float(CACHES_BYTES)) if self.kind == COLD_START else moved_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +130,19 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
         for reader in edge.consumers:
             entering[reader] += edge.size_bytes
     crossing, trained = {edge.value for edge in layer_graph.edges}, _of_weights(layer_graph.graph)
-    return tuple(
+    found = tuple(
         _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing, trained)
         for i, layer in enumerate(layer_graph.layers)
     )
+    return (_begun_cold(found[0], found), *found[1:]) if found else found
+
+
+def _begun_cold(first: LayerCost, costs: Sequence[LayerCost]) -> LayerCost:
+    """Return the work of a layer that begins a pass over all."""
+    works = [work for cost in costs for work in cost.by_kind]
+    moved = sum(work.moved_bytes for work in works)
+    kept = sum(work.parameter_bytes + work.table_bytes for work in works)
+    return replace(first, by_kind=(*first.by_kind, KindWork(COLD_START, 1, 0, moved, kept, has_backward=False)))
 
 
 def _of_weights(graph: Graph) -> set[str]:
@@ -136,7 +169,7 @@ def _layer_cost(  # noqa: PLR0917 - a layer, what crosses its ends, and two sets
         flops += node.flops
         operations += node.kind not in _STARTS_NO_KERNEL
         if node.kind is OpKind.EMBEDDING:
-            rows_bytes = sum(graph.size_bytes(out) for out in node.outputs)
+            rows_bytes = looked_up_bytes(graph, node)
             for name in node.inputs:
                 if name in graph.parameters:
                     gathered[name] = gathered.get(name, 0) + rows_bytes
@@ -193,7 +226,8 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
             parts = _parts(graph, node) if node.kind is OpKind.MOVE else 1
             work = (parts, node.flops, 2 * made, 0, 0)
             if node.kind is OpKind.EMBEDDING:
-                work = (1, _rows(graph, node), 2 * made, 0, held)
+                given = made or sum(graph.size_bytes(out) for out in _parts_of(graph, layer, node))
+                work = (1, _rows(graph, node), looked_up_bytes(graph, node) + given, 0, 0 if node.sparse else held)
         else:
             read = sum(graph.size_bytes(name) for name in set(node.inputs) if name not in graph.parameters)
             inside = _attention_bytes(graph, node) if node.kind is OpKind.ATTENTION else 0
@@ -207,9 +241,29 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
     return tuple(KindWork(kind, *work, has_backward=has_backward) for (kind, has_backward), work in found.items())
 
 
+def looked_up_bytes(graph: Graph, node: Node) -> int:
+    """Return the bytes of the rows of tables that a node looks up: what it gives, of a bag what it adds up."""
+    tables = [graph.parameters[name] for name in node.inputs if name in graph.parameters]
+    if _is_bag(node) and tables and tables[0].shape and tables[0].shape[0] > 0:
+        return _rows(graph, node) * (tables[0].size_bytes // tables[0].shape[0])
+    return sum(graph.size_bytes(out) for out in node.outputs)
+
+
+def _is_bag(node: Node) -> bool:
+    return node.kind is OpKind.EMBEDDING and "embeddingbag" in node.op.lower().replace("_", "")
+
+
 def _rows(graph: Graph, node: Node) -> int:
-    """Return how many rows of tables a node looks up."""
-    return sum(graph.numel(name) for name in _tensors(graph, node.inputs) if _is_whole(graph, name))
+    """Return how many rows of tables a node looks up; a bag has ids first, and then where its bags begin."""
+    ids = [name for name in _tensors(graph, node.inputs) if _is_whole(graph, name)]
+    return sum(graph.numel(name) for name in (ids[:1] if _is_bag(node) else ids))
+
+
+def _parts_of(graph: Graph, layer: Layer, node: Node) -> Iterator[str]:
+    """Yield the floats among the parts of a node's result, which is no tensor."""
+    for part in (graph.nodes[i] for i in layer.nodes):
+        if part.op in _TAKES_APART and node.outputs[:1] == part.inputs[:1]:
+            yield from (out for out in part.outputs if not _is_whole(graph, out))
 
 
 def _is_strided(graph: Graph, maker: Node | None) -> bool:

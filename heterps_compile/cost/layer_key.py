@@ -13,7 +13,10 @@ dimension that the batch sets is written per sample, so that a layer has one key
 Rule 2 is a guess. Where it is wrong (a mean over all samples whose width the batch happens to divide) the key differs
 between batches, and the layer is found at the batches that were measured alone.
 
-Left out: attributes that no shape shows (a dilation that padding makes up for), values, names.
+A look-up whose gradient is of its rows alone (``sparse=True``) has another key than one whose gradient is as large as
+the table.
+
+Left out: other attributes that no shape shows (a dilation that padding makes up for), values, names.
 """
 
 import hashlib
@@ -53,7 +56,7 @@ def _described(graph: Graph, index: int, sampled: Set[str]) -> Iterator[str]:
     node = graph.nodes[index]
     if node.kind is OpKind.SHAPE:
         return
-    yield node.op
+    yield f"{node.op}, sparse" if node.sparse else node.op
     for name in node.inputs:
         if name in graph.producer and graph.nodes[graph.producer[name]].kind is OpKind.SHAPE:
             continue

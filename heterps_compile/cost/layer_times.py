@@ -2,7 +2,8 @@
 
 A layer's time on a type, by the first rule that holds:
 
-1. **measured**: a profile of the type has a layer of its key; the time is read at the batch asked for.
+1. **measured**: a profile of the type has a layer of its key; the time is read at the batch asked for. Where all
+   tables of the layer lie on parameter servers, it is the one that was measured with them there.
 2. **calibrated**: a profile of the type has layers of its kind, or any at all; the roofline's estimate is multiplied by
    the median of measured over estimated, over those layers at the measured batch that is nearest; or the pool has
    measured rates of the type (``calibrate``), which the estimate is made with.
@@ -35,6 +36,8 @@ from .precision import FULL
 from .problem import Floats
 from .profile import DeviceProfile, LayerProfile
 from .roofline import Phases, layer_phases
+from .served_tables import held_tables
+from .step_rates import StepRates
 
 MEASURED, CALIBRATED, ESTIMATED = "measured", "calibrated", "estimated"
 _SHOWN_BATCHES = 4
@@ -62,6 +65,20 @@ class LayerTimes:
     _keys: Sequence[str] = field(repr=False)
     _profiles: Mapping[str, DeviceProfile] = field(repr=False)
     _ratios: Mapping[str, Mapping[str, float]] = field(repr=False)
+
+    @cached_property
+    def step_rates(self) -> tuple[StepRates, ...]:
+        """Return how fast every type does what a step has besides layers: as measured, else by its bandwidth."""
+        profiles = (self._profiles.get(device.name) for device in self.pool.device_types)
+        return tuple(
+            StepRates.of_type(device) if profile is None or profile.step_rates is None else profile.step_rates
+            for device, profile in zip(self.pool.device_types, profiles, strict=True)
+        )
+
+    def rates_of(self, device: str) -> StepRates:
+        """Return them of a type."""
+        names = [each.name for each in self.pool.device_types]
+        return self.step_rates[names.index(device)]
 
     def fractions(self, kind: Kind) -> Floats | None:
         """Return [L, T], alpha or beta of every layer; None where all have that of their type."""
@@ -107,10 +124,17 @@ class LayerTimes:
         profile = self._profiles.get(device.name)
         found = None if profile is None else profile.by_key.get(self._keys[layer])
         if found is not None:
-            return found.phases(self._layers.graph.batch / divided, training=self.training)
+            read = found.served_phases if layer in self._all_served else found.phases
+            return read(self._layers.graph.batch / divided, training=self.training)
         dtype = self._layers.dtype(layer)
         estimated = layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training)
         return estimated.scaled(self._ratio(layer, device.name))
+
+    @cached_property
+    def _all_served(self) -> frozenset[int]:
+        """Return the layers that look rows up on servers alone."""
+        held = [held_tables(self._layers, i, cost) if cost.served else () for i, cost in enumerate(self._costs)]
+        return frozenset(i for i, cost in enumerate(self._costs) if cost.served and not held[i])
 
     def _ratio(self, layer: int, device: str) -> float:
         of_kind = self._ratios.get(device, {"": 1.0})
@@ -133,8 +157,20 @@ class LayerTimes:
             notes.append(f"times of layers on {device.name!r}: {parts}{of}")
             if profile is not None and self.training and profile.mode != "training":
                 notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
+            if profile is not None and self.training and profile.step_rates is None:
+                notes.append(
+                    f"the profile for {device.name!r} does not say what the optimizer and rules take it: the pool's "
+                    f"memory bandwidth tells; measure again (heterps-compile profile --mode training)"
+                )
             if profile is not None and profile.kind == "cpu" and self.pool.source == SOURCE:
                 notes.append(_crowding_note(device.name, profile))
+            if profile is not None and (unknown := self._not_measured_served(profile)):
+                layers = counted(len(unknown), "layer")
+                notes.append(
+                    f"the profile for {device.name!r} does not say what {layers} with tables on servers take without "
+                    f"them: {'it is' if len(unknown) == 1 else 'they are'} planned to be as slow as with them; "
+                    f"heterps-compile profile measures it for stages of torch"
+                )
             if profile is not None and profile.precision != self.precision:
                 notes.append(
                     f"the profile for {device.name!r} is of {profile.precision}, and the plan is for {self.precision}: "
@@ -145,6 +181,12 @@ class LayerTimes:
         for kind in (ALPHA, BETA):
             notes += fraction_notes(kind, self.pool, self._profiles, self._keys, names)
         return tuple(notes)
+
+    def _not_measured_served(self, profile: DeviceProfile) -> list[int]:
+        found = {i: profile.by_key.get(self._keys[i]) for i, cost in enumerate(self._costs) if cost.served}
+        return [
+            i for i, layer in found.items() if layer is not None and (i not in self._all_served or not layer.served)
+        ]
 
     def rate_notes(self) -> tuple[str, ...]:
         """Say of every type whose measured rates are of another dtype than layers compute in what is made of them."""

@@ -91,6 +91,11 @@ def _identity(profile: DeviceProfile) -> str:
         parts.append(repr(fractions))
     if profile.crowding is not None:
         parts.append(repr(profile.crowding))
+    served = [layer.served for layer in profile.layers]
+    if any(served):
+        parts.append(repr(served))
+    if profile.step_rates is not None:
+        parts.append(repr(profile.step_rates))
     return " ".join(parts)
 
 

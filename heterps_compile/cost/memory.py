@@ -159,6 +159,18 @@ def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost,
     return sum(parts) + cost.copied_bytes
 
 
+def stepped_parts(layer_graph: LayerGraph, index: int, cost: LayerCost, *, optimizer: str) -> tuple[float, float, int]:
+    """Return bytes of weights and of states, and tensors, that a step of the optimizer reads and writes for a layer.
+
+    Of an embedding they are those of the rows of a batch, as its gradient is; tables on servers are stepped there.
+    """
+    parameters = layer_graph.graph.parameters
+    names = [name for name in _distinct(layer_graph, index, cost) if parameters[name].kind == "weight"]
+    weights, _, states = parameter_parts(layer_graph.graph, names, 1.0, optimizer=optimizer)
+    touched = min(1.0, _touched(cost))
+    return weights * touched, states * touched, len(names)
+
+
 def stage_memory(
     layer_graph: LayerGraph,
     costs: Sequence[LayerCost],

@@ -11,8 +11,9 @@ In a time tau a unit of type t works on at most ``v_t(tau) = min((tau - C_t (1 -
 beta) - sync (K - 1) / K) / (D_t beta))`` of a batch, so that ET is the least tau with ``sum of k_t v_t(tau) >= 1``. A
 stage of one type takes what :mod:`.replicas` says. Storage behind the units of a type must keep up with whole batches.
 
-Values go over the slowest of the links between the types of both stages. Where units stand in machines, replicas of
-several types are one ring over the slowest network.
+Values go over the slowest of the links between the types of both stages, and so does the ring of replicas of several
+types, whatever machines they stand in. Where a stage has another rule than an all-reduce, ``sync (K - 1) / K`` is T(K)
+of :mod:`.rule_times` over that link; every type must have room for what the rule holds.
 
 Left out: the choice of units (``passes/placement/mixed``), micro-batches, which cannot be parted as finely.
 """
@@ -28,6 +29,7 @@ from heterps_compile.sync_rules.network import ring_share
 from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Floats, Ints, Placement, Problem
+from .rule_times import RuleWork, rule_works
 from .segments import problem_tables
 from .whole_machines import rented_units
 
@@ -101,7 +103,7 @@ class TypeDetail:
 
 @dataclass(frozen=True, slots=True)
 class MixedDetail:
-    """One stage: its types, the one that works on the most first, and what the bytes of their all-reduce take."""
+    """One stage: its types, the one that works on the most first, and what the bytes take that they agree by."""
 
     types: tuple[TypeDetail, ...]
     sync_s: float
@@ -116,11 +118,12 @@ def detail_of(problem: Problem, placement: MixedPlacement) -> list[MixedDetail]:
         units = np.asarray(placement.units[stage], np.float64)[speeds.types]
         shares = speeds.shares(units)
         compute_s = speeds.serial_compute_s + speeds.shared_compute_s * shares / units
-        data_s = speeds.serial_data_s + speeds.shared_data_s * shares / units + speeds.all_reduce_s(units)
+        agree_s = speeds.agree_s(units)
+        data_s = speeds.serial_data_s + speeds.shared_data_s * shares / units + agree_s
         columns = (speeds.types, units.astype(int), shares, compute_s, np.maximum(data_s, speeds.least_s))
         types = [TypeDetail(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         types.sort(key=lambda each: (-each.share, each.type))
-        details.append(MixedDetail(tuple(types), speeds.all_reduce_s(units)))
+        details.append(MixedDetail(tuple(types), agree_s))
     return details
 
 
@@ -177,6 +180,7 @@ class _Speeds:
     least_s: float
     problem: Problem
     types: Ints
+    rules: tuple[RuleWork, ...] | None = None
 
     @classmethod
     def of(cls, problem: Problem, first: int, end: int, types: Ints, traffic_s: Floats) -> "_Speeds":
@@ -190,15 +194,18 @@ class _Speeds:
             (compute_s * alpha).sum(axis=0),
             (data_s * (1 - beta)).sum(axis=0) + traffic_s * (1 - of_cuts),
             (data_s * beta).sum(axis=0) + traffic_s * of_cuts,
-            problem.sync_s[first:end, types].sum(axis=0),
+            problem.sync_s[first:end, types].sum(axis=0) * _slower(problem, types),
             shared,
             problem,
             types,
+            _rules_of(problem, first, end, types),
         )
 
     def time_s(self, units: Floats) -> float:
         """Return the least time in which the units work off a batch."""
-        data_s = self.serial_data_s + self.all_reduce_s(units)
+        data_s = self.serial_data_s + self.agree_s(units)
+        if not np.all(np.isfinite(data_s)):  # so many units may not have any rule
+            return float("inf")
         low_s = max(float(self.serial_compute_s.max()), float(data_s.max()), self.least_s)
         high_s = low_s + float(np.max(self.shared_compute_s + self.shared_data_s))
         if self._worked_off(low_s, data_s, units) >= 1:
@@ -211,8 +218,12 @@ class _Speeds:
                 low_s = middle_s
         return high_s
 
-    def all_reduce_s(self, units: Floats) -> float:
-        """Return what the bytes of the units' all-reduce take."""
+    def agree_s(self, units: Floats) -> float:
+        """Return what the bytes of the units' all-reduce take, or of the rule that takes the least."""
+        if self.rules is not None:
+            machines = None if self.problem.machines is None else self.problem.machines.take(self.types)
+            total = np.array([units.sum()])
+            return min(rule.time_s(total, machines if len(units) == 1 else None).item() for rule in self.rules)
         share = float(ring_share(units.sum()))
         if len(units) == 1 and self.problem.machines is not None:
             share = float(self.problem.machines.take(self.types).share(units)[0])
@@ -220,7 +231,7 @@ class _Speeds:
 
     def shares(self, units: Floats) -> Floats:
         """Return x_t, the part of a batch that the units of each type work on; they add up to 1."""
-        found = units * self._speeds(self.time_s(units), self.serial_data_s + self.all_reduce_s(units))
+        found = units * self._speeds(self.time_s(units), self.serial_data_s + self.agree_s(units))
         return np.asarray(found / found.sum(), np.float64)
 
     def _worked_off(self, time_s: float, data_s: Floats, units: Floats) -> float:
@@ -232,6 +243,29 @@ class _Speeds:
             compute = np.where(self.shared_compute_s > 0, (time_s - self.serial_compute_s) / self.shared_compute_s, 1.0)
             data = np.where(self.shared_data_s > 0, (time_s - data_s) / self.shared_data_s, 1.0)
         return np.asarray(np.clip(np.minimum(compute, data), 0.0, None), np.float64)
+
+
+def _slower(problem: Problem, types: Ints) -> float:
+    """Return how many times as long a byte takes over the slowest link between types as over that of one of them."""
+    if problem.ring_seconds_per_byte is None or len(types) == 1:
+        return 1.0
+    between = problem.ring_seconds_per_byte[np.ix_(types, types)]
+    return float(between.max() / between.diagonal().max())
+
+
+def _rules_of(problem: Problem, first: int, end: int, types: Ints) -> tuple[RuleWork, ...] | None:
+    """Return the rules that a stage may have, of several types as the slowest of them has it; None for all-reduce."""
+    if problem.rules is None:
+        return None
+    works = rule_works([each.map(lambda table: table[first:end, types].sum(axis=0)) for each in problem.rules], types)
+    slower = _slower(problem, types)
+
+    def joined(work: RuleWork) -> RuleWork:
+        ring_s, gather_s = (np.array([each.max() * slower]) for each in (work.ring_s, work.gather_s))
+        most, most_uneven = (np.array([each.min()]) for each in (work.most, work.most_uneven))
+        return RuleWork(work.form, ring_s, gather_s, most, most_uneven, work.sums[:1])
+
+    return tuple(map(joined, works))
 
 
 def _fits(problem: Problem, first: int, end: int, types: Ints) -> bool:

@@ -141,6 +141,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         budget_per_hour=math.inf if goal.budget_per_hour is None else goal.budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if has_ways else None,
         link_latency_s=latency_s if has_ways else None,
+        ring_seconds_per_byte=ring_table(cluster, [device.name for device in devices]) if cluster.links else None,
         currency=cluster.currency,
         machines=_machines(cluster, card_seconds_per_byte) if training else None,
         rented_together=_rented_together(cluster),
@@ -191,6 +192,11 @@ def network_of_types(cluster: Cluster, names: Sequence[str]) -> Network:
         return network_of(cluster, names[0])
     links = [cluster.link(first, second) for first in names for second in names]
     return Network(1 / min(link.bytes_per_s for link in links), max(link.latency_s for link in links))
+
+
+def ring_table(cluster: Cluster, names: Sequence[str]) -> Floats:
+    """Return seconds per byte [T, T] over what connects replicas of two types of one stage."""
+    return np.array([[network_of_types(cluster, [here, there]).seconds_per_byte for there in names] for here in names])
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:

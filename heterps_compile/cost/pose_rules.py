@@ -42,28 +42,44 @@ class PossibleRule:
     saves: bool = False
 
 
-def with_rules(
-    problem: Problem,
-    layers: LayerGraph,
-    costs: Sequence[LayerCost],
-    cluster: Cluster,
-    possible: Sequence[PossibleRule],
-) -> Problem | None:
+@dataclass(frozen=True, slots=True)
+class AgreedOn:
+    """What replicas of every layer alone agree on.
+
+    Attributes:
+        timed: [L], as times count it.
+        held: [L], as memory counts it, no more than all of it.
+        networks: [T], between replicas of a type.
+        safety_factor: By which what is held is multiplied.
+    """
+
+    timed: Sequence[SyncGroup]
+    held: Sequence[SyncGroup]
+    networks: Sequence[Network]
+    safety_factor: float = 1.0
+
+
+def agreed_on(problem: Problem, layers: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> AgreedOn:
+    """Return what replicas of the layers of a model agree on."""
+    networks = [network_of(cluster, name) for name in problem.type_names]
+    timed, held = (groups_of_layers(layers, costs, tied=tied) for tied in (True, False))
+    return AgreedOn(timed, held, networks, SAFETY_FACTOR)
+
+
+def with_rules(problem: Problem, of: AgreedOn, possible: Sequence[PossibleRule]) -> Problem | None:
     """Return a problem whose stages may have rules, in the order of their entries; None where one adds up over nothing.
 
     Raises:
         PlugInError: where a third party's rule fails.
     """
-    networks = [network_of(cluster, name) for name in problem.type_names]
-    timed, held = (groups_of_layers(layers, costs, tied=tied) for tied in (True, False))
     rules = []
     for each in possible:
-        of_time, of_memory = (_amounts(each.rule, groups) for groups in (timed, held))
-        if of_time is None or of_memory is None or not _rises(of_time, networks):
+        of_time, of_memory = (_amounts(each.rule, groups) for groups in (of.timed, of.held))
+        if of_time is None or of_memory is None:
             return None
-        if each.saves and not all(one.knows_machines for one in of_time):
-            continue  # what goes to every other replica is no less than a sum of it
-        rules.append(_tables(problem, each, (of_time, of_memory), networks))
+        if each.saves and any(one.halves for one in of_time):
+            continue  # its halves are what a ring sends, and products come besides
+        rules.append(_tables(problem, of, each, (of_time, of_memory)))
     least_s = least_sync_s(rules, problem.machines)
     return replace(problem, rules=tuple(rules), sync_s=least_s)
 
@@ -78,31 +94,22 @@ def _amounts(rule: SyncRule, groups: Sequence[SyncGroup]) -> list[Amounts] | Non
     return known if len(known) == len(found) else None
 
 
-def _rises(amounts: Sequence[Amounts], networks: Sequence[Network]) -> bool:
-    """Return whether what a rule takes never falls with replicas, in machines that are slower inside than outside."""
-    slower = any(
-        network.units_per_machine > 1 and network.inner_seconds_per_byte > network.seconds_per_byte
-        for network in networks
-    )
-    return all(each.knows_machines for each in amounts) or not slower
-
-
 def _tables(
-    problem: Problem, each: PossibleRule, amounts: tuple[list[Amounts], list[Amounts]], networks: Sequence[Network]
+    problem: Problem, of: AgreedOn, each: PossibleRule, amounts: tuple[list[Amounts], list[Amounts]]
 ) -> RuleSums:
-    of_time, of_memory = amounts
+    (of_time, of_memory), networks, safety = amounts, of.networks, of.safety_factor
     per_byte = np.array([network.seconds_per_byte for network in networks])
     tied_bytes = np.zeros(problem.layer_count)
     np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
     own_bytes = problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
-    rule_bytes = SAFETY_FACTOR * np.array([one.held_bytes for one in of_memory])
+    rule_bytes = safety * np.array([one.held_bytes for one in of_memory])
     present = np.zeros(problem.layer_count)
     present[list(each.layers)] = 1.0
     form = RuleForm(
         each.rule,
         sums_inside=of_time[0].sums_inside,
         sums_between=of_time[0].sums_between,
-        knows_machines=of_time[0].knows_machines,
+        halves=of_time[0].halves,
         is_open=each.is_open,
     )
 
@@ -114,8 +121,10 @@ def _tables(
         ring_s=np.outer([2.0 * one.ring_bytes for one in of_time], per_byte),
         gather_s=np.outer([one.gather_bytes for one in of_time], per_byte),
         base_bytes=of_types(own_bytes + rule_bytes),
-        each_bytes=of_types(SAFETY_FACTOR * np.array([one.replica_bytes for one in of_memory])),
+        each_bytes=of_types(safety * np.array([one.replica_bytes for one in of_memory])),
         present=of_types(present),
+        whole=of_types(np.array([one.is_whole and one.ring_bytes > 0 for one in of_time], np.float64)),
+        factored=of_types(np.array([one.is_factored for one in of_time], np.float64)),
         room_bytes=problem.memory_bytes,
         most_units=np.array([most_that_save(each.rule, network) if each.saves else np.inf for network in networks]),
     )

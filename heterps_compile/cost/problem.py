@@ -95,6 +95,8 @@ class Problem:
             batch, however many replicas there are; None where nothing is shared.
         link_seconds_per_byte, link_latency_s: [T, T], what a stage on the first type pays to talk with one on the
             second; None where all links of a type are alike.
+        ring_seconds_per_byte: [T, T], over what connects replicas of two types of one stage; None where types have no
+            links of their own.
         currency: Of the prices; "" where none is told.
         machines: [T], in which the units of a type stand; None where every unit has a network card to itself.
         served_s: [L], what the rows that a batch pulls from and pushes to servers take through one server; None where
@@ -147,6 +149,7 @@ class Problem:
     shared_s: Floats | None = None
     link_seconds_per_byte: Floats | None = None
     link_latency_s: Floats | None = None
+    ring_seconds_per_byte: Floats | None = None
     currency: str = ""
     machines: Machines | None = None
     served_s: Floats | None = None
@@ -178,6 +181,11 @@ class Problem:
     def type_count(self) -> int:
         """T."""
         return int(self.compute_s.shape[1])
+
+    @property
+    def halves(self) -> bool:
+        """Return whether some stages may agree by recursive halving, whose time falls from some replicas to more."""
+        return any(each.form.halves for each in self.rules or ())
 
 
 @dataclass(frozen=True, slots=True)

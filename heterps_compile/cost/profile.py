@@ -26,6 +26,7 @@ from functools import cached_property
 
 from .precision import FULL
 from .roofline import TRAINING_FACTOR, Phases
+from .step_rates import StepRates
 
 MOST_ERROR = 0.1
 """A fraction that is less certain than this is told, and not used."""
@@ -80,6 +81,8 @@ class LayerProfile:
         points: By batch, ascending.
         compute_parallel: alpha of the layer; None where it was not measured.
         data_parallel: beta of the inputs of the model that it reads; None where it was not measured.
+        served: It by batch with all of its tables on parameter servers, their rows at hand; none where it has no such
+            table, or that was not measured.
     """
 
     name: str
@@ -90,6 +93,7 @@ class LayerProfile:
     points: tuple[LayerPoint, ...]
     compute_parallel: "Fitted | None" = field(default=None, repr=False)
     data_parallel: "Fitted | None" = field(default=None, repr=False)
+    served: tuple[LayerPoint, ...] = field(default=(), repr=False)
 
     @property
     def has_backward(self) -> bool:
@@ -98,14 +102,21 @@ class LayerProfile:
 
     def phases(self, samples: float, *, training: bool) -> Phases:
         """Return the layer's times over some samples; where inference alone was measured, backward is twice forward."""
-        forward_s = interpolate([(point.batch, point.forward.median_s) for point in self.points], samples)
+        return self._phases(self.points, samples, training=training)
+
+    def served_phases(self, samples: float, *, training: bool) -> Phases:
+        """Return the same with its tables on servers; with them in it, where that was not measured."""
+        return self._phases(self.served or self.points, samples, training=training)
+
+    def _phases(self, points: Sequence[LayerPoint], samples: float, *, training: bool) -> Phases:
+        forward_s = interpolate([(point.batch, point.forward.median_s) for point in points], samples)
         if not training:
             return Phases(forward_s, 0.0, 0.0)
         if not self.has_backward:
             backward_s = (TRAINING_FACTOR - 1) * forward_s
             return Phases(forward_s, backward_s, backward_s)
-        backward = [(p.batch, p.backward.median_s) for p in self.points if p.backward is not None]
-        accumulate = [(p.batch, p.accumulate.median_s) for p in self.points if p.accumulate is not None]
+        backward = [(p.batch, p.backward.median_s) for p in points if p.backward is not None]
+        accumulate = [(p.batch, p.accumulate.median_s) for p in points if p.accumulate is not None]
         return Phases(forward_s, interpolate(backward, samples), interpolate(accumulate or backward, samples))
 
 
@@ -228,6 +239,7 @@ class DeviceProfile:
         link: Between processes on it; None where it was not measured.
         precision: In which forwards computed, one of ``PRECISIONS``.
         crowding: What busy cores take from one another; None where it was not measured.
+        step_rates: Of what a step has besides layers; None where it was not measured, as in inference.
     """
 
     name: str
@@ -244,6 +256,7 @@ class DeviceProfile:
     link: LinkProfile | None = None
     precision: str = field(default=FULL, repr=False)
     crowding: Crowding | None = field(default=None, repr=False)
+    step_rates: StepRates | None = field(default=None, repr=False)
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:

@@ -4,7 +4,8 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Version 2 has parallel fractions of layers, version 3 what busy cores take from one another; older ones are read too.
+Version 2 has parallel fractions of layers, version 3 what busy cores take from one another, version 4 what layers take
+whose tables lie on parameter servers, and what a step has besides layers; older ones are read too.
 
 Left out: measuring (``profiling/``).
 """
@@ -25,10 +26,14 @@ from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import OpKind
 
 from . import profile as made
+from .memory import OPTIMIZERS
+from .step_rates import OptimizerRate, StepRates
 
 FORMAT = "heterps-compile profile"
-VERSION = 3
-_READ = (1, 2, 3)
+VERSION = 4
+_READ = (1, 2, 3, 4)
+_CAME_WITH = {"crowding": 3, "step_rates": 4}
+_SERVED_SINCE = 4
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -79,10 +84,12 @@ class _Layer(_Part):
     points: Annotated[list[_Point], Field(min_length=1, max_length=1000)]
     compute_parallel: _Fitted | None = None
     data_parallel: _Fitted | None = None
+    served: Annotated[list[_Point], Field(max_length=1000)] = []
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
         _check_ascending([point.batch for point in self.points])
+        _check_ascending([point.batch for point in self.served])
         return self
 
 
@@ -109,6 +116,28 @@ class _Crowding(_Part):
     batch: Positive
 
 
+class _OptimizerRate(_Part):
+    name: Annotated[str, Field(pattern=f"^({'|'.join(OPTIMIZERS)})$")]
+    tensor_s: Seconds
+    bytes_per_s: Rate
+
+
+class _StepRates(_Part):
+    moved_per_s: Rate
+    selected_per_s: Rate
+    chosen_per_s: Rate
+    placed_per_s: Rate
+    combined_per_s: Rate
+    optimizers: Annotated[list[_OptimizerRate], Field(max_length=len(OPTIMIZERS))]
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        names = [each.name for each in self.optimizers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"optimizers stand there twice: {', '.join(names)}")
+        return self
+
+
 class _Device(_Part):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
     kind: Literal["cpu", "gpu", "npu"]
@@ -124,12 +153,13 @@ class _Device(_Part):
     link: _Link | None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     crowding: _Crowding | None = None
+    step_rates: _StepRates | None = None
 
     @model_validator(mode="after")
     def _measures_its_mode(self) -> Self:
         _check_ascending([whole.batch for whole in self.wholes])
         for layer in self.layers:
-            for point in layer.points:
+            for point in (*layer.points, *layer.served):
                 timed = {"backward": point.backward, "accumulate": point.accumulate}
                 wrong = [what for what, time in timed.items() if (time is None) is (self.mode == "training")]
                 if wrong:
@@ -151,7 +181,7 @@ class ProfileFile(_Part):
     """The whole file."""
 
     format: Literal["heterps-compile profile"]
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     model: Text
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     host: _Host
@@ -171,8 +201,11 @@ class ProfileFile(_Part):
         layers = (layer for device in self.devices for layer in device.layers)
         if self.version == 1 and any(layer.compute_parallel or layer.data_parallel for layer in layers):
             raise ValueError("version 1 has no parallel fractions of layers; they came with version 2")
-        if self.version < VERSION and any(device.crowding for device in self.devices):
-            raise ValueError(f"version {self.version} has no crowding; it came with version {VERSION}")
+        for name, came_with in _CAME_WITH.items():
+            if self.version < came_with and any(getattr(device, name) for device in self.devices):
+                raise ValueError(f"version {self.version} has no {name}; it came with version {came_with}")
+        if self.version < _SERVED_SINCE and any(layer.served for device in self.devices for layer in device.layers):
+            raise ValueError(f"version {self.version} has no served layers; they came with version {_SERVED_SINCE}")
         return self
 
 
@@ -281,6 +314,8 @@ _MADE: dict[type[_Part], type] = {
     _Fitted: made.Fitted,
     _Link: made.LinkProfile,
     _Crowding: made.Crowding,
+    _OptimizerRate: OptimizerRate,
+    _StepRates: StepRates,
     _Device: made.DeviceProfile,
     _Host: made.Host,
 }

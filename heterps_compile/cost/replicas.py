@@ -148,7 +148,7 @@ class StageWork:
         if self.rules is None:
             return self, np.zeros(np.shape(units), np.bool_)
         lacks = np.isinf(self.sync_time_s(units))
-        rules = tuple(replace(rule, most=np.where(lacks, np.inf, rule.most)) for rule in self.rules)
+        rules = tuple(rule.without_limit(lacks) for rule in self.rules)
         return replace(self, rules=rules), lacks
 
     def data_time_s(self, units: Floats) -> Floats:

@@ -14,10 +14,12 @@ Where a type has measured rates of a kind of work
     time = operations * start + FLOPs / rate + bytes / memory rate
 
 Views are a kind too, of starts alone: an eager runtime calls them as it calls kernels, and to take a column of ids
-costs as much as to look a few rows up. Starts and weights are all there in a part of a batch too; in inference the sum
-of a kind is multiplied by a factor of its own, as a forward then keeps nothing for a backward. Training runs the layer
-forward once and backward at twice the forward's work, the usual count for layers whose inputs and weights both need
-gradients; measured rates have a factor of their own, and what is made of ids or constants has no backward.
+costs as much as to look a few rows up. The first layer of a model has a *cold start* besides (``layer_cost.py``), a
+kind whose bytes are those that a pass displaces from the caches. Starts and weights are all there in a part of a batch
+too; in inference the sum of a kind is multiplied by a factor of its own, as a forward then keeps nothing for a
+backward. Training runs the layer forward once and backward at twice the forward's work, the usual count for layers
+whose inputs and weights both need gradients; measured rates have a factor of their own, and what is made of ids or
+constants has no backward.
 
 Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
 """
@@ -25,9 +27,11 @@ Left out: caches, occupancy at small sizes, overlap between layers, and measured
 from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.ir.graph import OpKind
+from heterps_compile.ir.graph import COLD_START, OpKind
 
 from .layer_cost import LayerCost
+
+_KINDS_OF_LATER = (OpKind.VIEW, COLD_START)
 
 TRAINING_FACTOR = 3
 """Work of forward and backward over that of forward alone."""
@@ -83,7 +87,7 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
     forward_s, backward_s = 0.0, 0.0
     for work in cost.by_kind:
         rate = device.rates.get(work.kind)
-        if rate is None and work.kind == OpKind.VIEW:
+        if rate is None and work.kind in _KINDS_OF_LATER:
             continue  # a pool of before: its other kinds have the calls of views in their starts
         if rate is None:
             whole_bytes = work.moved_bytes + work.parameter_bytes
@@ -98,11 +102,10 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
             forward_s, backward_s = forward_s + phases.forward_s, backward_s + phases.backward_s
             continue
         faster = device.flops_per_s(dtype) / device.flops_per_s(rate.dtype)
-        moved_bytes = work.moved_bytes * part + work.parameter_bytes
         own_s = (
             work.operations * rate.start_s
             + work.flops * part / (rate.flops_per_s * faster)
-            + moved_bytes / rate.bytes_per_s
+            + work.bytes_of(part) / rate.bytes_per_s
         )
         forward_s += own_s if training else own_s * rate.inference
         if training and work.has_backward:

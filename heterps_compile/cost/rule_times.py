@@ -4,7 +4,7 @@ A problem has a table for each rule that stages may have (``sync_rules/amounts.p
 With r and g the ring's and the gather's seconds of a stage on a type, i and o whether the rule sums inside and between
 machines, u' and m as in ``sync_rules/network.py``, and the rest as in ``replicas.py``::
 
-    T(k)  = r (i inner (1 - 1 / u') + o (1 - 1 / m)) + g (m - 1)     or g (k - 1), within one machine g inner (k - 1)
+    T(k)  = r (i inner (1 - 1 / u') + o (1 - 1 / m)) + g (m - 1)     or r / 2 halves(k) + g products(k) (halving.py)
     DT(k) = E + (D - E) / k + T(k)
     most  = the largest k with  base + each k <= room                what a replica holds besides grows with replicas
 
@@ -19,7 +19,9 @@ which is exact where the planner chooses, as a stage has its rule by itself alon
 
 The fewest replicas for a time x are those of the rule that needs fewest. Where units share no machines DT(k) <= x is a
 quadratic inequality, g k^2 - (x - c) k + d <= 0; where they do, ``k -> (D - E) / (x - E - T(k))`` is followed from
-below, as T never falls, from the root of the quadratic that m >= k / u leaves.
+below, as T never falls, from the root of the quadratic that m >= k / u leaves. A rule that halves takes longer with 3
+replicas than with 4: it is looked at in pieces, in each of which T never falls, and from k on T is no less than
+``low(k) = min(T(k), T(next power of two))``.
 
 Left out: messages, which steps add (``schedule/step_problem.py``); rules whose times are none of these forms.
 """
@@ -35,14 +37,16 @@ from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule
 
 from .all_reduce import Machines
+from .halving import MOST_LEVELS, halving_shares, least_of_ring, power_below, power_from
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 TIME_TOLERANCE = 1e-12
 """Relative: rounding of sums must not cost a replica."""
 
-_TABLES = ("ring_s", "gather_s", "base_bytes", "each_bytes", "present")
+_TABLES = ("ring_s", "gather_s", "base_bytes", "each_bytes", "present", "whole", "factored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,14 @@ class RuleForm:
     Attributes:
         rule: The rule.
         sums_inside, sums_between: i and o.
-        knows_machines: Whether what is gathered goes to other machines alone.
+        halves: Whether it is by recursive halving.
         is_open: Whether a stage need not have it although a search has to reckon with it.
     """
 
     rule: SyncRule
     sums_inside: bool
     sums_between: bool
-    knows_machines: bool
+    halves: bool
     is_open: bool
 
     def hops_s(self, network: Network, replicas: int) -> float:
@@ -76,8 +80,10 @@ class RuleSums:
         form: What is the same for all layers.
         ring_s, gather_s: r and g.
         base_bytes, each_bytes: What a replica holds at least, its weights and activations included; and for each of
-            the replicas besides, both with the safety factor.
+            the replicas besides, both with the safety factor. By halving the second is held where replicas are no power
+            of two.
         present: 1 where the entry is the first that names the layer.
+        whole, factored: 1 where something of the layer is summed whole, and as two factors.
         room_bytes: [T], of a unit.
         most_units: [T], replicas beyond which no stage has it.
     """
@@ -88,6 +94,8 @@ class RuleSums:
     base_bytes: Floats
     each_bytes: Floats
     present: Floats
+    whole: Floats
+    factored: Floats
     room_bytes: Floats
     most_units: Floats
 
@@ -118,6 +126,16 @@ class RuleSums:
         """Return tables where types have that many times the bandwidth, [T]."""
         return replace(self, ring_s=self.ring_s / factors, gather_s=self.gather_s / factors)
 
+    def with_part(self, part: Floats) -> "RuleSums":
+        """Return tables with a part of the times, [L, 1], and nothing held."""
+        none = np.zeros_like(self.base_bytes)
+        ring_s, gather_s = self.ring_s * part, self.gather_s * part
+        return replace(self, ring_s=ring_s, gather_s=gather_s, base_bytes=none, each_bytes=none)
+
+    def held_bytes(self, units: Ints) -> Floats:
+        """Return [L, T], what replicas of at most so many [T] hold of each layer."""
+        return self.base_bytes + self.each_bytes * (1.0 if self.form.halves else units)
+
     def opened(self) -> "RuleSums":
         """Return the sums where they are of a part of a stage's layers: what is not present may be so all the same."""
         return replace(self, form=replace(self.form, is_open=True))
@@ -131,30 +149,60 @@ class RuleWork:
         form: Of the rule.
         ring_s, gather_s: r and g.
         most: Replicas that may have it, 1 where none may.
+        most_uneven: Those that may have it by halving and are no power of two; ``most`` of other rules.
+        sums: How many sums follow one another, each with messages of its own.
     """
 
     form: RuleForm
     ring_s: Floats
     gather_s: Floats
     most: Floats
+    most_uneven: Floats
+    sums: Floats
 
     def take(self, index: Any) -> "RuleWork":
         """Return some of the stages."""
-        return replace(self, ring_s=self.ring_s[index], gather_s=self.gather_s[index], most=self.most[index])
+        return self.map(lambda table: table[index])
+
+    def map(self, function: Callable[..., Floats], *others: "RuleWork") -> "RuleWork":
+        """Return the work with a function applied to each array, and to the same one of others."""
+        arrays: dict[str, Any] = {
+            name: function(*(getattr(each, name) for each in (self, *others))) for name in tuple(self.__slots__)[1:]
+        }
+        return replace(self, **arrays)
+
+    def without_limit(self, lacks: Bools) -> "RuleWork":
+        """Return the work where some of the stages may have any number of replicas."""
+        return replace(
+            self, most=np.where(lacks, np.inf, self.most), most_uneven=np.where(lacks, np.inf, self.most_uneven)
+        )
+
+    def may_have(self, units: Floats) -> Bools:
+        """Return whether so many replicas may have the rule."""
+        if not self.form.halves:
+            return np.asarray(units <= self.most)
+        return np.asarray(units <= np.where(power_below(units) == units, self.most, self.most_uneven))
 
     def time_s(self, units: Floats, machines: Machines | None) -> Floats:
         """Return T(k); inf where so many replicas may not have the rule, 0 for one."""
         form = self.form
-        if machines is None:
+        if form.halves:
+            halves, products = halving_shares(units, machines)
+            spent_s = self.ring_s / 2 * halves + self.gather_s * products
+        elif machines is None:
             spent_s = self.ring_s * (1 - 1 / units) * form.sums_between + self.gather_s * (units - 1)
         else:
             inside, count = np.minimum(units, machines.units), np.ceil(units / machines.units)
             spent_s = self.ring_s * (
                 machines.inner * (1 - 1 / inside) * form.sums_inside + (1 - 1 / count) * form.sums_between
             )
-            others = count - 1 if form.knows_machines else (units - 1) * np.where(count > 1, 1.0, machines.inner)
-            spent_s = spent_s + self.gather_s * others
-        return np.asarray(np.where(units <= self.most, spent_s, np.where(units > 1, np.inf, 0.0)), np.float64)
+            spent_s = spent_s + self.gather_s * (count - 1)
+        return np.asarray(np.where(self.may_have(units), spent_s, np.where(units > 1, np.inf, 0.0)), np.float64)
+
+    def low_s(self, units: Floats, machines: Machines | None) -> Floats:
+        """Return what T is at least of so many replicas and of all beyond."""
+        found_s = self.time_s(units, machines)
+        return np.minimum(found_s, self.time_s(power_from(units), machines)) if self.form.halves else found_s
 
 
 def rule_works(sums: Sequence[RuleSums], types: Any) -> tuple[RuleWork, ...]:
@@ -168,9 +216,13 @@ def rule_works(sums: Sequence[RuleSums], types: Any) -> tuple[RuleWork, ...]:
         room = each.room_bytes[types] * (1 + 1e-9) - each.base_bytes
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             fitting = np.where(each.each_bytes > 0, np.floor(room / each.each_bytes), np.inf)
+        if each.form.halves:
+            fitting, is_roomy = np.full(room.shape, np.inf), room >= each.each_bytes
         most = np.minimum(np.where(room >= 0, fitting, 1.0), each.most_units[types])
         most = np.where(is_its & (most >= 2), most, 1.0)
-        found.append(RuleWork(each.form, each.ring_s, each.gather_s, most))
+        most_uneven = np.where(is_roomy, most, 1.0) if each.form.halves else most
+        in_turn = np.where(each.factored > 0.5, 2.0 + (each.whole > 0.5), 1.0)
+        found.append(RuleWork(each.form, each.ring_s, each.gather_s, most, most_uneven, in_turn))
     return tuple(found)
 
 
@@ -179,18 +231,21 @@ def least_sync_s(sums: Sequence[RuleSums], machines: Machines | None) -> Floats:
 
     So many seconds times ``share(k)`` is no more than T(k) of any of them: for two replicas or more,
     g (k - 1) >= 2 g (k - 1) / k. With machines both parts of ``share`` must be a rule's: what is gathered between them
-    stands for a sum there, and what every replica gathers, as they are fewer than twice as many, for both.
+    stands for a sum there.
     """
     least = np.full(sums[0].ring_s.shape, np.inf)
     is_left = np.ones(least.shape, np.bool_)
     for each in sums:
         form = each.form
-        if machines is None:
+        if form.halves:
+            of_ring, of_gather = least_of_ring(machines)
+            own_s = each.ring_s * of_ring + each.gather_s * of_gather
+        elif machines is None:
             own_s = each.ring_s * form.sums_between + 2 * each.gather_s
         elif form.sums_inside:
             own_s = each.ring_s if form.sums_between else np.minimum(each.ring_s, 2 * each.gather_s)
         else:
-            own_s = np.zeros(least.shape) if form.knows_machines else each.gather_s
+            own_s = np.zeros(least.shape)
         least = np.where(is_left, np.minimum(least, own_s), least)
         is_left &= each.present < 0.5
     return np.where(np.isfinite(least), least, 0.0)
@@ -225,11 +280,8 @@ class RuleDemand:
     @staticmethod
     def join(parts: "Sequence[RuleDemand]") -> "RuleDemand":
         """Put the demands of lists of stages one after the other."""
-        first = parts[0].work
-        work = RuleWork(
-            first.form,
-            *(np.concatenate([getattr(part.work, name) for part in parts]) for name in ("ring_s", "gather_s", "most")),
-        )
+        first, *others = (part.work for part in parts)
+        work = first.map(lambda *arrays: np.concatenate(arrays), *others)
         plain = [[getattr(part, name) for part in parts] for name in tuple(RuleDemand.__slots__)[1:-1]]
         machines = None
         if parts[0].machines is not None:
@@ -256,7 +308,7 @@ class RuleDemand:
         they meet.
         """
         most = self.work.most
-        if self.machines is not None:
+        if self.machines is not None or self.work.form.halves:
             return np.full(most.shape, np.inf)
         ring_s = self.work.ring_s * self.work.form.sums_between
         rise_s, falls_s = self.work.gather_s, self.shared_data_s - ring_s
@@ -294,6 +346,10 @@ class RuleDemand:
         if self.least_s is not None:
             hopeless = hopeless | (limit_s < self.least_s)
         one = np.broadcast_to(self.once_s <= limit_s, shape)
+        if self.work.form.halves:
+            units = self._in_pieces(limit_s, np.where(hopeless | one, np.inf, need))
+            units = np.where(one, 1.0, units)
+            return units, self._paid_from(units)
         if self.machines is not None:
             units = self._on_machines(limit_s, np.where(hopeless | one, 1.0, need))
             units = np.where(one, 1.0, np.where(hopeless | (units > self.work.most), np.inf, units))
@@ -318,7 +374,7 @@ class RuleDemand:
             raise ValueError("units share no machines here")
         per_machine, between_s = machines.units, work.ring_s * form.sums_between
         full_s = between_s + work.ring_s * machines.inner * (1 - 1 / per_machine) * form.sums_inside
-        rise_s = work.gather_s / per_machine if form.knows_machines else work.gather_s
+        rise_s = work.gather_s / per_machine
         left_s = limit_s - self.fixed_data_s - full_s + work.gather_s
         least, most = _between_roots(rise_s, left_s, self.shared_data_s - between_s * per_machine)
         least, most = np.ceil(least * (1 - TIME_TOLERANCE)), np.minimum(most * (1 + TIME_TOLERANCE), work.most)
@@ -337,6 +393,45 @@ class RuleDemand:
             units = np.where(further, next_, units)
             open_ = further & np.isfinite(next_)
         return units
+
+    def _in_pieces(self, limit_s: Floats, need: Floats) -> Floats:
+        """Return the fewest replicas, 2 or more, of a rule that halves; inf where no number is enough."""
+        work, shape = self.work, limit_s.shape
+        units = np.full(shape, np.inf)
+        need = np.maximum(np.ceil(np.broadcast_to(need, shape)), 2.0)
+        open_ = np.isfinite(need)
+        for level in range(1, MOST_LEVELS):
+            power = np.full(shape, 2.0**level)
+            left_s = limit_s - self.fixed_data_s - work.time_s(power, self.machines)
+            # no later number takes less to agree
+            open_ &= np.isinf(units) & (power <= work.most) & (left_s >= 0)
+            if not np.any(open_):
+                break
+            reaches = open_ & (power >= need) & (self.shared_data_s <= left_s * power)
+            units = np.where(reaches, power, units)
+            last = np.minimum(2 * power - 1, work.most_uneven)
+            tried = np.maximum(power + 1, need)
+            among = open_ & ~reaches & (tried <= last)
+            while np.any(among):
+                tried = np.where(among, tried, power)
+                left_s = limit_s - self.fixed_data_s - work.time_s(tried, self.machines)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    next_ = np.where(left_s > 0, np.ceil(self.shared_data_s / left_s), np.inf)
+                settled = among & (self.shared_data_s <= left_s * tried)
+                units = np.where(settled, tried, units)
+                tried = np.maximum(next_, tried + 1)
+                among = among & ~settled & (tried <= last)
+        return units
+
+    def _paid_from(self, units: Floats) -> Floats:
+        """Return a lower bound on k ET(k) of so many replicas and of all beyond; inf where there are none."""
+        whole = np.where(np.isfinite(units), units, 1.0)
+        compute_s = self.fixed_compute_s * whole + self.shared_compute_s
+        agrees_s = np.where(whole > 1, self.work.low_s(whole, self.machines), 0.0)
+        data_s = (self.fixed_data_s + agrees_s) * whole + self.shared_data_s
+        paid_s = np.maximum(compute_s, data_s)
+        paid_s = paid_s if self.least_s is None else np.maximum(paid_s, self.least_s * whole)
+        return np.where(np.isfinite(units), np.where(whole > 1, paid_s, self.once_s), np.inf)
 
 
 def _between_roots(rise_s: Floats, left_s: Floats, falls_s: Floats) -> tuple[Floats, Floats]:

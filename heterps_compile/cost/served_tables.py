@@ -28,10 +28,10 @@ from types import MappingProxyType
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster, ParameterServer
-from heterps_compile.ir.graph import OpKind, Parameter
+from heterps_compile.ir.graph import Node, OpKind, Parameter
 from heterps_compile.ir.layers import LayerGraph
 
-from .layer_cost import KindWork, LayerCost
+from .layer_cost import KindWork, LayerCost, looked_up_bytes
 from .memory import OPTIMIZERS, SAFETY_FACTOR
 from .problem import FREE_PRICE_PER_HOUR, Floats, Problem
 
@@ -66,8 +66,7 @@ def tables_of(layer_graph: LayerGraph, costs: Sequence[LayerCost]) -> tuple[Tabl
                 otherwise.add(name)
                 continue
             rows = look_ups.setdefault(name, {})
-            made = sum(graph.size_bytes(out) for out in node.outputs)
-            rows[layer_of[index]] = rows.get(layer_of[index], 0) + made
+            rows[layer_of[index]] = rows.get(layer_of[index], 0) + looked_up_bytes(graph, node)
     names = Counter(parameter.storage for parameter in graph.parameters.values())
     in_order = dict.fromkeys(name for layer in layer_graph.layers for name in layer.parameters)
     found = []
@@ -82,6 +81,29 @@ def tables_of(layer_graph: LayerGraph, costs: Sequence[LayerCost]) -> tuple[Tabl
 
 def _is_matrix(parameter: Parameter) -> bool:
     return len(parameter.shape) == 2 and parameter.dtype == "float32"
+
+
+def held_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[str, ...]:
+    """Return the tables that a layer looks rows up in and that do not lie on servers; O(nodes of the layer)."""
+    graph = layer_graph.graph
+    looking_up = [node for node in map(graph.nodes.__getitem__, layer_graph.layers[index].nodes) if _looks_up(node)]
+    names = dict.fromkeys(name for node in looking_up for name in node.inputs if name in graph.parameters)
+    return tuple(name for name in names if name not in cost.served)
+
+
+def dense_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[str, ...]:
+    """Return the trained tables of a layer that it holds, and whose gradients are as large as they, not of rows alone.
+
+    Plans count the rows of a batch of every table's gradient (``memory.py``, ``pose.py``).
+    """
+    graph = layer_graph.graph
+    sparse = {name for i in layer_graph.layers[index].nodes if graph.nodes[i].sparse for name in graph.nodes[i].inputs}
+    held = held_tables(layer_graph, index, cost)
+    return tuple(name for name in held if name not in sparse and graph.parameters[name].kind == "weight")
+
+
+def _looks_up(node: Node) -> bool:
+    return node.kind is OpKind.EMBEDDING
 
 
 def served_costs(layer_graph: LayerGraph, costs: Sequence[LayerCost], tables: Sequence[Table]) -> tuple[LayerCost, ...]:

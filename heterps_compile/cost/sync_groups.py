@@ -75,7 +75,8 @@ def groups_of_layers(layers: LayerGraph, costs: Sequence[LayerCost], *, tied: bo
     for index, cost in enumerate(costs):
         weights = list(_weights(layers, index, cost, set(several)))
         gradients, parameters = _elements(layers, index, cost, weights)
-        found.append(SyncGroup(2, _buffers(gradients), _buffers(parameters)))
+        groups = _buffers(gradients), _buffers(parameters)
+        found.append(SyncGroup(2, *groups, tensors=len(weights), shapes=tuple(weights)))
     return found
 
 

@@ -152,6 +152,7 @@ def _with_layer(problem: Problem, server: _Server, floor: float) -> Problem:
         max_units=np.append(problem.max_units, server.max_units),
         link_seconds_per_byte=_linked(problem.link_seconds_per_byte),
         link_latency_s=_linked(problem.link_latency_s),
+        ring_seconds_per_byte=_linked(problem.ring_seconds_per_byte),
         machines=None if machines is None else Machines(np.append(machines.units, 1.0), np.append(machines.inner, 1.0)),
         rented_together=None if together is None else np.append(together, 1),
         rules=None if problem.rules is None else tuple(each.with_servers() for each in problem.rules),

@@ -20,6 +20,7 @@ from .torch_draws import draws
 from .torch_memory import Order
 from .torch_program import Program, storage_key
 from .torch_source import TorchSource
+from .torch_sparse import has_sparse_gradient
 from .torch_symbols import Symbols
 from .torch_work import NodeWork, measure_nodes
 
@@ -157,6 +158,7 @@ def _node(index: int, node: fx.Node, program: Program, work: NodeWork, *, read: 
         flops=work.flops,
         origin=index,
         module_path=node.meta.get("path", ""),
+        sparse=has_sparse_gradient(node, program.modules),
     )
 
 

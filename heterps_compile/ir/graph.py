@@ -84,7 +84,10 @@ DEPTHWISE, DROPOUT, DROPPING_ATTENTION = "depthwise", "dropout", "dropping-atten
 """Kinds of work beside those of nodes, whose kernels have their own rates: convolutions of every channel by itself;
 drawing random numbers; attention that drops some of its weights, for which CPUs have no fused kernel."""
 
-WORK_KINDS: tuple[str, ...] = (*OpKind, DEPTHWISE, DROPOUT, DROPPING_ATTENTION)
+COLD_START = "cold-start"
+"""What the first layer of a pass takes because the pass before has displaced code and data from the caches."""
+
+WORK_KINDS: tuple[str, ...] = (*OpKind, DEPTHWISE, DROPOUT, DROPPING_ATTENTION, COLD_START)
 """All kinds of work that rates may be measured of."""
 
 
@@ -140,6 +143,7 @@ class Node:
         scratch_bytes: Bytes of the largest array that is made, and dropped, on
             the way to the constants that it reads.
         draws: Whether it draws random numbers, as dropout does in training.
+        sparse: Whether it looks rows up and its gradient is of these alone, not as large as the table.
     """
 
     name: str
@@ -153,6 +157,7 @@ class Node:
     after: tuple[str, ...] = ()
     scratch_bytes: int = 0
     draws: bool = False
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

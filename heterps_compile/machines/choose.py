@@ -114,6 +114,7 @@ def decide_for(
     standing: Standing,
     catalogue: Catalogue | str | Path | None = None,
     *,
+    prices: Catalogue | None = None,
     effort: SearchEffort = EFFORT,
     on_progress: OnProgress | None = None,
     **about: Any,
@@ -124,7 +125,8 @@ def decide_for(
         model: What it trains.
         goal: All samples of the training, the deadline from now, the budget in all.
         standing: How the run stands; ``standing_of`` reads it.
-        catalogue: What is offered today; None for the built-in catalogue.
+        catalogue: What is offered today to move to; None for the built-in catalogue.
+        prices: What the run's own machines cost today, where the catalogue is but a part of what is offered.
         effort: How many sets plans are searched for, to move to.
         on_progress: Called as the work proceeds.
         about: Further keywords of :func:`times_of`.
@@ -138,7 +140,7 @@ def decide_for(
         watch.begin("machines", 0, 1)
         times = times_of(model, **about)
         check_same_model(shown_name(model), times.graph(standing.chosen.batch), standing.model)
-        return resume(offers, times, goal, standing, effort)
+        return resume(offers, times, goal, standing, effort, prices=prices)
 
 
 def standing_of(

@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers import Offer, Rental
+from heterps_compile.offers.as_device import CPU
+from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
 
-from .goal import Goal
+from .goal import Goal, KindLifetime, Transience
 from .learned import Correction, Learned
 from .machine_set import MachineSet
 
@@ -125,7 +127,8 @@ def _chosen(document: Any) -> Chosen:
 def read_goal(folder: str | Path) -> Goal:
     """Read what the machines in a folder were chosen for, with the batch that was chosen.
 
-    Lifetimes and start-up are the usual ones: the file does not have them.
+    Lifetimes and start-up are those that the machines were chosen by; the usual ones where an earlier version wrote the
+    file, which does not have them.
 
     Raises:
         InputError: as :func:`read_chosen` does.
@@ -144,7 +147,57 @@ def _goal(document: Any) -> Goal:
         budget=None if asked["budget_usd"] is None else _above(asked["budget_usd"], "budget_usd"),
         most_machines=_whole(asked["max_machines"], "max_machines"),
         spot=asked["spot"],
+        transience=_transience(asked["transience"]) if "transience" in asked else Transience(),
+        counts_start=asked.get("counts_start") is True,
     )
+
+
+def transience_record(transience: Transience) -> dict[str, Any]:
+    """Return how transient machines come and go as the document has it; a law that is no Weibull is left out."""
+    return {
+        "start_up_s": transience.start_up_s,
+        "lifetime": _law_record(transience.lifetime),
+        "seen": [{"gpu": each.gpu, "lifetime": _law_record(each.law)} for each in transience.seen],
+    }
+
+
+def _law_record(law: Lifetime) -> dict[str, float] | None:
+    match law:
+        case Weibull():
+            return {"shape": law.shape, "scale_h": law.scale_h}
+        case Exponential():
+            return {"shape": 1.0, "scale_h": law.mean_h}
+        case _:
+            return None
+
+
+def _transience(value: Any) -> Transience:
+    record = _mapping(value, "transience")
+    seen = record["seen"]
+    if not isinstance(seen, list) or len(seen) > 1000:
+        raise TypeError("seen is no list")
+    usual = Transience()
+    kinds = []
+    for each in seen:
+        kind = _mapping(each, "a kind that was seen")
+        gpu, law = _text(kind["gpu"], "gpu", empty=True), _law(kind["lifetime"])
+        if law is not None:
+            kinds.append(KindLifetime(gpu, law, f"{gpu or CPU} lives as the machines of the plan were chosen by"))
+    return Transience(
+        lifetime=_law(record["lifetime"]) or usual.lifetime,
+        start_up_s=_above(record["start_up_s"], "start_up_s", zero=True),
+        seen=tuple(kinds),
+    )
+
+
+def _law(value: Any) -> Weibull | None:
+    if value is None:
+        return None
+    record = _mapping(value, "lifetime")
+    try:
+        return Weibull(_above(record["shape"], "shape"), _above(record["scale_h"], "scale_h"))
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 def _part(record: Mapping[str, Any]) -> tuple[Rental, int]:
@@ -177,6 +230,7 @@ def _correction(record: Mapping[str, Any]) -> Correction:
         _text(record["gpu"], "gpu", empty=True),
         _whole(record["rows"], "rows"),
         *(_above(record[name], name) for name in ("factor", "error", "late")),
+        *(None if record.get(name) is None else _above(record[name], name) for name in ("sending", "sending_error")),
     )
 
 

@@ -10,7 +10,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import short
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
-from heterps_compile.units import NUMBER, counted, format_duration, format_percent
+from heterps_compile.units import NUMBER, counted, format_duration, format_money, format_percent
 
 HOUR_S = 3600.0
 MOST_MACHINES = 16
@@ -75,12 +75,13 @@ class Transience:
         """Return what is assumed of transient machines, in sentences."""
         which = "transient machines of other kinds" if self.seen else "transient machines"
         law, start_up = self.lifetime, format_duration(self.start_up_s)
+        early = format_percent(100 * law.lost_within(1.0))
         option = "--lifetimes" if self.seen else "--lifetime"
         return (
             *(each.words for each in self.seen),
             f"{which} are taken to live {format_duration(law.quantile(0.5) * HOUR_S)} in the median, "
-            f"{format_percent(100 * law.lost_within(1.0))} of them no hour, and to start up within {start_up}: "
-            f"say what you know of yours ({option}, --start-up)",
+            f"{early} of them no hour, and all machines to start up within {start_up}: say what you know of yours "
+            f"({option}, --start-up)",
         )
 
 
@@ -96,6 +97,8 @@ class Goal:
         most_machines: In a set.
         spot: Whether transient machines may be chosen too.
         transience: How long these live, and how long another takes to start.
+        counts_start: Whether a run begins with the start-up of its machines. It does wherever transient machines may be
+            chosen, since these are asked for with the others.
 
     Raises:
         InputError: where a number makes no sense, or there is neither a deadline nor a budget.
@@ -108,6 +111,7 @@ class Goal:
     most_machines: int = MOST_MACHINES
     spot: bool = False
     transience: Transience = field(default_factory=Transience)
+    counts_start: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= _MOST_SAMPLES:
@@ -136,6 +140,11 @@ class Goal:
         """Return what a better set is."""
         return "cheaper" if self.minimises_money else "faster"
 
+    @property
+    def first_start_s(self) -> float:
+        """Return the seconds until machines that stay compute, from when they are asked for."""
+        return self.transience.start_up_s if self.spot or self.counts_start else 0.0
+
     def with_batch(self, batch: int) -> "Goal":
         """Return the goal with one batch."""
         return replace(self, batches=(batch,))
@@ -145,8 +154,8 @@ class Goal:
         return max(1.0, self.samples / batch)
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of "24h", "90 min", "2 d" or "3600 s".
+def parse_duration(text: str, *, zero: bool = False) -> float:
+    """Return the seconds of "24h", "90 min", "2 d" or "3600 s"; of "0s" too where nothing is a time as well.
 
     Raises:
         InputError: where it is no positive time with one unit.
@@ -155,8 +164,8 @@ def parse_duration(text: str) -> float:
     if match is None or match[2] not in _UNITS_S:
         raise InputError(f"{short(text)} is no time: {_FORM}")
     seconds = float(match[1]) * _UNITS_S[match[2]]
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"{short(text)} is no time above 0: {_FORM}")
+    if not 0 <= seconds < float("inf") or (seconds == 0 and not zero):
+        raise InputError(f"{short(text)} is no time {'of 0 or more' if zero else 'above 0'}: {_FORM}")
     return seconds
 
 
@@ -216,5 +225,7 @@ def batches_between(least: int, most: int) -> tuple[int, ...]:
 def described(goal: Goal) -> str:
     """Say what a goal asks: "2e+09 samples within 24 h, on 16 machines at the most"."""
     limits = [] if goal.deadline_s is None else [f"within {format_duration(goal.deadline_s)}"]
-    limits += [] if goal.budget is None else [f"for {goal.budget:,.2f} {CURRENCY}"]
-    return f"{goal.samples:g} samples {' and '.join(limits)}, on {counted(goal.most_machines, 'machine')} at the most"
+    limits += [] if goal.budget is None else [f"for {format_money(goal.budget)} {CURRENCY}"]
+    start = f", which start up within {format_duration(goal.first_start_s)}" if goal.first_start_s else ""
+    machines = f"{counted(goal.most_machines, 'machine')} at the most{start}"
+    return f"{goal.samples:g} samples {' and '.join(limits)}, on {machines}"

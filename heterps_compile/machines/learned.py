@@ -14,7 +14,10 @@ The a is such that without any measurement ``late`` is the 12.8 % that everythin
 far from 1 therefore widen it, and many that agree narrow it.
 
 A factor is of whole steps: all that a unit does takes so much longer, what it sends included, so that a step on
-machines of one kind is the predicted one times the factor.
+machines of one kind is the predicted one times the factor. Where it is known of every measurement what part of its
+prediction is sent, and the parts differ, computing and sending have factors of their own: the same prior of each, and
+in place of the mean the least of ``sum of (log measured_i - log(c computed_i + n sent_i))^2 + log(c)^2 + log(n)^2``;
+``1 / (1 + n)`` is then the greater element on the diagonal of ``(J'J + 1)^-1``, J the derivatives by both logarithms.
 
 Left out: the rows (``measured_runs.py``); that a kind may be right for one model and wrong for another, which is in
 ``late`` as far as the measurements show it.
@@ -23,6 +26,11 @@ Left out: the rows (``measured_runs.py``); that a kind may be right for one mode
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.offers.as_device import CPU
@@ -34,6 +42,12 @@ PREDICTION_ERROR = 0.128
 _ROWS_BEFORE = 1  # measurements of 1 that the prior of the mean is worth
 _FREEDOM = 4  # degrees of freedom of the prior of the variance
 _SHARE = 0.9
+_LEAST_ROWS = 3  # that tell computing and sending apart
+_SHARES_DIFFER = 0.2  # of their predictions, from the least to the greatest
+_MOST_ROUNDS = 100
+_ENOUGH = 1e-12
+
+Logs = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,9 @@ class Correction:
         factor: Times the predicted step.
         error: One standard deviation of the factor, as a part of it.
         late: By which part nine of ten runs are at most longer than the corrected prediction.
+        sending: Times what is predicted of sending, where it is told apart from computing, which the factor is of then;
+            None where the factor is of both.
+        sending_error: One standard deviation of it; None likewise.
     """
 
     gpu: str
@@ -53,14 +70,25 @@ class Correction:
     factor: float
     error: float
     late: float
+    sending: float | None = None
+    sending_error: float | None = None
+
+    @property
+    def of_sending(self) -> float:
+        """Return by what everything that units send is slowed."""
+        return self.factor if self.sending is None else self.sending
 
     @property
     def words(self) -> str:
         """Return the correction in words: "v100 takes 1.31 (± 4 %) times as long, from 5 rows"."""
+        name, rows = self.gpu or CPU, counted(self.rows, "row")
+        late = f"nine of ten runs are at most {format_percent(100 * self.late)} later"
+        error = format_percent(100 * self.error)
+        if self.sending is None or self.sending_error is None:
+            return f"{name} is taken to need {self.factor:.3g} times what is predicted (± {error}, from {rows}); {late}"
         return (
-            f"{self.gpu or CPU} is taken to need {self.factor:.3g} times what is predicted (± "
-            f"{format_percent(100 * self.error)}, from {counted(self.rows, 'row')}); nine of ten runs are at most "
-            f"{format_percent(100 * self.late)} later"
+            f"{name} is taken to compute {self.factor:.3g} (± {error}) and to send {self.sending:.3g} (± "
+            f"{format_percent(100 * self.sending_error)}) times as long as predicted, from {rows}; {late}"
         )
 
 
@@ -87,6 +115,13 @@ class Learned:
         correction = self.of(gpu)
         return 1.0 if correction is None else correction.factor
 
+    def most_since(self, before: "Learned", gpu: str) -> float:
+        """Return by what a step on a kind is at most multiplied that was predicted with what was learned before."""
+        now, then = self.of(gpu), before.of(gpu)
+        computing = (1.0 if now is None else now.factor) / (1.0 if then is None else then.factor)
+        sending = (1.0 if now is None else now.of_sending) / (1.0 if then is None else then.of_sending)
+        return max(computing, sending)
+
     def late(self, gpus: Iterable[str]) -> float:
         """Return by which part nine of ten runs on these kinds are at most longer; the most of theirs."""
         found = (self.of(gpu) for gpu in gpus)
@@ -95,15 +130,16 @@ class Learned:
     def corrected(self, device: DeviceType, gpu: str) -> DeviceType:
         """Return units of a kind for which everything takes as long as was learned."""
         correction = self.of(gpu)
-        return device if correction is None else slowed(device, correction.factor)
+        return device if correction is None else slowed(device, correction.factor, correction.of_sending)
 
 
 NOTHING = Learned()
 """No measurements."""
 
 
-def slowed(device: DeviceType, factor: float) -> DeviceType:
-    """Return units on which everything takes ``factor`` times as long."""
+def slowed(device: DeviceType, factor: float, sending: float | None = None) -> DeviceType:
+    """Return units on which everything takes ``factor`` times as long, and what they send ``sending`` times."""
+    sent = factor if sending is None else sending
     rates = {
         kind: replace(
             rate,
@@ -118,21 +154,97 @@ def slowed(device: DeviceType, factor: float) -> DeviceType:
         device,
         peak_flops={dtype: flops / factor for dtype, flops in device.peak_flops.items()},
         memory_bytes_per_s=device.memory_bytes_per_s / factor,
-        network_bytes_per_s=device.network_bytes_per_s / factor,
-        network_latency_s=device.network_latency_s * factor,
+        network_bytes_per_s=device.network_bytes_per_s / sent,
+        network_latency_s=device.network_latency_s * sent,
         input_bytes_per_s=device.input_bytes_per_s / factor,
         shared_input_bytes_per_s=device.shared_input_bytes_per_s / factor,
         launch_s=device.launch_s * factor,
-        inner_bytes_per_s=device.inner_bytes_per_s / factor,
-        inner_latency_s=device.inner_latency_s * factor,
+        inner_bytes_per_s=device.inner_bytes_per_s / sent,
+        inner_latency_s=device.inner_latency_s * sent,
         rates=rates,
     )
 
 
-def learn(ratios: Mapping[str, Sequence[float]], source: str = "", notes: Sequence[str] = ()) -> Learned:
-    """Return the corrections of kinds from measured over predicted steps, all above 0."""
-    found = (_correction(gpu, [math.log(ratio) for ratio in of]) for gpu, of in sorted(ratios.items()) if of)
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A measured step, and the parts of what was predicted of it.
+
+    Attributes:
+        measured_s: The step.
+        computed_s: Of the prediction, above 0.
+        sent_s: Of the prediction; 0 on one unit.
+    """
+
+    measured_s: float
+    computed_s: float
+    sent_s: float
+
+    @property
+    def share(self) -> float:
+        """Return which part of the prediction is sent."""
+        return self.sent_s / (self.computed_s + self.sent_s)
+
+
+def learn(
+    ratios: Mapping[str, Sequence[float]],
+    source: str = "",
+    notes: Sequence[str] = (),
+    *,
+    parts: Mapping[str, Sequence[Parts]] = MappingProxyType({}),
+) -> Learned:
+    """Return the corrections of kinds.
+
+    Args:
+        ratios: Measured over predicted steps by kind, all above 0.
+        source: What messages call the file.
+        notes: What of it did not count.
+        parts: The kinds whose rows tell computing and sending apart, in place of their ratios.
+    """
+    found = []
+    for gpu, of in sorted(ratios.items()):
+        if parts.get(gpu):
+            found.append(_correction_apart(gpu, parts[gpu]))
+        elif of:
+            found.append(_correction(gpu, [math.log(ratio) for ratio in of]))
     return Learned(tuple(found), source, tuple(notes))
+
+
+def can_be_told_apart(parts: Sequence[Parts]) -> bool:
+    """Return whether measurements tell computing and sending apart: three at least, of parts that differ."""
+    shares = [each.share for each in parts]
+    return len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER
+
+
+def _correction_apart(gpu: str, parts: Sequence[Parts]) -> Correction:
+    measured = np.log([each.measured_s for each in parts])
+    seconds = np.array([(each.computed_s, each.sent_s) for each in parts])
+
+    def residuals(logs: Logs) -> Logs:
+        return np.asarray(measured - np.log(seconds @ np.exp(logs)), np.float64)
+
+    def value(logs: Logs) -> float:
+        return float(np.sum(residuals(logs) ** 2) + np.sum(logs**2))
+
+    def slopes(logs: Logs) -> Logs:
+        each = seconds * np.exp(logs)
+        return np.asarray(each / each.sum(axis=1, keepdims=True), np.float64)
+
+    logs = np.zeros(2)
+    for _ in range(_MOST_ROUNDS):  # of Gauss and Newton, each step as short as it must be to get better
+        of = slopes(logs)
+        step = np.linalg.solve(of.T @ of + np.eye(2), of.T @ residuals(logs) - logs)
+        while value(logs + step) > value(logs) and np.abs(step).max() > _ENOUGH:
+            step = step / 2
+        logs = logs + step
+        if np.abs(step).max() <= _ENOUGH:
+            break
+    freedom = _FREEDOM + len(parts)
+    deviation = math.sqrt((_FREEDOM * _deviation_before() ** 2 + value(logs)) / freedom)
+    spread = np.diag(np.linalg.inv(slopes(logs).T @ slopes(logs) + np.eye(2)))
+    late = student_quantile(_SHARE, freedom) * deviation * math.sqrt(1 + float(spread.max()))
+    errors = [math.expm1(deviation * math.sqrt(each)) for each in spread.tolist()]
+    factors = np.exp(logs).tolist()
+    return Correction(gpu, len(parts), factors[0], errors[0], math.expm1(late), factors[1], errors[1])
 
 
 def _correction(gpu: str, logs: Sequence[float]) -> Correction:

@@ -3,6 +3,7 @@
 Left out: the picture (``report/machines_page.py``).
 """
 
+import datetime as dt
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,15 +15,18 @@ from rich.text import Text
 
 from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.plan.command_options import OFFERS
 from heterps_compile.units import counted, format_duration, format_money, format_percent, format_seconds, rate_number
 
-from .chosen_file import FORMAT, VERSION, offer_record
+from .chosen_file import FORMAT, VERSION, offer_record, transience_record
 from .goal import described
 from .learned import PREDICTION_ERROR
 from .search import Answer, Option, excess, hours, whole
 from .traced import Compared
 from .traced import document as policies_document
 from .traced import told as told_of_policies
+
+_FRESH_DAYS: int = OFFERS.option("fresh_days").default
 
 
 def print_answer(console: Console, answer: Answer, compared: Compared | None = None) -> None:
@@ -39,6 +43,19 @@ def print_answer(console: Console, answer: Answer, compared: Compared | None = N
         print_policies(console, compared)
     for note in answer.notes:
         console.print(Text(printable(f"note: {note}")))
+
+
+def stale_prices(answer: Answer, today: dt.date, fresh_days: int = _FRESH_DAYS) -> tuple[str, ...]:
+    """Return a note where prices of the set that is chosen, or of those that come next, were read long ago."""
+    rentals = [rental for option in (answer.best, *answer.runners_up) for rental, _ in option.machines.parts]
+    old = {r.offer.title: r.offer for r in rentals if (today - r.offer.price_date).days > fresh_days}
+    if not old:
+        return ()
+    worst = min(old.values(), key=lambda offer: offer.price_date)
+    return (
+        f"prices of {counted(len(old), 'offer')} above are older than {fresh_days} days on {today}, the oldest, of "
+        f"{worst.title}, of {worst.price_date}; ask the provider before money depends on them",
+    )
 
 
 def print_policies(console: Console, compared: Compared) -> None:
@@ -77,15 +94,16 @@ def told(answer: Answer) -> Iterator[str]:
         yield f"learned: {'; '.join(each.words for each in learned)}" + (f" ({source})" if source else "")
     yield why(answer)
     yield how_good(answer)
-    if answer.failing is not None:
-        yield what_fails(answer)
+    yield what_fails(answer)
 
 
 def why(answer: Answer) -> str:
     """Return why the set wins: by how much the next best is worse, and in what it differs."""
     goal, best = answer.goal, answer.best
     if not answer.runners_up:
-        return f"why: of {counted(answer.searched, 'set')} whose plans were searched for, no other keeps all limits"
+        return (
+            f"why: of {counted(answer.searched, 'set')} that were searched, none with other machines keeps all limits"
+        )
     following = answer.runners_up[0]
     value, other = best.outlook.value(goal), following.outlook.value(goal)
     worse = "dearer" if goal.minimises_money else "slower"
@@ -109,9 +127,9 @@ def how_good(answer: Answer) -> str:
         one_kind = f" ({format_percent(100 * answer.gap_of_one_kind)} of one kind)"
     else:
         one_kind = ""
-    searched = f"plans were searched for on {answer.searched}"
+    searched = f"plans were searched for on {answer.searched:,}"
     if answer.left:
-        searched += f", and not on {answer.left} whose bounds would allow a better one"
+        searched += f", and not on {answer.left:,} whose bounds would allow a better one"
     return f"bound: none {sets} can be more than {format_percent(100 * answer.gap)} {better}{one_kind}; {searched}"
 
 
@@ -119,7 +137,7 @@ def what_fails(answer: Answer) -> str:
     """Return the first set that fails, by how much, and what would let it in."""
     option, goal = answer.failing, answer.goal
     if option is None:
-        return ""
+        return f"fails: none of the {counted(answer.searched, 'set')} that were searched breaks a limit"
     outlook, best = option.outlook, answer.best.outlook
     over = {
         "deadline": f"the deadline by {format_percent(100 * _over(outlook.most_s, goal.deadline_s))} "
@@ -190,6 +208,8 @@ def answer_document(answer: Answer, directory: str | None = None, compared: Comp
             "budget_usd": goal.budget,
             "max_machines": goal.most_machines,
             "spot": goal.spot,
+            "counts_start": goal.counts_start,
+            "transience": transience_record(goal.transience),
         },
         "chosen": _option(answer.best),
         "runners_up": [_option(option) for option in answer.runners_up],

@@ -9,7 +9,7 @@ Left out: the factors (``learned.py``), rows of a run's log (``run_row.py``).
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from heterps_compile.offers.formats import read_date
 from heterps_compile.units import counted, format_seconds
 
 from .gpu_of_row import gpu_of_row
-from .learned import Learned, learn
+from .learned import Learned, Parts, can_be_told_apart, learn
 from .step_times import StepTimes
 
 COLUMNS = ("gpu", "units", "machines", "batch", "step_s", "date", "source")
@@ -109,6 +109,7 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
         InputError: as :func:`read_measured`.
     """
     ratios: defaultdict[str, list[float]] = defaultdict(list)
+    parts: defaultdict[str, list[Parts | None]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     batches = set[int]()
     for one in read_measured(path):
@@ -116,7 +117,7 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
             left_out[f"in another precision than {precision}"] += 1
             continue
         if one.predicted_s is not None:
-            predicted_s = one.predicted_s
+            computed_s, sent_s = one.predicted_s, 0.0 if one.units == 1 else None
         elif one.model in names and one.model:
             batches.add(one.batch)
             if len(batches) > _MOST_BATCHES:
@@ -124,28 +125,47 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
                     f"this is the {len(batches)}th batch of {short(one.model)}; keep rows of {_MOST_BATCHES} batches, "
                     "or give predicted_s"
                 )
-            predicted_s = _of_model(one, times)
+            computed_s, sent_s = _of_model(one, times)
         elif one.flop_per_sample is not None:
-            predicted_s = one.flop_per_sample * one.batch / one.units / one.device.flops_per_s(PRECISIONS[precision])
+            computed_s = one.flop_per_sample * one.batch / one.units / one.device.flops_per_s(PRECISIONS[precision])
+            sent_s = 0.0 if one.units == 1 else None
         else:
             left_out[f"of other models, with neither predicted_s nor flop_per_sample (this one is {names[0]})"] += 1
             continue
-        ratios[one.gpu].append(_ratio(one, predicted_s))
+        ratios[one.gpu].append(_ratio(one, computed_s + (sent_s or 0.0)))
+        parts[one.gpu].append(None if sent_s is None else Parts(one.step_s, computed_s, sent_s))
     notes = [f"left out of what is learned: {counted(count, 'row')} {why}" for why, count in left_out.items()]
     if not ratios:
         raise InputError(f"nothing is learned from {printable(repr(str(path)))}: {'; '.join(notes)}")
-    return learn(ratios, printable(Path(path).name), notes)
+    apart = {gpu: known for gpu, of in parts.items() if (known := [each for each in of if each is not None]) == of}
+    apart = {gpu: of for gpu, of in apart.items() if can_be_told_apart(of)}
+    notes += [_not_told_apart(gpu, parts[gpu]) for gpu in sorted(ratios) if gpu not in apart]
+    return learn(ratios, printable(Path(path).name), notes, parts=apart)
 
 
-def _of_model(one: Measured, times: StepTimes) -> float:
-    """Return what replicas of the whole model take, which sum their gradients behind the backward."""
+def _not_told_apart(gpu: str, parts: Sequence[Parts | None]) -> str:
+    """Say that one factor is of computing and sending, and why."""
+    unknown = sum(each is None for each in parts)
+    if unknown:
+        why = (
+            f"{counted(unknown, 'row')} of several units do not say what part of the prediction is sent; name the model"
+        )
+    else:
+        why = "the rows send about the same part of a step; add rows of other numbers of machines, by the model's name"
+    return f"what {_called(gpu)} compute and what they send are slowed by one factor: {why}"
+
+
+def _of_model(one: Measured, times: StepTimes) -> tuple[float, float]:
+    """Return what replicas of the whole model compute, and take to sum their gradients behind the backward."""
+    units = np.array([float(one.units)])
     try:
-        likely_s = float(times.likely_s(one.device, np.array([float(one.units)]), one.batch)[0])
+        computed_s = float(times.least_s(one.device, units, one.batch)[0])
+        likely_s = float(times.likely_s(one.device, units, one.batch)[0])
     except HeterpsError as error:
         raise one.row.wrong(f"the model cannot be predicted with a batch of {one.batch:,}: {error}") from error
     if not 0 < likely_s < math.inf:
         raise one.row.wrong(f"the model is predicted not to run on {_called(one.gpu)}; give predicted_s")
-    return likely_s
+    return computed_s, max(0.0, likely_s - computed_s)
 
 
 def _ratio(one: Measured, predicted_s: float) -> float:

@@ -54,7 +54,7 @@ def open_sets(
         bounds: Of their steps, by what stages need.
         goal: What is asked.
         best: The value.
-        effort: How many sets of two kinds are bounded by what their stages need, times runs of layers.
+        effort: How many sets of two kinds are bounded by what their stages need.
     """
     found = _of_one_kind(singles, bounds, goal, best)
     closer = _of_two_kinds(pairs, bounds, goal, best, effort)
@@ -88,8 +88,8 @@ def _of_one_kind(singles: Sequence[Candidate], bounds: StepBounds, goal: Goal, b
         check()
         least_s = {each.machines.count: each.least_s for _, each in group}
         kind, counts = group[0][1].kinds[0], sorted(least_s)
-        units = np.array(counts, np.float64) * kind.units
-        closer = bounds.of_one(kind, units, group[0][1].batch, np.array([least_s[count] for count in counts]))
+        low_s = np.array([least_s[count] for count in counts])
+        closer = bounds.of_one(kind, np.array(counts), group[0][1].batch, low_s)
         known = dict(zip(counts, closer.tolist(), strict=True))
         found += [replace(each, least_s=known[each.machines.count]) for _, each in group]
     return [each for each in found if _value(each, goal) < float("inf")]
@@ -107,14 +107,11 @@ def _of_two_kinds(
             break
         check()
         places = np.flatnonzero(each.values(goal).min(axis=0) < best)
-        first, second = each.offers[0]
-        needs = bounds.of_two(first, second, each.batch) if left > 0 else None
-        if needs is not None:
-            least_s, high_s, units = each.least_s.copy(), each.longest_s(goal, best), each.units
-            least_s[places], looked_at = needs.least_together_s(units[places], least_s[places], high_s[places])
-            places = places[least_s[places] < high_s[places]]
-            least_s[places] = needs.least_steps_s(units[places], least_s[places], high_s[places])
-            left -= (looked_at + len(places)) * needs.runs
+        if left > 0:
+            least_s, high_s = each.least_s.copy(), each.longest_s(goal, best)
+            machines = each.machines[places].astype(np.int64)
+            least_s[places] = bounds.of_two(each.offers[0], machines, each.batch, least_s[places], high_s[places])
+            left -= len(places)
             each = replace(each, least_s=least_s)
         found.append(each)
     return found

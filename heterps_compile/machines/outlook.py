@@ -9,7 +9,10 @@ A run with transient machines is that of ``transient/expected.py``: a loss stops
 starts up, and what was done since the last checkpoint is done again. Nine of ten are taken of the run whose steps are
 that much longer than predicted.
 
-Left out: start-up of machines that stay; losses that come together.
+Machines that stay start up too, once for the whole run, where transient ones may be chosen beside them or a user says
+how long that takes.
+
+Left out: losses that come together.
 """
 
 from dataclasses import dataclass
@@ -36,6 +39,13 @@ class Outlook:
     median_money: float
     most_money: float
 
+    def later(self, start_s: float, price_per_hour: float) -> "Outlook":
+        """Return the outlook of a run before which all machines are paid for some seconds."""
+        first = price_per_hour * start_s / HOUR_S
+        return Outlook(
+            self.median_s + start_s, self.most_s + start_s, self.median_money + first, self.most_money + first
+        )
+
     def misses(self, goal: Goal) -> tuple[str, ...]:
         """Return which limits of a goal nine of ten runs do not keep: "deadline", "budget"."""
         late = goal.deadline_s is not None and self.most_s > goal.deadline_s
@@ -54,7 +64,8 @@ def outlook_of(machines: MachineSet, step_s: float, batch: int, goal: Goal, chec
         InfeasibleError: where transient machines are lost so often that the run does not end.
     """
     if not machines.has_spot:
-        return steady_outlook(machines.price_per_hour, step_s, batch, goal, machines.late)
+        steady = steady_outlook(machines.price_per_hour, step_s, batch, goal, machines.late)
+        return steady.later(goal.first_start_s, machines.price_per_hour)
     kinds = tuple(
         Machines(count, rental.price_per_hour, goal.transience.lifetime_of(rental.offer.gpu) if rental.spot else None)
         for rental, count in machines.parts
@@ -68,7 +79,7 @@ def outlook_of(machines: MachineSet, step_s: float, batch: int, goal: Goal, chec
 def steady_outlook(
     price_per_hour: float, step_s: float, batch: int, goal: Goal, late: float = PREDICTION_ERROR
 ) -> Outlook:
-    """Return time and money of a run on machines that stay; of a bound on the step, a bound on both.
+    """Return time and money of a run on machines that stay and are up; of a bound on the step, a bound on both.
 
     ``late`` is by which part nine of ten runs are at most longer than predicted.
     """

@@ -40,7 +40,7 @@ def told(resumption: Resumption) -> Iterator[str]:
     limits = [] if goal.deadline_s is None else [f"within {format_duration(goal.deadline_s)} from now"]
     limits += [] if goal.budget is None else [f"for {format_money(goal.budget)} {CURRENCY} in all"]
     yield (
-        f"left: {resumption.remaining.samples:,.0f} samples behind {standing.checkpoint}, which had seen "
+        f"left: {counted(round(goal.samples), 'sample')} behind {standing.checkpoint}, which had seen "
         f"{standing.samples:,}, {' and '.join(limits)}; {format_money(standing.spent)} {CURRENCY} are spent"
     )
     if loss := described_loss(standing):
@@ -60,11 +60,13 @@ def _cost_of_moving(resumption: Resumption) -> Iterator[str]:
             first = _first_money(outcome)
             starting = way.machines.price_per_hour * start_s / HOUR_S
             checkpoint_s = max(0.0, outcome.course.before_s - PLANNING_S)
+            before = f"{format_duration(PLANNING_S)} of planning"
+            if first > 0:
+                before = f"a checkpoint of {format_duration(checkpoint_s)} and {before} on the old machines"
             yield (
                 f"moving: {format_duration(outcome.course.before_s + start_s)} and "
-                f"{format_money(first + starting)} {CURRENCY} without a step: a checkpoint of "
-                f"{format_duration(checkpoint_s)} and {format_duration(PLANNING_S)} of planning on the old machines, "
-                f"{format_duration(start_s)} of starting up on the new ones"
+                f"{format_money(first + starting)} {CURRENCY} without a step: {before}, {format_duration(start_s)} of "
+                "starting up on the new ones"
             )
             return
 
@@ -113,7 +115,7 @@ def resumption_document(resumption: Resumption, directory: str | None = None) ->
         "decision": resumption.decision.taken.course.kind,
         "why": resumption.decision.why,
         "left": {
-            "samples": resumption.remaining.samples,
+            "samples": goal.samples,
             "seen": standing.samples,
             "checkpoint": standing.checkpoint,
             "deadline_s": goal.deadline_s,

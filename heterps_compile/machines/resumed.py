@@ -12,6 +12,7 @@ taken.
 Left out: prices to come, and that a checkpoint has to be brought to other machines where these stand elsewhere.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +97,7 @@ class Resumption:
     Attributes:
         decision: With all courses, the one to take first.
         ways: Of every course of the decision, in its order.
-        remaining: What is left.
+        remaining: What is left, in whole steps.
         goal: What was asked, with the samples that are left.
         standing: How the run stands.
         answer: The choice of machines for what is left; None where no set was found.
@@ -161,16 +162,23 @@ def lost_of(text: str | None, machines: MachineSet) -> tuple[int, ...]:
 
 
 def resume(
-    catalogue: Catalogue, times: StepTimes, goal: Goal, standing: Standing, effort: SearchEffort = EFFORT
+    catalogue: Catalogue,
+    times: StepTimes,
+    goal: Goal,
+    standing: Standing,
+    effort: SearchEffort = EFFORT,
+    *,
+    prices: Catalogue | None = None,
 ) -> Resumption:
     """Return what a run is to do.
 
     Args:
-        catalogue: What is offered today.
+        catalogue: What it may move to today.
         times: Steps of the model.
         goal: All samples of the training, the deadline from now, the budget in all.
         standing: How it stands.
         effort: Of the search for other machines.
+        prices: What its own machines cost today; None where the catalogue has all that is offered.
 
     Raises:
         InputError: where nothing is left to do, or more was spent than the budget.
@@ -182,7 +190,8 @@ def resume(
             f"the run has seen {standing.samples:,} samples at {standing.checkpoint}, and {goal.samples:,.0f} "
             "were to be trained on: nothing is left"
         )
-    remaining = Remaining(left, standing.spent, goal.deadline_s, goal.budget)
+    whole_steps = math.ceil(left / standing.chosen.batch) * standing.chosen.batch
+    remaining = Remaining(whole_steps, standing.spent, goal.deadline_s, goal.budget, CURRENCY)
     if goal.budget is not None and standing.spent >= goal.budget:
         raise InputError(
             f"{format_money(standing.spent)} {CURRENCY} are spent of a budget of {format_money(goal.budget)}; raise it "
@@ -190,7 +199,7 @@ def resume(
         )
     times, planned_s = _as_learned(times, standing.chosen)
     courses = _Courses(times, goal, standing.chosen.batch)
-    today, unpriced = _today(replace(standing.chosen.machines, learned=times.learned), catalogue)
+    today, unpriced = _today(replace(standing.chosen.machines, learned=times.learned), prices or catalogue)
     courses.notes += unpriced
     whole = courses.on(today, standing.chosen.batch / planned_s)
     if not sum(standing.lost):
@@ -198,7 +207,9 @@ def resume(
     else:
         kept = _kept(today, standing.lost)
         courses.add(course_to_wait(whole, standing.wait_s, () if kept is None else courses.paid(kept)), today)
-        before = courses.add_fewer(kept) or replace(whole, machines=())
+        # without machines no checkpoint is written before a move
+        gone = replace(whole, machines=(), recovery=replace(whole.recovery, checkpoint_s=0.0))
+        before = courses.add_fewer(kept) or (gone if kept is None else replace(whole, machines=courses.paid(kept)))
     answer = courses.add_moves(catalogue, remaining, before, effort)
     decision = decide(remaining, [way.course for way in courses.ways])
     by_course = {id(way.course): way for way in courses.ways}
@@ -253,12 +264,13 @@ class _Courses:
         goal = self._goal
         before_s = before.recovery.checkpoint_s + PLANNING_S
         paid = remaining.spent + sum(kind.count * kind.price_per_hour for kind in before.machines) * before_s / HOUR_S
-        deadline_s = None if goal.deadline_s is None else goal.deadline_s - before_s - goal.transience.start_up_s
+        deadline_s = None if goal.deadline_s is None else goal.deadline_s - before_s
         budget = None if goal.budget is None else goal.budget - paid
         if (deadline_s is not None and deadline_s <= 0) or (budget is not None and budget <= 0):
             self.notes.append("there is no time or money left to move in")
             return None
-        rest = replace(goal, samples=max(1.0, remaining.samples), deadline_s=deadline_s, budget=budget)
+        samples = max(1.0, remaining.samples)
+        rest = replace(goal, samples=samples, deadline_s=deadline_s, budget=budget, counts_start=True)
         try:
             answer = choose_machines(catalogue, self._times, rest, effort)
         except InfeasibleError as error:
@@ -279,8 +291,7 @@ def _as_learned(times: StepTimes, chosen: Chosen) -> tuple[StepTimes, float]:
     if not times.learned.corrections:
         return times.with_learned(before), chosen.step_s
     gpus = {rental.offer.gpu for rental, _ in chosen.machines.parts}
-    changes = [times.learned.factor(gpu) / before.factor(gpu) for gpu in gpus]
-    return times, chosen.step_s * max(changes)
+    return times, chosen.step_s * max(times.learned.most_since(before, gpu) for gpu in gpus)
 
 
 def _today(machines: MachineSet, catalogue: Catalogue) -> tuple[MachineSet, list[str]]:

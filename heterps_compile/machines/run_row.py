@@ -101,6 +101,12 @@ def _kind(plan: Plan, folder: Path, gpu: str | None) -> tuple[str, float]:
         names = {rental.name: rental.offer.gpu for rental, _ in chosen.machines.parts}
         kind = names.get(plan.stages[0].device, next(iter(found)))
         correction = chosen.machines.learned.of(kind)
+        if correction is not None and correction.sending is not None:
+            raise InputError(
+                f"the plan {printable(repr(str(folder)))} was made with what {short(kind or NO_GPU)} compute and send "
+                "corrected apart, so that what was predicted before is not known; write a row with the model's name "
+                "(model) in place of predicted_s"
+            )
         return kind or NO_GPU, 1.0 if correction is None else correction.factor
     kind = plan.stages[0].device if gpu is None else gpu
     try:

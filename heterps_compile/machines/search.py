@@ -43,17 +43,17 @@ class SearchEffort:
         front: Of those that are likely to be on the front.
         likely: Of those that are likely to be better than the best found.
         bound: Of those whose bounds may be.
-        ruled_out: Of two kinds, of which it may be proven instead that none of their plans wins.
+        ruled_out: Of which it is tried first to prove that none of their plans wins.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Runs of layers times sets of two kinds that are.
+        pairs: Sets of two kinds that are bounded so, alike ones in several regions counted once.
     """
 
     front: int = 24
-    likely: int = 16
-    bound: int = 40
-    ruled_out: int = 100
-    needs: int = 20_000_000
-    pairs: int = 12_000_000
+    likely: int = 10
+    bound: int = 30
+    ruled_out: int = 30
+    needs: int = 40_000_000
+    pairs: int = 12_000
 
 
 EFFORT = SearchEffort()
@@ -93,7 +93,8 @@ class Answer:
         runners_up: The next best that keep all limits.
         failing: The best of those that keep not all limits and would be better; None where none would be.
         front: Sets that no other one found beats in both time and money, the fastest first.
-        bound: A value that no set of one or two kinds of these offers is below; the best's own where that is proven.
+        bound: A value that no set of one or two kinds of these offers is below with plans that keep the order of the
+            layers; the best's own where that is proven.
         bound_of_one_kind: The same of sets of one kind.
         looked_at: Sets whose bounds are known.
         searched: Sets whose plans were searched for.
@@ -165,9 +166,9 @@ class _Found:
             self.best = min(self.best, outlook.value(self._goal))
 
     def rules_out(self, candidate: Candidate) -> bool:
-        """Return whether it is proven that a set of two kinds has no better plan, as ``is_slower`` has it."""
+        """Return whether it is proven that a set has no better plan, as ``is_slower`` has it."""
         goal, batch = self._goal, candidate.batch
-        if len(candidate.machines.parts) == 1 or self.best == float("inf"):
+        if self.best == float("inf"):
             return False
         unit = _steady(candidate, 1.0, goal)  # all of these are in proportion to the step
         limits = [self.best / unit.value(goal)]
@@ -295,25 +296,21 @@ def _search_by_bound(found: _Found, of: OpenSets, goal: Goal, effort: SearchEffo
     candidates = of.candidates
     order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
     alone = [each for each in order if len(candidates[each[-1]].machines.parts) == 1]
-    left = effort.bound // 2
-    for value, _, number in alone:
-        if not left or value >= found.best * (1 - _GAP):
-            break
-        if not found.is_known(candidates[number]) and found.may_win(candidates[number]):
+    left, ruled_out = effort.bound // 2, effort.ruled_out
+    for these in (alone, order):
+        for value, _, number in these:
+            if not left or value >= found.best * (1 - _GAP):
+                break
+            candidate = candidates[number]
+            if found.is_known(candidate) or not found.may_win(candidate):
+                continue
+            if ruled_out:
+                ruled_out -= 1
+                if found.rules_out(candidate):
+                    continue
             left -= 1
-            _search_all(found, [candidates[number]], most)
-    left, ruled_out = left + effort.bound - effort.bound // 2, effort.ruled_out
-    for value, _, number in order:
-        if not left or value >= found.best * (1 - _GAP):
-            break
-        candidate = candidates[number]
-        if found.is_known(candidate) or not found.may_win(candidate):
-            continue
-        if ruled_out and found.rules_out(candidate):
-            ruled_out -= 1
-            continue
-        left -= 1
-        _search_all(found, [candidate], most)
+            _search_all(found, [candidate], most)
+        left += effort.bound - effort.bound // 2
     bounds = {1: float("inf"), 2: of.least_more}
     for value, _, number in order:
         kinds = len(candidates[number].machines.parts)
@@ -428,10 +425,21 @@ def _nothing_found(found: _Found, goal: Goal) -> InfeasibleError:
         f"(--budget '{whole(outlook.most_money)} USD')",
     }
     faults = " and ".join(limits[name] for name in nearest.fails)
-    more = "" if goal.most_machines >= 256 or "deadline" not in nearest.fails else ", or more machines (--max-machines)"
+    is_full = nearest.machines.count >= goal.most_machines < 256 and "deadline" in nearest.fails
+    more = ", or more machines (--max-machines)" if is_full else ""
     return InfeasibleError(
         f"no set was found for {described(goal)}: the nearest, {nearest.machines.title}, {faults}; allow that{more}"
+        f"{_one_limit_alone(found.plans)}"
     )
+
+
+def _one_limit_alone(plans: Sequence[Option]) -> str:
+    """Return what it takes to meet one limit where the other is kept; "" where no plan keeps one and breaks another."""
+    late_s = min((each.outlook.most_s for each in plans if each.fails == ("deadline",)), default=None)
+    dear = min((each.outlook.most_money for each in plans if each.fails == ("budget",)), default=None)
+    if late_s is None or dear is None:
+        return ""
+    return f"; with this budget --deadline {hours(late_s)} is met, with this deadline --budget '{whole(dear)} USD'"
 
 
 def hours(seconds: float) -> str:
@@ -455,5 +463,10 @@ def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: St
     if fixed:
         notes.append(
             f"the model fixes its batch at {fixed[0]}: replicas cannot share it, and more machines hardly help"
+        )
+    if not all(times.is_fixed_order(batch) for batch in goal.batches):
+        notes.append(
+            "the bound is of plans that keep the order in which the layers are read; the model allows others, which "
+            "are looked at too for the plan that is written (-o)"
         )
     return tuple(notes)

@@ -40,9 +40,9 @@ from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
-from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, is_listed
+from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, none_below
 from heterps_compile.passes.placement.steps.step_search import StepEffort
-from heterps_compile.passes.placement.steps.step_segments import StepSegments, class_times
+from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule.shortest_step import Step
 from heterps_compile.units import format_percent
@@ -50,14 +50,14 @@ from heterps_compile.units import format_percent
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
-QUICK = StepEffort(starts=4, rounds=3, neighbours=60, simulations=4, actions=20_000)
+QUICK = StepEffort(starts=16, rounds=40, neighbours=600, simulations=12, actions=200_000)
 """How hard a set is searched while sets are compared."""
 
-QUICK_CLOSING = ClosingEffort(cells=100_000, branches=40_000, extended=200, choices=500, actions=20_000)
+QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, choices=500, actions=100_000)
 """How hard it is tried to prove that a plan that was searched for is the best on its set."""
 
-RULING_OUT = ClosingEffort(cells=3_000)
-"""Up to which size of a set it is tried to prove that no plan on it is good enough, before any is searched for."""
+RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
+"""How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class StepFound:
         schedule: That they follow.
         shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
             empty where every stage has units of one kind.
-        least_s: No plan on the set whose stages have one kind each has a shorter step; 0 where nothing is proven beyond
-            the bound that costs nothing.
+        least_s: No plan on the set whose stages have one kind each and that keeps the order of the layers has a shorter
+            step; 0 where nothing is proven beyond the bound that costs nothing.
     """
 
     step_s: float
@@ -148,6 +148,14 @@ class StepTimes:
             self._divisible[batch] = self._draft(batch).graph.batch_symbol is not None
         return self._divisible[batch]
 
+    def is_fixed_order(self, batch: int) -> bool:
+        """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
+        if batch not in self._fixed_order:
+            draft = self._draft(batch)
+            orders = orders_of(draft.layers, draft.costs, optimizer=self._request.trains_with)
+            self._fixed_order[batch] = orders.is_fixed
+        return self._fixed_order[batch]
+
     def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
         work_s = float(self.work_s(device, batch).sum())
@@ -202,10 +210,7 @@ class StepTimes:
         if key not in self._segments:
             self._segments[key] = StepSegments(steps_of(posed))
         segments = self._segments[key]
-        if not is_listed(segments, RULING_OUT):
-            return False
-        found = (class_times(segments, count).least_s.min(axis=1) for count in segments.of.all_counts)
-        return all(segments.lowest_peak(least_s) >= than_s for least_s in found)
+        return none_below(segments, than_s, RULING_OUT)
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
         """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
@@ -257,8 +262,7 @@ class StepTimes:
             return shared or "no plan was found that its units have memory for"
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        proven_s = found.bound if self._is_fixed_order(batch) else 0.0
-        least_s = max(proven_s, 0.0)
+        least_s = max(found.bound, 0.0)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, least_s=least_s)
 
     def _pose(self, parts: "_Parts", batch: int) -> Posed | str:
@@ -282,14 +286,6 @@ class StepTimes:
                 plans = [whole] if np.isfinite(worth_of(posed.problem, whole).value) else []  # a kind may lack memory
                 self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, plans)), None)
         return self._shared[key]
-
-    def _is_fixed_order(self, batch: int) -> bool:
-        """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
-        if batch not in self._fixed_order:
-            draft = self._draft(batch)
-            orders = orders_of(draft.layers, draft.costs, optimizer=self._request.trains_with)
-            self._fixed_order[batch] = orders.is_fixed
-        return self._fixed_order[batch]
 
     def _draft(self, batch: int, parts: Sequence[DeviceType] = ()) -> Annotated:
         """Return the annotated model for a batch on a pool of some types."""

@@ -21,7 +21,7 @@ from heterps_compile.units import counted
 
 from .csv_rows import Row, parse_rows, read_rows
 from .formats import File, Found, LeftOut, SpotRow, format_of
-from .offer import Offer
+from .offer import CURRENCY, Offer
 from .priced_apart import GpuRow, HostRow, join
 
 BUILT_IN = "built-in catalogue"
@@ -87,10 +87,27 @@ class Catalogue:
             if not sold:
                 raise InputError(
                     f"of what is asked for ({counted(len(chosen), 'offer')}), nothing in the {self.source} has a spot "
-                    "price; leave --spot out"
+                    f"price; {self._sold_elsewhere(asked)}leave --spot out"
                 )
             chosen = sold
         return replace(self, offers=chosen)
+
+    def _sold_elsewhere(self, asked: Mapping[str, tuple[str, ...]]) -> str:
+        """Return which other regions, GPUs or providers have transient machines with all else as asked, as advice."""
+        found = []
+        for what in reversed(list(asked)):
+            others = {name: patterns for name, patterns in asked.items() if name != what and patterns}
+            if not asked[what]:
+                continue
+            names = {
+                _name_of(offer, what)
+                for offer in self.offers
+                if offer.spot_per_hour is not None
+                and all(any(fnmatchcase(_name_of(offer, name), p) for p in others[name]) for name in others)
+            }
+            if names:
+                found.append(f"{what} {_few(sorted(names))}")
+        return f"with all else as asked, {' or '.join(found)} would have one: ask for that, or " if found else ""
 
     def stale(self, *, today: dt.date, fresh_days: int) -> tuple[Offer, ...]:
         """Return the offers whose prices were read more than so many days ago, the oldest first."""
@@ -137,6 +154,7 @@ def _read(rows: Iterator[Row], where: str, file_of: Callable[[], File]) -> Catal
     for row in rows:
         if format_ is None or file is None:
             format_, file = format_of(row.cells, where), file_of()
+        _check_currency(row)
         found = format_.read(row, file)
         if isinstance(found, Offer) and not format_.joins_rows and _key(found) in gathered.offers:
             raise row.wrong(f"{found.title} stands there a second time; keep one row of it")
@@ -145,6 +163,15 @@ def _read(rows: Iterator[Row], where: str, file_of: Callable[[], File]) -> Catal
     if not offers:
         raise InputError(f"{where} has no offer{': ' + '; '.join(notes) if notes else ' below its header'}")
     return Catalogue(offers, where, notes)
+
+
+def _check_currency(row: Row) -> None:
+    """Refuse a row that says in a column of its own that its prices are in another currency."""
+    for column, cell in row.cells.items():
+        if column.lower() in ("currency", "price_currency") and cell.upper() not in ("", CURRENCY):
+            raise row.wrong(
+                f"{printable(column)} is {short(cell)}, and offers are priced in {CURRENCY}; convert its prices"
+            )
 
 
 _Key = tuple[str, str, str, str, int]

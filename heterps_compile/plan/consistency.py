@@ -240,7 +240,7 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
             schedule.micro_batches,
             stage.micro_batch_forward_s + stage.micro_batch_backward_s,
             count * time_s,
-            count * (stage.sync_s + stage.sync_hops_s + sum(_rows_s(stage, count, schedule.micro_batches))),
+            count * (_behind_s(stage) + sum(_rows_s(stage, count, schedule.micro_batches))),
         )
         for stage, count, time_s in zip(plan.estimates.stages, replicas, times_s, strict=True)
     )
@@ -281,6 +281,11 @@ def _rows_are_of_tables_and_in_the_step(plan: PlanFile) -> Iterator[Fault]:
         pull_s, push_s = _rows_s(estimate, stage.replicas, count)
         if not pull_s + push_s <= step_s * (1 + _RECOMPUTED):
             yield where, f"a pull of {pull_s!r} s and a push of {push_s!r} s, in a step of {step_s!r} s"
+
+
+def _behind_s(stage: StageEstimate) -> float:
+    """Return what a step has of a stage behind its last backward, but for rows on servers."""
+    return stage.sync_s + stage.sync_hops_s + stage.handling_s + stage.update_s
 
 
 def _rows_s(stage: StageEstimate, replicas: int, micro_batches: int) -> tuple[float, float]:

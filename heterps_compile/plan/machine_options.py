@@ -37,11 +37,11 @@ MACHINES = Command(
         _option(
             "lifetime", "--lifetime", Text(),
             "Of a transient machine: the mean where it is lost at a constant rate, or scale and shape of a Weibull.",
-            "20h|20h,0.6", default_words="115h,0.53", needs=("spot",),
+            "20h|20h,0.6", default_words="115h,0.53", needs_one=("spot", "resume"),
         ),
         _option(
             "lifetimes", "--lifetimes", Text(), "Lifetimes that were seen: a law is fitted to every kind of GPU.",
-            "FILE.csv", needs=("spot",),
+            "FILE.csv", needs_one=("spot", "resume"),
         ),
         _option(
             "trace", "--trace", Text(),
@@ -49,8 +49,9 @@ MACHINES = Command(
             "FILE.csv", needs=("spot", "deadline"), against=("resume",),
         ),
         _option(
-            "start_up", "--start-up", Text(), "Until a machine in the place of a lost one computes.", "3min",
-            default_words="3min", needs=("spot",),
+            "start_up", "--start-up", Text(),
+            "Until a machine that is rented computes; it counts for all machines.", "3min",
+            default_words="3min; nothing where no machine is lost or moved to",
         ),
         _option("max_machines", "--max-machines", Whole(1, 256), "In a set.", "N", default=16),
         _option(

@@ -66,6 +66,8 @@ class PlannedStage:
         data_s: DT of a batch with that many replicas; likewise.
         sync_s: What the bytes of the all-reduce of their gradients take, once a step; a part of ``data_s``.
         sync_hops_s: What its messages take besides, one after the other; in the step, and not in ``data_s``.
+        handling_s: What the rule by which they agree takes each of them besides, once a step; in the step alone.
+        update_s: What the optimizer's step takes each of them; likewise. 0 in plans of older versions.
         received_bytes: Bytes of a batch that enter from other stages.
         sent_bytes: Bytes of a batch that leave for other stages.
         micro_batch_forward_s, micro_batch_backward_s: How long one micro-batch of the schedule occupies one replica,
@@ -93,6 +95,8 @@ class PlannedStage:
     data_s: float = 0.0
     sync_s: float = 0.0
     sync_hops_s: float = 0.0
+    handling_s: float = 0.0
+    update_s: float = 0.0
     received_bytes: int = 0
     sent_bytes: int = 0
     micro_batch_forward_s: float = 0.0
@@ -189,9 +193,14 @@ class PlannedStage:
         """Return what the gradients of its rows take to servers behind the last backward of training."""
         return 0.0 if self.rows is None else self.rows.push_s
 
+    @property
+    def own_s(self) -> float:
+        """Return what every replica does by itself behind the last backward of training, once a step."""
+        return self.handling_s + self.update_s
+
     def around_actions_s(self, micro_batches: int) -> float:
-        """Return what a step has of it before its first action and behind its last: pull, push and all-reduce."""
-        return self.pull_s(micro_batches) + self.push_s + self.all_reduce_s
+        """Return what a step has before its first action and behind its last: pull, push, all-reduce, own work."""
+        return self.pull_s(micro_batches) + self.push_s + self.all_reduce_s + self.own_s
 
 
 def mixed_document(stage: PlannedStage) -> dict[str, Any]:

@@ -167,6 +167,8 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "data_s": stage.data_s,
         "sync_s": stage.sync_s,
         "sync_hops_s": stage.sync_hops_s,
+        "handling_s": stage.handling_s,
+        "update_s": stage.update_s,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
         "micro_batch_forward_s": stage.micro_batch_forward_s,

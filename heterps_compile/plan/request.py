@@ -340,6 +340,42 @@ def make_request(currency: str, **asked: Any) -> Request:
     return request
 
 
+def _rules_that_cannot_be(request: Request, sync: str) -> Iterator[str]:
+    """Say which rules of synchronisation cannot be asked for, or not together with others."""
+    if request.sync_rules.uses_servers and request.mode != "training":
+        yield "parameter servers are for training (--mode training); inference synchronises nothing"
+    if not request.is_all_reduced and request.mode != "training":
+        yield f"{sync} is for training (--mode training); inference synchronises nothing"
+    for rule in (*request.rules_named, *request.sync_rules.rules):
+        if rule.never_planned:
+            yield f"{rule_text(rule)} is in no plan (--sync): {rule.never_planned}"
+    for entry in request.sync_rules.entries:
+        if entry.names_stage:
+            yield (
+                f"{sync} names {entry.pattern} by its number, which stages have once there is a plan; name layers, "
+                f"such as 'fc*={rule_text(entry.rule)}', or give the rule to a run of the plan "
+                f"(run PLAN --sync {str(entry)!r})"
+            )
+    if request.allow != EXACTNESSES[0] and not request.chooses_rules:
+        yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
+    for rule in request.rules_named:
+        if rule.uses_servers:
+            yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
+        elif rule.exactness not in allowed_classes(request.allow):
+            yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
+        elif rule.is_of_whole_models:
+            yield (
+                f"{sync} names {rule_text(rule)}, which is a rule of whole models, and rules are chosen stage by "
+                f"stage; ask for it alone (--sync '{rule_text(rule)}')"
+            )
+    for rule in request.sync_rules.rules:
+        if rule.is_of_whole_models and len(request.sync_rules.rules) > 1:
+            yield (
+                f"{sync} has a rule of whole models, {rule_text(rule)}, for some stages; give it to all of "
+                f"them (--sync '{rule_text(rule)}'), or to none"
+            )
+
+
 def _contradictions(request: Request) -> Iterator[str]:
     """Say which options cannot be asked for together, the worst first."""
     objective, provisioner = _OBJECTIVES[request.objective], request.provisioner
@@ -348,17 +384,7 @@ def _contradictions(request: Request) -> Iterator[str]:
     if provisioner != PROVISIONERS[0] and not request.min_throughput:
         yield f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)"
     sync, has_servers = f"--sync {printable(request.synchronisation)}", request.sync_rules.uses_servers
-    if has_servers and request.mode != "training":
-        yield "parameter servers are for training (--mode training); inference synchronises nothing"
-    if not request.is_all_reduced and request.mode != "training":
-        yield f"{sync} is for training (--mode training); inference synchronises nothing"
-    if request.allow != EXACTNESSES[0] and not request.chooses_rules:
-        yield f"--allow {request.allow} is for --sync {CHOSEN}, which chooses rules; leave it out, or --sync {CHOSEN}"
-    for rule in request.rules_named:
-        if rule.uses_servers:
-            yield f"{sync} names {rule_text(rule)}, and servers have a price and are not chosen; leave it out"
-        elif rule.exactness not in allowed_classes(request.allow):
-            yield f"{sync} names {rule_text(rule)}, which is {rule.exactness}; take --allow {rule.exactness}"
+    yield from _rules_that_cannot_be(request, sync)
     if request.tables in (SERVED, CHEAPEST) and has_servers:
         yield f"--tables {request.tables} and {sync} are not planned together; leave one of them out"
     if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:
@@ -386,10 +412,10 @@ def _contradictions(request: Request) -> Iterator[str]:
         )
     if request.mixed_stages and provisioner != PROVISIONERS[0]:
         yield f"--mixed-stages needs the exact provisioner, which counts units of every type; leave out {provisioner!r}"
-    if request.mixed_stages and not request.is_all_reduced:
+    if request.mixed_stages and has_servers:
         yield (
-            f"--mixed-stages and {sync} are not planned together, as stages of several device types are searched with "
-            f"one ring that sums all gradients; leave one of them out"
+            f"--mixed-stages and {sync} are not planned together, as parameter servers are counted for stages of one "
+            f"device type; leave one of them out"
         )
     if request.mixed_stages and request.tables in (SERVED, CHEAPEST):
         yield f"--mixed-stages and --tables {request.tables} are not planned together; leave one of them out"

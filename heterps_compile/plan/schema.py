@@ -368,6 +368,8 @@ class StageEstimate(StagePart):
     data_s: Seconds
     sync_s: Seconds = 0.0
     sync_hops_s: Seconds = 0.0
+    handling_s: Seconds = 0.0
+    update_s: Seconds = 0.0
     received_bytes: Count
     sent_bytes: Count
     micro_batch_forward_s: Seconds = 0.0

@@ -61,6 +61,12 @@ def sync_document(stage: "PlannedStage") -> dict[str, Any] | None:
     return {**asdict(stage.sync), "exposed_s": stage.all_reduce_s, "held_bytes": held}
 
 
+def own_words(stage: "PlannedStage") -> str:
+    """Say what every replica of a stage does by itself behind the last backward; "" where nothing."""
+    parts = (("own work of the rule", stage.handling_s), ("step of the optimizer", stage.update_s))
+    return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s > 0)
+
+
 def rules_words(stages: "Sequence[PlannedStage]") -> str:
     """Say which stages have which rule, and what it comes to; "" where all have all-reduce."""
     return "; ".join(f"stage {stage.index}: {sync_words(stage)}" for stage in stages if stage.sync is not None)

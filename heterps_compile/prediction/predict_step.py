@@ -25,6 +25,8 @@ their replicas, their all-reduce, and every link (PipeDream, SOSP 2019, section 
 
 There every transfer has a link to itself.
 
+A stage that names another rule than an all-reduce waits for what that exposes, and holds what it holds besides.
+
 Left out: links that transfers of several stages share, an all-reduce that begins before the last backward, memory that
 a framework holds besides.
 """
@@ -37,13 +39,22 @@ from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.errors import InputError
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
-from heterps_compile.problem_file.message_times import all_reduce_s, in_one_machine, transfer_s
+from heterps_compile.problem_file.given_rules import (
+    agree_s,
+    group_of,
+    held_for_rule_bytes,
+    refused_group,
+    refused_rules,
+)
+from heterps_compile.problem_file.message_times import in_one_machine, transfer_s
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, rows_of_stage, served_part
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rate
 from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate_mixed
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted, format_bytes
 
 
@@ -74,7 +85,7 @@ class StagePrediction:
         stage: As the plan has it.
         busy_s: Work of its busiest replica.
         forward_s, backward_s: One micro-batch on its slowest replica.
-        all_reduce_s, update_s: Behind its last backward.
+        all_reduce_s, update_s: Behind its last backward; the first is what its rule is waited for, whichever it is.
         transfer_s: One micro-batch to the next stage; 0 of the last.
         held_bytes: By replicas of every kind, the most that one unit holds at once.
         memory_bytes: By replicas of every kind, what one unit has.
@@ -164,9 +175,13 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     Raises:
         InputError: where the plan is none of the problem, or the problem names no pool.
     """
-    for fault in faults(problem, plan):
+    for fault in (*faults(problem, plan), *refused_rules(problem, plan.stages)):
         raise InputError(f"the plan: {fault}")
     work = [_StageWork(problem, plan, stage) for stage in plan.stages]
+    for number, each in enumerate(work):
+        refusal = refused_group(number, each.stage, each.group)
+        if refusal:
+            raise InputError(f"the plan: {refusal}")
     ways_s = _ways_s(problem, plan)
     if problem.batch_of == REPLICA:
         return _batches_of_replicas(problem, plan, work, ways_s)
@@ -194,7 +209,7 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, with_rows.peak_in_flight, strict=True)
     )
     servers = _servers(problem, plan)
-    notes = (*_memory_notes(stages), *_server_notes(servers))
+    notes = (*_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan))
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
 
 
@@ -215,7 +230,8 @@ class _StageWork:
         self.backward_s = [kind.backward_s for kind in each_replica]
         self.update_s = max(kind.update_s for kind in kinds)
         self.parameter_bytes = max(kind.parameter_bytes for kind in kinds)
-        self.all_reduce_s = all_reduce_s(problem, stage.replicas, self.parameter_bytes) if problem.training else 0.0
+        self.group = group_of(problem, plan, stage, self.parameter_bytes)
+        self.all_reduce_s = agree_s(problem, stage, self.group, self.parameter_bytes) if problem.training else 0.0
 
     def mixed(self, micro_batches: int) -> MixedStage:
         """Return the replicas with the micro-batches that each takes."""
@@ -224,6 +240,7 @@ class _StageWork:
     def predicted(self, way_s: float, busy_s: float, held: float) -> StagePrediction:
         """Return the stage, of which a replica holds so many micro-batches at once."""
         pool = self.problem.known_pool
+        rule_bytes = held_for_rule_bytes(self.stage, self.group) if self.problem.training else 0
         return StagePrediction(
             stage=self.stage,
             busy_s=busy_s,
@@ -232,7 +249,7 @@ class _StageWork:
             all_reduce_s=self.all_reduce_s,
             update_s=self.update_s,
             transfer_s=way_s,
-            held_bytes=tuple(kind.held_bytes(held) for kind in self.kinds),
+            held_bytes=tuple(kind.held_bytes(held) + rule_bytes for kind in self.kinds),
             memory_bytes=tuple(pool.device_type(kind.replicas.device).memory_bytes for kind in self.kinds),
             pull_s=self.traffic.pull_s,
             push_s=self.traffic.push_s,
@@ -369,6 +386,19 @@ def _server_notes(servers: ServersPrediction | None) -> Iterator[str]:
         yield (
             f"each of {counted(servers.count, 'server')} holds {format_bytes(servers.held_bytes)} of tables and has "
             f"{format_bytes(servers.memory_bytes)}: they do not fit"
+        )
+
+
+def _rule_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
+    """Yield where timed all-reduces are not looked at, and rules that change nothing."""
+    others = {number: rule_text(each.sync) for number, each in enumerate(plan.stages) if each.sync != USUAL}
+    for number, text in others.items():
+        if plan.stages[number].width < 2:
+            yield f"stage {number} has one replica, which agrees with nobody: {text} changes nothing there"
+    if others and problem.all_reduces:
+        yield (
+            f"all_reduces were timed of all-reduces: what {', '.join(dict.fromkeys(others.values()))} takes follows "
+            f"from the pool's rates"
         )
 
 

@@ -14,6 +14,8 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenStage
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
 from .predict_step import Prediction
@@ -51,6 +53,8 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
         )
     )
     console.print()
+    others = any(stage.sync != USUAL for stage in plan.stages)
+    agreement = "agreement" if others else "all-reduce"
     parts = plain_table()
     add_text(parts, "part", no_wrap=True)
     add_numbers(parts, "time", "share")
@@ -59,13 +63,15 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
             continue
         time_s = getattr(prediction.parts, key)
         share = time_s / prediction.step_s if prediction.step_s > 0 else 0.0
-        parts.add_row(words, format_seconds(time_s), format_share(share))
+        parts.add_row(agreement if key == "all_reduce_s" else words, format_seconds(time_s), format_share(share))
     console.print(parts)
     console.print()
     stages = plain_table()
     add_numbers(stages, "stage")
     add_text(stages, "replicas")
-    add_numbers(stages, "layers", "forward", "backward", "busy", "all-reduce", "to the next", "holds")
+    add_numbers(stages, "layers", "forward", "backward", "busy", agreement, "to the next", "holds")
+    if others:
+        add_text(stages, "agrees by")
     for number, each in enumerate(prediction.stages[:_STAGES_SHOWN]):
         cells = [
             f"{number}",
@@ -73,6 +79,7 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
             f"{len(each.stage.layers)}",
             *map(format_seconds, (each.forward_s, each.backward_s, each.busy_s, each.all_reduce_s, each.transfer_s)),
             format_bytes(max(each.held_bytes)),
+            *([rule_text(each.stage.sync)] if others else []),
         ]
         stages.add_row(*map(Text, cells))
     console.print(stages)
@@ -146,6 +153,7 @@ def prediction_record(problem: GivenProblem, plan: GivenPlan, prediction: Predic
                     for kind, held in zip(each.stage.replicas, each.held_bytes, strict=True)
                 ],
                 "feed": each.stage.feed,
+                "sync": rule_text(each.stage.sync),
                 "forward_s": each.forward_s,
                 "backward_s": each.backward_s,
                 "busy_s": each.busy_s,

@@ -25,10 +25,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from heterps_compile.cost.table_servers import MOST_SERVERS
-from heterps_compile.errors import InputError
+from heterps_compile.errors import HeterpsError, InputError, PlugInError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.schedule.mixed_stage import EQUAL, FEEDS
 from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule import SyncRule
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import USUAL
 
 from .given_problem import REPLICA, GivenProblem
 from .problem_laws import MOST_LAYERS, MOST_UNITS_OF_A_GROUP, shown
@@ -69,11 +73,13 @@ class GivenStage:
         layers: Indices in the problem, ascending.
         replicas: Of every kind.
         feed: ``"equal"`` or ``"speed"``.
+        sync: The rule by which its replicas agree.
     """
 
     layers: tuple[int, ...]
     replicas: tuple[GivenReplicas, ...]
     feed: str = EQUAL
+    sync: SyncRule = USUAL
 
     @property
     def width(self) -> int:
@@ -133,6 +139,7 @@ class _Stage(Part):
     layers: _Run | Annotated[list[Text], Field(min_length=1, max_length=MOST_LAYERS)]
     replicas: Annotated[list[_Replicas], Field(min_length=1, max_length=1000)]
     feed: Literal["equal", "speed"] = "equal"
+    sync: Text | None = None
 
 
 class _Served(Part):
@@ -179,6 +186,7 @@ def make_given_plan(document: dict[str, Any], problem: GivenProblem, where: str)
                 _positions(stage.layers, problem, f"{where}: stage {number}"),
                 tuple(GivenReplicas(each.device, each.count, each.tensor_parallel) for each in stage.replicas),
                 stage.feed,
+                _rule(stage.sync, f"{where}: stage {number}"),
             )
             for number, stage in enumerate(file.stages)
         ),
@@ -190,6 +198,17 @@ def make_given_plan(document: dict[str, Any], problem: GivenProblem, where: str)
     for fault in faults(problem, plan):
         raise InputError(f"{where}: {fault}")
     return plan
+
+
+def _rule(text: str | None, where: str) -> SyncRule:
+    if text is None:
+        return USUAL
+    try:
+        return parse_rule(text)
+    except PlugInError:
+        raise
+    except HeterpsError as error:
+        raise InputError(f"{where}: sync: {error}") from error
 
 
 def _positions(layers: "_Run | list[str]", problem: GivenProblem, where: str) -> tuple[int, ...]:
@@ -324,6 +343,7 @@ def plan_document(problem: GivenProblem, plan: GivenPlan) -> dict[str, Any]:
                     for each in stage.replicas
                 ],
                 "feed": stage.feed,
+                **({} if stage.sync == USUAL else {"sync": rule_text(stage.sync)}),
             }
             for stage in plan.stages
         ],

@@ -21,6 +21,9 @@ STEP, REPLICA = "step", "replica"
 BATCHES_OF = (STEP, REPLICA)
 """Whose a batch is: of a step, which all replicas of a stage share, or of one replica, which works on it alone."""
 
+ELEMENT_BYTES = 4
+"""Of a gradient's elements, where rules count them."""
+
 HELD_IN_TRAINING, HELD_IN_INFERENCE = 4.0, 1.0
 """Bytes held for each byte of parameters: they themselves, their gradients and Adam's two states; they alone."""
 
@@ -90,11 +93,13 @@ class GivenLayer:
         name: Unique in the problem.
         times: Of every device type and degree of tensor parallelism that it is known for.
         tables: That servers may hold; their bytes are among its parameters.
+        shapes: Of its parameters, tensor by tensor; empty where they are not told.
     """
 
     name: str
     times: tuple[GivenTimes, ...]
     tables: tuple[GivenTable, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def by_group(self) -> Mapping[tuple[str, int], GivenTimes]:

@@ -20,7 +20,7 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.all_reduce import Machines
 from heterps_compile.cost.mixed_units import MixedPlacement
-from heterps_compile.cost.pose import has_own_ways, way_tables
+from heterps_compile.cost.pose import has_own_ways, ring_table, way_tables
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.command_options import COMPILE, PROBLEM
@@ -149,6 +149,7 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
         budget_per_hour=math.inf if request.budget_per_hour is None else request.budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if has_ways else None,
         link_latency_s=latency_s if has_ways else None,
+        ring_seconds_per_byte=ring_table(pool, [group.device for group in groups]) if pool.links else None,
         currency=pool.currency,
         machines=_machines(networks) if given.training else None,
         rented_together=together if np.any(together > 1) else None,

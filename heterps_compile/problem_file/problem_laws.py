@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from math import prod
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import format_bytes
 
-from .given_problem import BATCHES_OF, REPLICA, GivenLayer, GivenProblem, GivenTimes
+from .given_problem import BATCHES_OF, ELEMENT_BYTES, REPLICA, GivenLayer, GivenProblem, GivenTimes
 
 MOST_LAYERS = 100_000
 MOST_UNITS_OF_A_GROUP = 1024
@@ -87,6 +88,19 @@ def _tables_are_parts_of_layers(problem: GivenProblem) -> Iterator[str]:
 _ROUNDING = 1e-9  # relative
 
 
+def _shapes_are_parameters(problem: GivenProblem) -> Iterator[str]:
+    """The shapes of a layer have its bytes, so that rules by which replicas agree count the same as all else."""
+    for layer in problem.layers:
+        size = sum(prod(shape) for shape in layer.shapes) * ELEMENT_BYTES
+        for times in layer.times if layer.shapes else ():
+            held, group = times.parameter_bytes * times.tensor_parallel, _group(times.device, times.tensor_parallel)
+            if abs(size - held) > held * _ROUNDING:
+                yield (
+                    f"layer {shown(layer.name)} has shapes of {format_bytes(size)}, with {ELEMENT_BYTES} bytes an "
+                    f"element, and {format_bytes(held)} of parameters on {group}; both must be the same"
+                )
+
+
 def _edges_join_known_layers(problem: GivenProblem) -> Iterator[str]:
     for edge in problem.edges:
         for end in (edge.producer, *edge.readers):
@@ -149,6 +163,7 @@ LAWS: tuple[Law, ...] = (
     ("every name is one layer's", _names_once),
     ("every layer has times, ascending by size and none negative", _has_times),
     ("every table is of one layer, and among its parameters", _tables_are_parts_of_layers),
+    ("the shapes of a layer are those of its parameters", _shapes_are_parameters),
     ("edges join layers that exist", _edges_join_known_layers),
     ("edges run forward in the order of the layers", _edges_run_forward),
     ("every device type is one of the pool", _devices_are_in_the_pool),

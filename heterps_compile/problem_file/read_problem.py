@@ -87,11 +87,15 @@ class _LookUp(Part):
     rows_bytes_per_sample: Amount
 
 
+_Shape = Annotated[list[Whole], Field(max_length=16)]
+
+
 class _Layer(Part):
     name: Text
     tables: Annotated[list[_LookUp], Field(default_factory=list, max_length=MOST_LAYERS)]
     parameter_bytes: Amount = 0.0
     activation_bytes_per_sample: Amount = 0.0
+    shapes: Annotated[list[_Shape], Field(default_factory=list, max_length=MOST_LAYERS)]
     times: Annotated[list[_Times], Field(max_length=10_000)]
 
 
@@ -204,6 +208,7 @@ def _layer(layer: _Layer, where: str, *, training: bool) -> GivenLayer:
         layer.name,
         tuple(_times(layer, each, where, training=training) for each in layer.times),
         tuple(GivenTable(each.name, each.size_bytes, each.rows_bytes_per_sample) for each in layer.tables),
+        tuple(map(tuple, layer.shapes)),
     )
 
 

@@ -19,28 +19,32 @@ whole, at every batch, forward and backward apart:
 2. what still differs is a factor for all layers.
 
 Every pass reads other inputs than the one before, as in a real run: rows of an embedding are not in the caches already.
+
+Layers whose tables parameter servers could hold are timed a second time, in a chain of their own that takes its turn,
+with the tables on servers (``served_chain.py``). They are corrected as in the first chain: calls cost what they cost
+there, and so much of the time is of running one by one.
+
 Left out: the key under which a time is found (``cost/layer_key.py``); optimiser steps.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 from itertools import count, cycle
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from heterps_compile.backends.contract import Backend, Stage
+from heterps_compile.backends.contract import Backend
 from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.profile import Timing, Whole
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.ir.partition import Boundary, Partition, cut_graph
+from heterps_compile.ir.partition import Partition, cut_graph
 
 from .clock import Now, timing
-
-if TYPE_CHECKING:
-    from heterps_compile.runtime.pipeline.autocast import Autocast
+from .layer_passes import Passes, forget_gradients
+from .served_chain import ServedPasses
 
 LEAST_KEPT = 0.2
 ANY_CALLS = Phases(math.inf, math.inf, math.inf)
@@ -70,12 +74,14 @@ class ChainTimes:
         whole: The model in one piece, and the sum of the layers before they were corrected.
         calls: What calling a layer was found to cost.
         repeats: How often each was timed.
+        served: By number of the layer what those took whose tables were on servers.
     """
 
     layers: tuple[LayerTiming, ...]
     whole: Whole
     calls: Phases
     repeats: int
+    served: Mapping[int, LayerTiming] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,101 +116,6 @@ class Repeats:
     least_s: float = 0.0
 
 
-class HasOutputs(Protocol):
-    """What is known of a graph whose stages are at hand."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Values that it gives."""
-        ...
-
-
-class HasStages(Protocol):
-    """What is known of a partition whose stages are at hand."""
-
-    @property
-    def stages(self) -> Sequence[Boundary]:
-        """In order."""
-        ...
-
-
-class Passes:
-    """Stages of one partition, run over and over; times of every pass are kept.
-
-    Attributes:
-        forward_s: Of every stage, one time a pass.
-        backward_s: Of every stage, one time a pass that made gradients anew.
-        accumulate_s: Of every stage, one time a pass that added to them.
-    """
-
-    def __init__(
-        self, graph: HasOutputs, partition: HasStages, stages: Sequence[Stage], now: Now, autocast: "Autocast"
-    ) -> None:
-        """Take stages, what enters and leaves each in order, and what the graph gives."""
-        self.graph, self.partition, self.stages, self.now, self.autocast = graph, partition, stages, now, autocast
-        self.last_reader = {name: cut.index for cut in partition.stages for name in cut.inputs}
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the times so far."""
-        self.forward_s: list[list[float]] = [[] for _ in self.stages]
-        self.backward_s: list[list[float]] = [[] for _ in self.stages]
-        self.accumulate_s: list[list[float]] = [[] for _ in self.stages]
-
-    def infer(self, inputs: Mapping[str, Any]) -> None:
-        """Run and time all forwards; a value is dropped after its last reader, as in a real run."""
-        live = dict(inputs)
-        for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
-            values = [live[name] for name in cut.inputs]
-            began = self.now()
-            with self.autocast():
-                results = stage(*values)
-            times_s.append(self.now() - began)
-            live.update(zip(cut.outputs, results, strict=True))
-            values.clear()
-            for name in (*cut.inputs, *cut.outputs):
-                if self.last_reader.get(name, -1) <= cut.index:
-                    live.pop(name, None)
-
-    def train(self, inputs: Mapping[str, Any], *, grads_at_hand: bool) -> None:
-        """Run and time all forwards, then all backwards in reverse order.
-
-        Args:
-            inputs: Graph inputs by name.
-            grads_at_hand: Whether parameters have gradients already, to which these are added.
-        """
-        import torch  # noqa: PLC0415 - training is torch's
-
-        leaves = dict(inputs)
-        made = []
-        for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
-            values = [leaves[name] for name in cut.inputs]
-            began = self.now()
-            with self.autocast():
-                results = stage(*self.autocast.entering(values))
-            times_s.append(self.now() - began)
-            for name, value in zip(cut.outputs, results, strict=True):
-                is_trained = isinstance(value, torch.Tensor) and value.requires_grad
-                leaves[name] = value.detach().requires_grad_() if is_trained else value
-            made.append([pair for pair in zip(cut.outputs, results, strict=True) if leaves[pair[0]] is not pair[1]])
-        kept = self.accumulate_s if grads_at_hand else self.backward_s
-        returned = set(self.graph.outputs)
-        for results, times_s in zip(reversed(made), reversed(kept), strict=True):
-            roots, gradients = [], []
-            for name, value in results:
-                gradient = leaves[name].grad
-                if gradient is None and name in returned:
-                    gradient = torch.ones_like(value)
-                if gradient is not None:
-                    roots.append(value)
-                    gradients.append(gradient)
-            results.clear()
-            began = self.now()
-            if roots:
-                torch.autograd.backward(roots, gradients)
-            times_s.append(self.now() - began)
-
-
 def time_chain(
     layer_graph: LayerGraph,
     setup: TimingSetup,
@@ -212,6 +123,7 @@ def time_chain(
     *,
     training: bool,
     calls: Phases = ANY_CALLS,
+    tables: Sequence[str] = (),
     on_progress: Progress = lambda _done, _total: None,
 ) -> ChainTimes:
     """Time every layer of a model, and the whole.
@@ -222,6 +134,7 @@ def time_chain(
         repeats: How often.
         training: Whether there are backwards; stages of torch and of jax only.
         calls: What calling a layer costs at most.
+        tables: Parameters that servers could hold; layers that read some are timed with them there, too.
         on_progress: Called after every repeat.
 
     Raises:
@@ -232,24 +145,34 @@ def time_chain(
     chain = _passes(graph, cut_graph(graph, groups), setup)
     whole = _passes(graph, cut_graph(graph, [range(len(graph.nodes))]), setup)
     inputs, half = setup.inputs, len(setup.inputs) // 2
-    turns = ((chain, cycle(inputs)), (whole, cycle([*inputs[half:], *inputs[:half]])))
+    turns: list[tuple[Passes, Iterator[Mapping[str, Any]]]] = [
+        (chain, cycle(inputs)),
+        (whole, cycle([*inputs[half:], *inputs[:half]])),
+    ]
+    served = None
+    if tables:
+        served = ServedPasses(_passes(graph, cut_graph(graph, groups), setup), tables)
+        for each in inputs:  # which rows they look up is then known
+            served.infer(each)
+        turns.append((served, cycle([*inputs[half:], *inputs[:half]])))
     began_s = time.monotonic()
     try:
         for repeat in count(1 - _WARM_UP):
             for passes, given in turns:
                 _run_once(passes, given, training=training)
             if repeat == 0:
-                chain.forget()
-                whole.forget()
+                for passes, _ in turns:
+                    passes.forget()
                 began_s = time.monotonic()
             on_progress(min(max(0, repeat), repeats.at_least), repeats.at_least)
             long_enough = time.monotonic() - began_s >= repeats.least_s
             if repeat >= repeats.at_least and (repeat >= _MOST_REPEATS or long_enough):
                 break
     finally:
-        for stage in (*chain.stages, *whole.stages) if setup.device != "cpu" else ():
+        for stage in [stage for passes, _ in turns for stage in passes.stages] if setup.device != "cpu" else ():
             _move(stage, "cpu")  # its parameters are the model's own
-    return _corrected(chain, whole, graph.batch, calls, training=training)
+    found = _corrected(chain, whole, graph.batch, calls, training=training)
+    return found if served is None else replace(found, served=_corrected_served(served, chain, whole, found.calls))
 
 
 def _passes(graph: Graph, partition: Partition, setup: TimingSetup) -> Passes:
@@ -277,13 +200,6 @@ def _run_once(passes: Passes, given: Iterator[Mapping[str, Any]], *, training: b
         passes.train(next(given), grads_at_hand=grads_at_hand)
 
 
-def forget_gradients(stages: Sequence[Any]) -> None:
-    """Take the gradients off every parameter of torch stages."""
-    for stage in stages:
-        for parameter in stage.parameters():
-            parameter.grad = None
-
-
 def _corrected(chain: Passes, whole: Passes, batch: int, at_most: Phases, *, training: bool) -> ChainTimes:
     forwards = [timing(times) for times in chain.forward_s]
     of_whole_s = timing(whole.forward_s[0]).median_s
@@ -309,6 +225,18 @@ def _corrected(chain: Passes, whole: Passes, batch: int, at_most: Phases, *, tra
     return ChainTimes(layers, Whole(batch, of_whole_s, layers_s, back_of_whole_s, backs_s), calls, repeats)
 
 
+def _corrected_served(served: ServedPasses, chain: Passes, whole: Passes, calls: Phases) -> dict[int, LayerTiming]:
+    """Return what layers took whose tables were on servers, corrected as the chain with the tables in it was."""
+    found: list[list[Timing]] = []
+    for name, call_s in zip(("forward_s", "backward_s", "accumulate_s"), astuple(calls), strict=True):
+        (of_whole_s,) = getattr(whole, name)
+        if of_whole_s:
+            layers, own = ([timing(times) for times in getattr(passes, name)] for passes in (chain, served))
+            found.append(correct(layers, timing(of_whole_s).median_s, call_s, of=own))
+    kept = [each + [None] * (3 - len(each)) for each in map(list, zip(*found, strict=True))]
+    return {index: LayerTiming(*kept[index]) for index in served.looking_up}
+
+
 def call_time(layers: Sequence[Timing], whole_s: float, at_most_s: float = math.inf) -> float:
     """Find what calling a layer costs, by the first rule of the module."""
     timed_s = [timing.median_s for timing in layers if timing.median_s > 0]
@@ -318,8 +246,21 @@ def call_time(layers: Sequence[Timing], whole_s: float, at_most_s: float = math.
     return min(excess_s / (len(timed_s) - 1), *timed_s, at_most_s)
 
 
-def correct(layers: Sequence[Timing], whole_s: float, call_s: float) -> list[Timing]:
-    """Correct the times of layers so that they add up to the whole, by the two rules of the module."""
-    kept = [max(timing.median_s - call_s, LEAST_KEPT * timing.median_s) for timing in layers]
-    factor = whole_s / sum(kept) if sum(kept) > 0 else 1.0
-    return [Timing(kept_s * factor, t.spread_s * factor) for kept_s, t in zip(kept, layers, strict=True)]
+def correct(
+    layers: Sequence[Timing], whole_s: float, call_s: float, *, of: Sequence[Timing] | None = None
+) -> list[Timing]:
+    """Correct the times of layers so that they add up to the whole, by the two rules of the module.
+
+    Args:
+        layers: As they were timed.
+        whole_s: The whole.
+        call_s: What calling a layer costs.
+        of: Times to correct in the same way instead; None for those of the layers.
+    """
+
+    def kept_s(timed: Timing) -> float:
+        return max(timed.median_s - call_s, LEAST_KEPT * timed.median_s)
+
+    sum_s = sum(map(kept_s, layers))
+    factor = whole_s / sum_s if sum_s > 0 else 1.0
+    return [Timing(kept_s(timed) * factor, timed.spread_s * factor) for timed in (layers if of is None else of)]

@@ -19,8 +19,8 @@ from heterps_compile.backends.find import find_backend
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.pipeline.autocast import Autocast
 
-from .chain import forget_gradients
 from .clock import make_clock
+from .layer_passes import forget_gradients
 from .replica_process import read_inputs, read_passes
 from .replicas import INPUTS
 

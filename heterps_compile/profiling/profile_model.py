@@ -23,6 +23,8 @@ from heterps_compile.cost.pose import input_bytes
 from heterps_compile.cost.precision import FULL, in_precision
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.cost.roofline import Phases
+from heterps_compile.cost.served_tables import tables_of
+from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
 from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.host_memory import available_bytes
@@ -44,12 +46,14 @@ from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
 from .link import measure_link
 from .replicas import Replicas, measure_replicas
+from .step_rates import measure_step_rates
 
 DEFAULT_BATCHES = (1, 8, 64)
 DEFAULT_REPEATS = 15
 _MOST_UNITS, _MOST_PAIRS = 16, 4
 _NAME_KEPT = 200
 _SHOWN = 300
+_SERVED = "tables on servers"
 _DRAWN = 3  # inputs are drawn in double precision beside what they become
 
 ReadGraph = Callable[[int | None], Graph]
@@ -243,6 +247,7 @@ def _profile_device(
         *(() if settings.precision == FULL else (settings.precision,)),  # caches of before have float32
     )
     times: dict[int, list[LayerTiming]] = {}
+    served: dict[int, dict[str, LayerTiming]] = {}
     wholes, calls = [], ANY_CALLS
     repeats = dict.fromkeys(models, settings.repeats)
     for place, (batch, model) in enumerate(models.items()):
@@ -251,20 +256,28 @@ def _profile_device(
         if kind != "cpu" and stranded:
             raise InputError(f"{name!r} cannot be profiled: {stranded[0]}")
         found = {key: cache.find((key, batch, *known)) for key in model.keys}
-        if None in found.values():
+        tables, looking_up = tables_to_serve(model, placed)
+        on_servers = {key: cache.find((key, batch, *known, _SERVED)) for key in looking_up}
+        if None in found.values() or None in on_servers.values():
 
             def progress(done: int, _total: int, at: int = place, batch: int = batch) -> None:
                 on_progress(f"{name}, batch {batch}", at * settings.repeats + done)
 
-            chain = time_model(model, placed, name, settings, calls=calls, on_progress=progress)
+            chain = time_model(model, placed, name, settings, calls=calls, tables=tables, on_progress=progress)
             calls, repeats[batch] = chain.calls, chain.repeats
             wholes.append(chain.whole)
             for key, timing in _pooled(model.keys, chain.layers).items():
                 if found[key] is None:
                     found[key] = timing
                     cache.keep((key, batch, *known), timing)
+            keys, layers = [model.keys[index] for index in chain.served], list(chain.served.values())
+            for key, timing in _pooled(keys, layers).items():
+                if on_servers[key] is None:
+                    on_servers[key] = timing
+                    cache.keep((key, batch, *known, _SERVED), timing)
             cache.save()  # what an interruption comes after is not measured again
         times[batch] = [timed for key in model.keys if (timed := found[key]) is not None]
+        served[batch] = {key: timed for key, timed in on_servers.items() if timed is not None}
     return DeviceProfile(
         name=name,
         kind=kind,
@@ -273,10 +286,27 @@ def _profile_device(
         mode=settings.mode,
         threads=settings.threads,
         clock=settings.clock_of(name),
-        layers=tuple(_curves(models, times, repeats)),
+        layers=tuple(_curves(models, times, served, repeats)),
         wholes=tuple(wholes),
         precision=settings.precision,
+        step_rates=_step_rates(name, settings) if settings.mode == "training" else None,
     )
+
+
+def _step_rates(device: str, settings: Settings) -> StepRates:
+    """Measure what a step of training has besides layers."""
+    with _threads(settings.threads, ()):
+        return measure_step_rates(device, make_clock(settings.clock_of(device), device, settings.threads))
+
+
+def tables_to_serve(model: AtBatch, backend: Backend) -> tuple[list[str], set[str]]:
+    """Return the tables that a run could serve of a model, and the keys of the layers that look rows up there."""
+    if not backend.capabilities.is_module:  # whose stages keep their tables
+        return [], set()
+    tables = tables_of(model.computed, model.costs)
+    looking_up = {layer for table in tables for layer in table.rows_bytes}
+    keys = zip(model.computed.layers, model.keys, strict=True)
+    return [table.name for table in tables], {key for layer, key in keys if layer.name in looking_up}
 
 
 def time_model(
@@ -286,6 +316,7 @@ def time_model(
     settings: Settings,
     *,
     calls: Phases,
+    tables: Sequence[str] = (),
     on_progress: Callable[[int, int], None],
 ) -> ChainTimes:
     """Time the layers of a model where they stand, and the whole beside them.
@@ -296,6 +327,7 @@ def time_model(
         device: As PyTorch calls it.
         settings: How.
         calls: What calling a layer was found to cost at a smaller batch.
+        tables: That servers could hold, to be timed there too.
         on_progress: Called with repeats done, repeats in all.
 
     Raises:
@@ -319,6 +351,7 @@ def time_model(
                 Repeats(settings.repeats, settings.least_s),
                 training=training,
                 calls=calls,
+                tables=tables,
                 on_progress=on_progress,
             )
         except HeterpsError:
@@ -361,7 +394,10 @@ def _median(timings: Sequence[Timing | None]) -> Timing | None:
 
 
 def _curves(
-    models: Mapping[int, AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: Mapping[int, int]
+    models: Mapping[int, AtBatch],
+    times: Mapping[int, Sequence[LayerTiming]],
+    served: Mapping[int, Mapping[str, LayerTiming]],
+    repeats: Mapping[int, int],
 ) -> Iterator[LayerProfile]:
     """Yield the layers with their times at all batches; equal layers once."""
     seen = set()
@@ -371,24 +407,33 @@ def _curves(
         if keys in seen:
             continue
         seen.add(keys)
-        points = []
+        points, on_servers = [], []
         for batch, model in models.items():
-            timing, cost = times[batch][index], model.costs[index]
-            points.append(
-                LayerPoint(
-                    batch=batch,
-                    flops=cost.flops,
-                    moved_bytes=cost.moved_bytes,
-                    forward=timing.forward,
-                    backward=timing.backward,
-                    accumulate=timing.accumulate,
-                    repeats=repeats[batch],
-                )
-            )
+            points.append(_point(batch, model.costs[index], times[batch][index], repeats[batch]))
+            if (timed := served[batch].get(model.keys[index])) is not None:
+                on_servers.append(_point(batch, model.costs[index], timed, repeats[batch]))
         operations = next(iter(models.values())).costs[index].operations
         yield LayerProfile(
-            printable(layer.name)[:_NAME_KEPT], keys, str(layer.kind), first.dtype(index), operations, tuple(points)
+            name=printable(layer.name)[:_NAME_KEPT],
+            keys=keys,
+            kind=str(layer.kind),
+            dtype=first.dtype(index),
+            operations=operations,
+            points=tuple(points),
+            served=tuple(on_servers),
         )
+
+
+def _point(batch: int, cost: LayerCost, timing: LayerTiming, repeats: int) -> LayerPoint:
+    return LayerPoint(
+        batch=batch,
+        flops=cost.flops,
+        moved_bytes=cost.moved_bytes,
+        forward=timing.forward,
+        backward=timing.backward,
+        accumulate=timing.accumulate,
+        repeats=repeats,
+    )
 
 
 def _keys(models: Mapping[int, AtBatch], index: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.profile import Crowding, DeviceProfile, Fitted, LayerPoint, LayerProfile, Profile, Timing
+from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
@@ -87,6 +88,8 @@ def _lines(device: DeviceProfile) -> list[str]:
             f"one batch was measured, {batches.pop()}: other sizes are taken in proportion, without a part that "
             f"does not shrink; where the batch is open, measure two at least (--batches N,N)"
         )
+    lines += _step_rates(device.step_rates)
+    lines += _served(device.layers)
     lines += _crowding(device.crowding)
     lines += _fitted("computation", "alpha", device.compute_parallel)
     lines += _of_layers(device.layers, "compute_parallel", "alpha", device.compute_parallel)
@@ -99,6 +102,30 @@ def _lines(device: DeviceProfile) -> list[str]:
             f"{format_bytes(link.bytes_per_s)}/s (±{format_bytes(link.bytes_per_s_error)}/s); {link.between}"
         )
     return lines
+
+
+def _step_rates(rates: StepRates | None) -> list[str]:
+    if rates is None:
+        return []
+    optimizers = ", ".join(f"{each.name} {format_bytes(each.bytes_per_s)}/s" for each in rates.optimizers)
+    return [
+        f"beside layers: {format_bytes(rates.moved_per_s)}/s are moved, of {format_bytes(rates.selected_per_s)}/s the "
+        f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {rates.chosen_per_s:.3g} "
+        f"entries a second chosen and {rates.placed_per_s:.3g} placed; steps of optimizers, of weights: {optimizers}"
+    ]
+
+
+def _served(layers: Sequence[LayerProfile]) -> list[str]:
+    """Say what layers take together with their tables on servers, beside what they take as they stand."""
+    found = [layer for layer in layers if layer.served]
+    if not found:
+        return []
+    there_s = sum(_time(layer.served[-1]).median_s for layer in found)
+    held_s = sum(_time(layer.points[-1]).median_s for layer in found)
+    return [
+        f"tables that parameter servers could hold, of {counted(len(found), 'layer')}: {format_seconds(there_s)} with "
+        f"them there, {format_seconds(held_s)} as they stand (batch {found[0].served[-1].batch})"
+    ]
 
 
 def _crowding(found: Crowding | None) -> list[str]:

@@ -24,8 +24,8 @@ from heterps_compile.backends.find import find_backend
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.pipeline.autocast import Autocast
 
-from .chain import Passes, forget_gradients
 from .clock import Now
+from .layer_passes import Passes, forget_gradients
 from .replicas import INPUTS, ROUNDS
 
 _ROUND_S = 0.4

@@ -115,6 +115,8 @@ def _stage(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
         "compute_s": stage.compute_s,
         "data_s": stage.data_s,
         "all_reduce_s": stage.all_reduce_s,
+        "handling_s": stage.handling_s,
+        "update_s": stage.update_s,
         "pull_s": stage.pull_s(plan.schedule.micro_batches),
         "push_s": stage.push_s,
         "throughput_samples_per_s": plan.batch / stage.time_s if stage.time_s > 0 else None,

@@ -28,7 +28,7 @@ from heterps_compile.passes.drafts import (
 )
 from heterps_compile.plan.plan import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.stage_sync import rule_name
+from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words, steady_words
 from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
@@ -145,7 +145,7 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
         cells += [
             f"x{stage.replicas_words}",
             f"compute {format_seconds(stage.compute_s)}",
-            f"data {format_seconds(stage.data_s)}" + _all_reduce(stage) + _rows(stage),
+            f"data {format_seconds(stage.data_s)}" + _all_reduce(stage) + _own(stage) + _rows(stage),
             f"in {format_bytes(stage.received_bytes)}",
             f"out {format_bytes(stage.sent_bytes)}",
             f"memory {stage.memory_words}" if stage.memory else "",
@@ -157,6 +157,11 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
 def _all_reduce(stage: PlannedStage) -> str:
     shown = stage.sync is not None or stage.all_reduce_s > 0
     return f", {rule_name(stage)} {format_seconds(stage.all_reduce_s)}" if shown else ""
+
+
+def _own(stage: PlannedStage) -> str:
+    words = own_words(stage)
+    return f", {words}" if words else ""
 
 
 def _rows(stage: PlannedStage) -> str:

@@ -1,31 +1,100 @@
-"""The page of ``machines --pareto``: what was chosen and why in sentences, and money against time as a picture.
+"""The page of ``machines --pareto``: what was chosen and why, tables of sets, and money against time as a picture.
 
-It fetches nothing and runs nothing; all text in it is escaped.
+It fetches nothing and runs nothing. Names are of catalogues and hostile: the template escapes what it inserts, and the
+page's own policy lets no script run.
+
+Left out: the picture (``pictures/machine_front.py``), the sentences (``machines/machines_words.py``).
 """
 
-from html import escape
+from collections.abc import Iterator
+from importlib import resources
 
-from heterps_compile.escape import printable
-from heterps_compile.machines.machines_words import told
-from heterps_compile.machines.search import Answer
+from jinja2 import Environment
+from markupsafe import Markup
+
+from heterps_compile import __version__
+from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.machines.machines_words import rows, told
+from heterps_compile.machines.search import Answer, Option
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.units import counted, format_duration, format_money, format_seconds, rate_number
 
 from .pictures.machine_front import machine_front
-from .pictures.svg import STYLE
+from .pictures.svg import NARROW, STYLE
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_PAGE_STYLE = (
-    ":root{color-scheme:light dark}body{font:15px system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}"
-    "svg{max-width:100%;height:auto}"
+_MOST_TEXT, _MOST_TITLE = 1000, 300
+_OWN_STYLE = (
+    ".page.one{grid-template-columns:minmax(0,1fr)}section ul{margin:0;padding-left:18px;overflow-wrap:anywhere}"
+    "figure{margin-bottom:10px}.figures .number{white-space:nowrap}.figures td,.figures th{padding-right:14px}"
+    "@media (min-width:861px){.figures td:first-child:not(:only-child){min-width:5rem}}"
 )
+
+_Row = tuple[str, str, tuple[str, ...], bool]
 
 
 def machines_page(answer: Answer) -> str:
     """Write the page."""
-    lines = "".join(f"<p>{escape(printable(line))}</p>\n" for line in (*told(answer), *answer.notes))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Machines</title>\n<style>{STYLE}{_PAGE_STYLE}</style>\n</head>\n<body>\n<h1>Machines</h1>\n{lines}"
-        f"<h2>Money against time</h2>\n{machine_front(answer).element}\n</body>\n</html>\n"
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["text"] = lambda text: shorten(one_line(text), _MOST_TEXT)
+    environment.filters["title"] = lambda text: shorten(printable(text), _MOST_TITLE)
+    sentences = [line.partition(": ") for line in told(answer)]
+    has_batches = len(answer.goal.batches) > 1
+    return environment.from_string(_template("machines.html")).render(
+        version=__version__,
+        policy=_POLICY,
+        style=Markup(_template("report.css")),  # noqa: S704 - the package's own file
+        own_style=Markup(_OWN_STYLE),  # noqa: S704 - the package's own
+        picture_style=Markup(STYLE),  # noqa: S704 - the package's own
+        chosen=answer.best.machines.title,
+        asked=f"asked: {sentences[0][2]}",
+        tiles=list(_tiles(answer)),
+        facts=[(name, value) for name, colon, value in sentences[1:] if colon and name in _FACTS],
+        heads=[(name, name) for name in (*(["batch"] * has_batches), f"{CURRENCY}/h", "samples/s")]
+        + [
+            (head, label)
+            for name in ("time", CURRENCY)
+            for head, label in ((name, name), ("in 9 of 10", f"{name} in 9 of 10"))
+        ],
+        rows=[_row(name, option, answer, has_batches=has_batches) for name, option in rows(answer)],
+        fails=answer.failing is not None,
+        front=[_row("", option, answer, has_batches=has_batches) for option in answer.front],
+        drawn=[
+            Markup(machine_front(answer, **width).element)  # noqa: S704 - made of escaped text
+            for width in ({}, {"width": NARROW})
+        ],
+        notes=answer.notes,
+    )  # fmt: skip
+
+
+_FACTS = ("plan", "learned", "why", "bound", "fails")
+
+
+def _template(name: str) -> str:
+    return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
+
+
+def _tiles(answer: Answer) -> Iterator[tuple[str, str, str]]:
+    """Yield key figures: what each is, its value, and more about it."""
+    best, outlook = answer.best, answer.best.outlook
+    yield "time", format_duration(outlook.median_s), f"{format_duration(outlook.most_s)} in nine of ten runs"
+    money = format_money(outlook.median_money)
+    yield "money", f"{money} {CURRENCY}", f"{format_money(outlook.most_money)} {CURRENCY} in nine of ten runs"
+    dates = sorted({rental.offer.price_date.isoformat() for rental, _ in best.machines.parts})
+    yield "price", f"{format_money(best.machines.price_per_hour)} {CURRENCY}/h", f"as it was on {' and '.join(dates)}"
+    step = f"{format_seconds(best.step.step_s)} a step of {counted(best.batch, 'sample')}"
+    yield "throughput", f"{rate_number(best.samples_per_s)} samples/s", step
+
+
+def _row(name: str, option: Option, answer: Answer, *, has_batches: bool) -> _Row:
+    outlook = option.outlook
+    cells = (
+        *([f"{option.batch:,}"] if has_batches else []),
+        format_money(option.machines.price_per_hour),
+        rate_number(option.samples_per_s),
+        format_duration(outlook.median_s),
+        format_duration(outlook.most_s),
+        format_money(outlook.median_money),
+        format_money(outlook.most_money),
     )
+    return name, option.machines.title, cells, option is answer.best

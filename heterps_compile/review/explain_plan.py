@@ -142,6 +142,8 @@ def _a_step_more(plan: Plan, stage: PlannedStage) -> str:
         ("pull of rows", stage.pull_s(plan.schedule.micro_batches)),
         ("push of their gradients", stage.push_s),
         ("all-reduce", stage.all_reduce_s if stage.sync is None else 0.0),  # another rule is told of by itself
+        ("own work of the rule", stage.handling_s),
+        ("step of the optimizer", stage.update_s),
     )
     return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s)
 
@@ -180,6 +182,8 @@ def layer_document(found: LayerOfPlan) -> str:
         "stage_compute_s": stage.compute_s,
         "stage_data_s": stage.data_s,
         "stage_all_reduce_s": stage.all_reduce_s,
+        "stage_handling_s": stage.handling_s,
+        "stage_update_s": stage.update_s,
         **({} if stage.sync is None else {"agreement": sync_document(stage)}),
         "stage_pull_s": stage.pull_s(plan.schedule.micro_batches),
         "stage_push_s": stage.push_s,

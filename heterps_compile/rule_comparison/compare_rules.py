@@ -36,6 +36,8 @@ class RuleOnPlan:
         step_s: Of one batch alone.
         samples_per_s: Of that step.
         exposed_s: [S], what a step waits for after the last backward of every stage.
+        handling_s: [S], what the rule takes a replica's own processor in a step.
+        update_s: [S], what the optimizer's step takes it, whatever the rule.
         sent_bytes: [S], what all replicas of a stage send in a step, in the mean over steps.
         held_bytes: [S], what a replica holds with the rule.
         rule_bytes: [S], what of it is the rule's, without the safety factor.
@@ -49,6 +51,8 @@ class RuleOnPlan:
     step_s: float = 0.0
     samples_per_s: float = 0.0
     exposed_s: tuple[float, ...] = ()
+    handling_s: tuple[float, ...] = ()
+    update_s: tuple[float, ...] = ()
     sent_bytes: tuple[float, ...] = ()
     held_bytes: tuple[int, ...] = ()
     rule_bytes: tuple[int, ...] = ()
@@ -130,6 +134,8 @@ def _with(posed: PosedAgain, priced: PlacementDetail, groups: Sequence[SyncGroup
         step_s=step_s,
         samples_per_s=batch / step_s,
         exposed_s=tuple(stage.all_reduce_s for stage in draft.stages),
+        handling_s=tuple(stage.handling_s for stage in draft.stages),
+        update_s=tuple(stage.update_s for stage in draft.stages),
         sent_bytes=sent_bytes,
         held_bytes=tuple(0 if each is None else each.total_bytes for each in memory),
         rule_bytes=tuple(0 if each is None else each.sync_bytes for each in memory),

@@ -21,7 +21,7 @@ _STAGES_SHOWN = 20
 _LOSS = (
     "what a rule makes of the loss is not predicted here: docs/synchronisation.md says when to use which, and when not"
 )
-_PLACEMENT = "placement, replicas and schedule are the plan's, which were searched with an all-reduce in every stage"
+_PLACEMENT = "placement, replicas and schedule are the plan's, which were searched with "
 
 
 def print_comparison(console: Console, found: RuleComparison) -> None:
@@ -37,7 +37,9 @@ def print_comparison(console: Console, found: RuleComparison) -> None:
     console.print()
     table = plain_table()
     add_text(table, "rule", "class", no_wrap=True)
-    add_numbers(table, "step", "samples/s", "exposed", "bytes a step", "memory", f"{plan.currency}/M samples")
+    add_numbers(
+        table, "step", "samples/s", "exposed", "work", "bytes a step", "memory", f"{plan.currency}/M samples"
+    )
     add_text(table, "")
     for row in found.rows:
         if row.is_possible:
@@ -63,6 +65,7 @@ def _cells(found: RuleComparison, row: RuleOnPlan) -> list[str]:
         format_seconds(row.step_s) + (f" ({'+' * (change > 0)}{format_percent(100 * change)})" if change else ""),
         rate_number(row.samples_per_s),
         format_seconds(max(row.exposed_s)),
+        format_seconds(max(row.handling_s)),
         format_bytes(sum(row.sent_bytes)),
         format_bytes(max(row.held_bytes)),
         format_money(row.price_per_million_samples),
@@ -77,7 +80,8 @@ def _stage_lines(found: RuleComparison) -> Iterator[str]:
     for stage, group in stages[:_STAGES_SHOWN]:
         yield (
             f"stage {stage.index}: {printable(stage.hardware)} in {counted(group.machines, 'machine')}, "
-            f"{format_bytes(group.gradient_bytes)} of gradients, {format_bytes(group.parameter_bytes)} of weights"
+            f"{format_bytes(group.gradient_bytes)} of gradients, {format_bytes(group.parameter_bytes)} of weights, "
+            f"{format_seconds(found.rows[0].update_s[stage.index])} a step of the optimizer"
         )
     if len(stages) > _STAGES_SHOWN:
         yield f"… {len(stages) - _STAGES_SHOWN} more stages; --json shows all"
@@ -92,7 +96,9 @@ def notes(found: RuleComparison) -> list[str]:
         if group.agrees and len(set(found.own)) > 1
     ]
     alone = [] if found.agrees else ["no stage has several replicas with weights: there is nothing to agree on"]
-    return [*faults, *alone, *own, _PLACEMENT, _LOSS]
+    request = found.posed.plan.request
+    searched = "an all-reduce in every stage" if request.is_all_reduced else f"--sync {request.synchronisation}"
+    return [*faults, *alone, *own, _PLACEMENT + searched, _LOSS]
 
 
 def comparison_document(found: RuleComparison) -> str:
@@ -110,6 +116,7 @@ def comparison_document(found: RuleComparison) -> str:
             for stage, group in zip(plan.stages, found.groups, strict=True)
         ],
         "planned": list(found.own) or None,
+        "update_s": list(found.rows[0].update_s),
         "rules": [
             {
                 "rule": row.rule,
@@ -118,6 +125,7 @@ def comparison_document(found: RuleComparison) -> str:
                 "step_s": row.step_s,
                 "samples_per_s": row.samples_per_s,
                 "exposed_s": list(row.exposed_s),
+                "handling_s": list(row.handling_s),
                 "sent_bytes": list(row.sent_bytes),
                 "held_bytes": list(row.held_bytes),
                 "rule_bytes": list(row.rule_bytes),

@@ -82,6 +82,7 @@ class StageLoad:
         activations_bytes: Activations of the batch.
         copies_bytes: Narrow copies of weights, of every micro-batch.
         sync_s: The all-reduce of its replicas' gradients, once a step of training (``sync_rules/network.py``).
+        own_s: What replicas do by themselves behind that, once a step of training (``cost/own_work.py``).
         kept_bytes: What a replica holds whatever the schedule is: weights, gradients, states of the optimizer.
         unit_bytes: Memory of a unit.
         safety_factor: On all that a replica holds.
@@ -106,6 +107,7 @@ class StageLoad:
     recomputes: bool = False
     types: tuple["StageLoad", ...] = ()
     rows: ServedRows | None = None
+    own_s: float = 0.0
 
     def pull_s(self, micro_batches: int) -> float:
         """Return what it waits for rows of servers before its first forward in a step of so many micro-batches."""
@@ -326,8 +328,9 @@ def simulate_step(
     delays_s = [load.micro_batch(micro_batches).delay_s for load in loads[:-1]]
     dealt = [load.dealt(micro_batches, training=training, steps=1 if training else steps) for load in loads]
     sync_s = [load.sync_s if training else 0.0 for load in loads]
+    own_s = [load.own_s if training else 0.0 for load in loads]
     servers = [ServersTraffic(load.pull_s(micro_batches), load.push_s if training else 0.0) for load in loads]
-    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s, servers=servers)
+    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s, own_s=own_s, servers=servers)
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:

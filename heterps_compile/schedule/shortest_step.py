@@ -11,7 +11,7 @@ and d are a micro-batch's forward, its backward and the delay behind it::
 
     begin(s) = max(pull(s), begin(s - 1) + f(s - 1) + d(s - 1))               before its first forward
     round(s) = sum over r > s of f(r) + b(r), and every delay twice          from a forward until its gradients are back
-    end(s)   = max(push(s) + sync(s), d(s - 1) + b(s - 1) + end(s - 1))       after its last backward
+    end(s)   = max(push(s) + sync(s) + own(s), d(s - 1) + b(s - 1) + end(s - 1))       after its last backward
     step    >= begin(s) + max( n (f + b),  f + round(s) + n b,  n f + round(s) + b ) + end(s)
 
 as no replica's first backward begins, and no replica's last forward ends, less than a round apart from the other side.
@@ -140,7 +140,7 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
         begin_s = max(begin_s, load.pull_s(micro_batches))
         if training:
             before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage else 0.0
-            end_s = max(load.push_s + load.sync_s, before_s)
+            end_s = max(load.push_s + load.sync_s + load.own_s, before_s)
             busy_s = max(
                 turns * own.whole_s,
                 dealt_s,

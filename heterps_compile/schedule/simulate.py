@@ -12,21 +12,22 @@ there:
 
 A stage whose tables lie on servers waits for the rows of its first micro-batch before its first action, and pushes
 their gradients once all its replicas have ended their last. Then, or else at once, replicas may sum their gradients
-together: an all-reduce. Both hold up no other stage, and the step ends when the last stage has summed::
+together: an all-reduce. Then they do what each does by itself, the
+optimizer's step among it. None of it holds up another stage, and the step ends when the last stage has ended it::
 
-    stage 0, replica 0 | F0 .  .  B0 R
-             replica 1 | F1 .  .  B1 R
-    stage 1, replica 0 | .  F0 B0 R  .       stage 1 sums while stage 0 still has a backward
-             replica 1 | .  F1 B1 R  .
+    stage 0, replica 0 | F0 .  .  B0 R  U
+             replica 1 | F1 .  .  B1 R  U
+    stage 1, replica 0 | .  F0 B0 R  U  .    stage 1 sums while stage 0 still has a backward
+             replica 1 | .  F1 B1 R  U  .
 
-    stage with tables | p  F0 F1 B0 B1 P  R          p: pull, P: push
+    stage with tables | p  F0 F1 B0 B1 P  R  U       p: pull, P: push, U: what a replica does by itself
 
 Between neighbours a transfer may take time of its own; it occupies neither side. From the last stage round to the first
 it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its time; where gradients of
 weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
 
 Left out: links that several transfers share; a stage that does not read from the one before it is taken to wait for
-it all the same, so the estimate is never too short; the update of the weights.
+it all the same, so the estimate is never too short.
 """
 
 from collections import deque
@@ -56,6 +57,15 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """When all replicas of a stage sum their gradients."""
+
+    stage: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """When all replicas of a stage do what each does by itself behind its last backward."""
 
     stage: int
     start_s: float
@@ -98,13 +108,14 @@ class Timeline:
     Attributes:
         spans: Every action; those of one replica in the order it ran them.
         replicas: Of every stage.
-        makespan_s: From the start of the first action to the end of the last, or of the last all-reduce or push.
+        makespan_s: From the start of the first action to the end of the last, or of what follows it.
         bubble: Share of all replicas' time in which they wait, in [0, 1].
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
             yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
         chunks: Into which every stage is cut.
         all_reduces: Of the stages that sum gradients, in their order.
         rows: Of the stages whose tables lie on servers, in their order: pull, then push.
+        updates: Of the stages whose replicas do something by themselves, in their order.
     """
 
     spans: tuple[Span, ...]
@@ -115,6 +126,7 @@ class Timeline:
     chunks: int = 1
     all_reduces: tuple[AllReduce, ...] = ()
     rows: tuple[RowsMoved, ...] = ()
+    updates: tuple[Update, ...] = ()
 
 
 def simulate(
@@ -155,6 +167,7 @@ def simulate_mixed(
     *,
     transfer_s: Sequence[float] | None = None,
     sync_s: Sequence[float] | None = None,
+    own_s: Sequence[float] | None = None,
     servers: Sequence[ServersTraffic] = (),
 ) -> Timeline:
     """Run the orders of all stages against each other, where replicas of a stage may differ; O(actions * replicas).
@@ -164,6 +177,7 @@ def simulate_mixed(
         mixed: [S], what a micro-batch takes on every replica, and which replica takes it.
         transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
         sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
+        own_s: [S], what they do by themselves behind that; 0 by default.
         servers: [S], rows of tables on servers of every stage; none by default.
 
     Raises:
@@ -214,7 +228,8 @@ def simulate_mixed(
             f"which never runs ({sum(map(len, spans))} of {sum(map(len, queues))} actions ran)"
         )
     summed_s = list(sync_s) if sync_s is not None else [0.0] * stages
-    return _timeline(workers, spans, counts, chunks, sync_s=summed_s, servers=traffic)
+    alone_s = list(own_s) if own_s is not None else [0.0] * stages
+    return _timeline(workers, spans, counts, chunks, sync_s=summed_s, own_s=alone_s, servers=traffic)
 
 
 def _lengths(
@@ -259,6 +274,7 @@ def _timeline(
     chunks: int,
     *,
     sync_s: Sequence[float],
+    own_s: Sequence[float],
     servers: Sequence[ServersTraffic],
 ) -> Timeline:
     ends_s, peaks = [0.0] * len(replicas), [0] * len(replicas)
@@ -277,13 +293,19 @@ def _timeline(
         for stage, (end_s, lasts_s) in enumerate(zip(ends_s, sync_s, strict=True))
         if lasts_s > 0
     )
-    makespan_s = max([*ends_s, *(each.end_s for each in all_reduces)], default=0.0)
+    begins_s = [end_s + lasts_s for end_s, lasts_s in zip(ends_s, sync_s, strict=True)]
+    updates = tuple(
+        Update(stage, begin_s, begin_s + lasts_s)
+        for stage, (begin_s, lasts_s) in enumerate(zip(begins_s, own_s, strict=True))
+        if lasts_s > 0
+    )
+    makespan_s = max([*begins_s, *(each.end_s for each in updates)], default=0.0)
     busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
-    busy_s += sum(count * lasts_s for count, lasts_s in zip(replicas, sync_s, strict=True))
+    busy_s += sum(count * (sum_s + alone_s) for count, sum_s, alone_s in zip(replicas, sync_s, own_s, strict=True))
     busy_s += sum(count * (each.pull_s + each.push_s) for count, each in zip(replicas, servers, strict=True))
     bubble = idle_share(busy_s, len(workers), makespan_s)
     actions = tuple(span for done in spans for span in done)
-    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces, tuple(rows))
+    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces, tuple(rows), updates)
 
 
 def peak_held(actions: Iterable[Action]) -> int:

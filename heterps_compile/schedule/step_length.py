@@ -51,7 +51,7 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
                 ready_s = ends_s[s + 1][j] + each[s].delay_s if s < last else 0.0
                 free, place = free_s[s], j % widths[s]
                 free[place] = ends_s[s][j] = max(ready_s, free[place]) + each[s].backward_s
-    return max(max(free) + load.push_s + load.sync_s for free, load in zip(free_s, loads, strict=True))
+    return max(max(free) + load.push_s + load.sync_s + load.own_s for free, load in zip(free_s, loads, strict=True))
 
 
 def _forward(stages: Sequence[tuple[list[float], int, float, float]], i: int) -> None:

@@ -22,6 +22,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import to_placement
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.own_work import OwnWork
 from heterps_compile.cost.pose import network_of
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import StageWork
@@ -67,6 +68,7 @@ class StepProblem:
             where that is not known, or every unit has room for the whole model.
         ways: Seconds per byte and latency [T, T] between stages, where these delay and do not occupy them; None where
             they are those of the problem, and part of its data movement.
+        own: What replicas do by themselves behind the last backward; None where that is not counted, as in inference.
         known_parts: What :meth:`parts` has computed, which holds for the same layers with other prices and limits too.
     """
 
@@ -79,6 +81,7 @@ class StepProblem:
     own_latency_s: Floats
     memory: Callable[[int, int], MemoryParts] | None = None
     ways: tuple[Floats, Floats] | None = None
+    own: OwnWork | None = None
     known_parts: dict[int, PartTimes] = field(default_factory=dict, repr=False)
 
     def counts(self, most_replicas: int) -> list[int]:
@@ -171,13 +174,14 @@ def step_problem(
     times: LayerTimes,
     cluster: Cluster,
     memory: Callable[[int, int], MemoryParts] | None = None,
+    own: OwnWork | None = None,
     *,
     is_divisible: bool,
 ) -> StepProblem:
     """Return the steps of a problem that was posed of layers on a pool; the arguments are the fields by that name."""
     networks = tuple(network_of(cluster, name) for name in problem.type_names)
     latency_s = np.array([times.pool.device_type(name).network_latency_s for name in problem.type_names])
-    return StepProblem(problem, times.training, is_divisible, times, None, networks, latency_s, memory)
+    return StepProblem(problem, times.training, is_divisible, times, None, networks, latency_s, memory, own=own)
 
 
 def plain_step_problem(problem: Problem, again_s: Floats, *, training: bool) -> StepProblem:
@@ -199,7 +203,7 @@ class MicroBatches:
         units: Replicas.
         forward_s, backward_s: Of one of them on one replica.
         moving_s: Part of the forward in which data moves and nothing is computed.
-        sync_s: The all-reduce.
+        sync_s: The all-reduce, and what replicas do by themselves behind it.
         batch_s: ET, of a batch in the steady state.
         rows_s, requests_s, one_server_s: Of tables on servers, one way, for a batch: rows over the replicas' networks,
             requests, rows through one server (:mod:`~heterps_compile.cost.served_rows`).
@@ -267,7 +271,7 @@ class StageWorks:
         index = np.repeat(np.arange(len(self.type)), units.shape[1])
         work, k = self.work.take(index), units.ravel()
         rows = None if self.rows is None else self.rows.take(index)
-        sync_s, hops_s, most_sync_s = self._agreeing_s(of, work, index, k)
+        behind_s, most_sync_s = self._behind_s(of, work, index, k)
         data_s, shared_s = work.moving_time_s(k) + most_sync_s, work.shared_s
         if rows is not None:
             data_s = rows.without(data_s, k)
@@ -292,30 +296,33 @@ class StageWorks:
         busy_s = np.maximum(compute_s, data_s)
         batch_s = work.time_s(k)
         found = (
-            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s, batch_s, *of_rows,
+            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, behind_s, batch_s, *of_rows,
         )  # fmt: skip
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
-    def _agreeing_s(self, of: StepProblem, work: StageWork, index: Ints, k: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return what replicas wait for: bytes and messages of the rule that takes the least, and the most bytes.
+    def _behind_s(self, of: StepProblem, work: StageWork, index: Ints, k: Floats) -> tuple[Floats, Floats]:
+        """Return what a step has behind the last backward, and the most that bytes take by any rule; all [N K].
 
-        Args:
-            of: The steps.
-            work: Of stages, [N K].
-            index: [N K], which stages.
-            k: [N K], replicas.
+        That is bytes, messages and own work of the rule that takes the least, and the optimizer's step.
         """
-        types = self.type[index]
+        types, own = self.type[index], of.own
+
+        def sums(table: Floats) -> Floats:
+            return self.sums(table)[index]
+
+        update_s = np.zeros(k.shape) if own is None else sums(own.update_s)
         if work.rules is None:
             sync_s = np.asarray(work.sync_time_s(k), np.float64)
             is_any = of.training and bool(np.any(of.problem.sync_s > 0))
             hops_s = _messages_s(of, types, k, Network.hops_s) if is_any else np.zeros(k.shape)
-            return sync_s, hops_s * (sync_s > 0), sync_s
+            handled_s = 0.0 if own is None else own.handling[0].time_s(sums, k)
+            return sync_s + hops_s * (sync_s > 0) + handled_s + update_s, sync_s
         bytes_s = np.stack([rule.time_s(k, work.machines) for rule in work.rules])
-        hops_s = np.stack([_messages_s(of, types, k, rule.form.hops_s) for rule in work.rules]) * (bytes_s > 0)
-        chosen = (bytes_s + hops_s).argmin(axis=0)[None]
-        sync_s, of_rule_s = (np.take_along_axis(each, chosen, axis=0)[0] for each in (bytes_s, hops_s))
-        return sync_s, of_rule_s, np.where(np.isfinite(bytes_s), bytes_s, 0.0).max(axis=0)
+        hops_s = np.stack([rule.sums * _messages_s(of, types, k, rule.form.hops_s) for rule in work.rules])
+        taken_s = bytes_s + hops_s * (bytes_s > 0)
+        if own is not None:
+            taken_s += np.stack([each.time_s(sums, k) for each in own.handling])
+        return taken_s.min(axis=0) + update_s, np.where(np.isfinite(bytes_s), bytes_s, 0.0).max(axis=0)
 
 
 def _messages_s(of: StepProblem, types: Ints, k: Floats, hops_s: Callable[[Network, int], float]) -> Floats:
@@ -371,7 +378,10 @@ class StepsOfPlacements:
     def unit_choices(self, count: int) -> Floats:
         """Return [K], the replicas worth trying for so many micro-batches, ascending."""
         most = int(self.of.problem.max_units.max(initial=1))
-        return np.unique([-(-count // rounds) for rounds in range(1, count + 1)]).clip(1, most).astype(np.float64)
+        found = [-(-count // rounds) for rounds in range(1, count + 1)]
+        if self.of.problem.halves:  # which 3 replicas take longer for than 4
+            found += [1 << level for level in range(count.bit_length())]
+        return np.unique(found).clip(1, most).astype(np.float64)
 
     def micro_batches(self, count: int, units: Floats) -> MicroBatches:
         """Return what micro-batches take with units [N, K] of the flat stages."""

@@ -17,7 +17,7 @@ from typing import Any
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.stage_sync import rule_name
+from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import input_of
 from heterps_compile.units import trace_ns, trace_slice, trace_thread
@@ -67,6 +67,19 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                     "ph": "X",
                     **trace_slice(each.start_s, each.end_s),
                     "pid": each.stage,
+                    "tid": trace_thread(replica),
+                    "args": {},
+                }
+            )
+    for update in step.timeline.updates:
+        for replica in range(step.timeline.replicas[update.stage]):
+            events.append(
+                {
+                    "name": own_words(plan.stages[update.stage]),
+                    "cat": "update",
+                    "ph": "X",
+                    **trace_slice(update.start_s, update.end_s),
+                    "pid": update.stage,
                     "tid": trace_thread(replica),
                     "args": {},
                 }

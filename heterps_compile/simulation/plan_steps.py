@@ -102,6 +102,7 @@ def plan_loads(
             recomputes=stage.recompute,
             types=_types(plan, stage, pool, operations or {}),
             rows=stage.rows,
+            own_s=stage.own_s,
         )
         for stage, (activations_bytes, copies_bytes, inputs_bytes) in zip(plan.stages, _held(plan), strict=True)
     )

@@ -76,6 +76,8 @@ def _around_actions(plan: Plan) -> Iterator[str]:
         (forward, [stage.pull_s(count) for stage in plan.stages]),
         (backward, [stage.push_s for stage in plan.stages]),
         (f"{agreeing} after the last backward", [stage.all_reduce_s for stage in plan.stages]),
+        ("own work of rules after the last backward", [stage.handling_s for stage in plan.stages]),
+        ("step of the optimizer", [stage.update_s for stage in plan.stages]),
     ):
         longest_s = max(times_s)
         if longest_s:
@@ -137,6 +139,8 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
                 "replicas": stage.replicas,
                 **mixed_document(stage),
                 "all_reduce_s": stage.all_reduce_s,
+                "handling_s": stage.handling_s,
+                "update_s": stage.update_s,
                 "pull_s": stage.pull_s(step.micro_batches),
                 "push_s": stage.push_s,
                 "peak_bytes": round(step.peak_bytes[stage.index]),

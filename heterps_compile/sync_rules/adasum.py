@@ -10,14 +10,14 @@ hold parts of the two gradients, in j exchanges of 24 bytes a tensor; at the end
 
 Replicas beyond the power of two p send the first ones all they have, and get the result: 2 (k - p) S more, over all of
 them 2 (k - 1) S as in a ring.
-
-Left out: what combining takes the processor.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
+from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients
 from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 PRODUCTS_BYTES = 24
@@ -73,6 +73,29 @@ class Adasum(SyncRule):
         size_bytes = self._size_bytes(group)
         arriving_bytes = size_bytes if group.replicas > 1 << _levels(group.replicas) else -(-size_bytes // 2)
         return arriving_bytes + (0 if self.on == "gradient" else group.parameter_bytes)
+
+    def amounts(self, group: SyncGroup) -> Amounts:
+        """Return what is halved, the products of its tensors, and what arrives."""
+        size_bytes = self._size_bytes(group)
+        weights_bytes = 0 if self.on == "gradient" else group.parameter_bytes
+        return Amounts(
+            ring_bytes=size_bytes,
+            gather_bytes=PRODUCTS_BYTES * group.tensors if size_bytes else 0,
+            held_bytes=size_bytes / 2 + weights_bytes,
+            replica_bytes=size_bytes / 2,
+            halves=True,
+        )
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that become means, halves that are combined and passed on; of steps, weights before and after.
+
+        All that a replica combines is (k - 1) / k of the whole; what those beyond a power of two add is left out.
+        """
+        once = flat_gradients(group.gradient_bytes) + Work(moved=2 * group.gradient_bytes)
+        if self.on == "step":
+            once += Work(moved=12 * group.parameter_bytes)
+        size_bytes = self._size_bytes(group)
+        return Handling(once, shared=Work(moved=6 * size_bytes, combined=size_bytes))
 
     def _size_bytes(self, group: SyncGroup) -> int:
         return group.gradient_bytes if self.on == "gradient" else group.parameter_bytes

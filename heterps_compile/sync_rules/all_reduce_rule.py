@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .amounts import Amounts
+from .handling import Handling, flat_gradients, summed
 from .network import Network
 from .rule import EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
@@ -44,3 +45,7 @@ class AllReduce(SyncRule):
     def amounts(self, group: SyncGroup) -> Amounts:
         """Return the gradients, in the ring."""
         return Amounts(ring_bytes=group.gradient_bytes)
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return the buffers, and what the ring adds up."""
+        return Handling(flat_gradients(group.gradient_bytes), shared=summed(group.gradient_bytes))

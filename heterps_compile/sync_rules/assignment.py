@@ -4,7 +4,7 @@ Entries are ``PATTERN=RULE`` with commas between, and the first that matches a s
 ``all-reduce``. A rule alone is ``*=RULE``. A pattern is one of::
 
     *                   every stage
-    stage 2             the stage of that number
+    stage 2             the stage of that number, of a plan that there is; planning refuses it
     embedding           stages with a layer of that kind, or with the layer of that name
     data-intensive      stages with such a layer; or compute-intensive
     block*              stages with a layer whose name matches the shell pattern
@@ -107,11 +107,6 @@ class Assignment:
     def uses_servers(self) -> bool:
         """Return whether some stage may agree through servers."""
         return any(rule.uses_servers for rule in self.rules)
-
-    @property
-    def names_stages(self) -> bool:
-        """Return whether some entry is for a stage by number, which is not known before there are stages."""
-        return any(entry.names_stage for entry in self.entries)
 
     def of_stages(self, stages: Sequence[Sequence[LayerWords]], *, is_strict: bool = True) -> tuple[SyncRule, ...]:
         """Return the rule of every stage.

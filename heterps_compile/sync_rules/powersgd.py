@@ -9,8 +9,8 @@ whole. With U elements of these a step has three all-reduces, of U, of all P and
 
 What the factors leave out is kept where ``feedback`` is on, and added to the next step's gradient.
 
-Left out: what products and orthonormal columns take the processor; gradients of embeddings, which count as whole
-matrices.
+Left out: the arithmetic of products and orthonormal columns, of which the traffic with memory counts; gradients of
+embeddings, which count as whole matrices.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,8 @@ from typing import ClassVar
 from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
+from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, SyncGroup, SyncRule, TensorShape
 
 _LEAST_RATE = 2
@@ -106,6 +108,25 @@ class PowerSGD(SyncRule):
         if not group.agrees:
             return 0
         return sum(self._summed_bytes(group)) + (2 * group.gradient_bytes if self.feedback else 0)
+
+    def amounts(self, group: SyncGroup) -> Amounts | None:
+        """Return what is summed, whole or as factors, and what is held; None where shapes are not known."""
+        if group.gradient_bytes and not group.shapes:
+            return None
+        whole_bytes, *factors_bytes = self._summed_bytes(group)
+        summed_bytes = whole_bytes + sum(factors_bytes)
+        return Amounts(
+            ring_bytes=summed_bytes,
+            held_bytes=summed_bytes + (2 * group.gradient_bytes if self.feedback else 0),
+            is_factored=any(factors_bytes),
+            is_whole=whole_bytes > 0,
+        )
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that two products read and one writes, and what is kept beside; arithmetic is left out."""
+        passes = 3 + (8 if self.feedback else 0)
+        once = flat_gradients(group.gradient_bytes) + Work(moved=passes * group.gradient_bytes)
+        return Handling(once, shared=summed(sum(self._summed_bytes(group))))
 
     def refusal(self, group: SyncGroup) -> str:
         """Refuse a group whose tensors' shapes nobody knows."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from .amounts import Amounts
+from .handling import Handling, flat_gradients
 from .network import Network
 
 Exactness = Literal["exact", "bounded", "any"]
@@ -180,6 +181,16 @@ class SyncRule(ABC):
         return False
 
     @property
+    def is_of_whole_models(self) -> bool:
+        """Return whether it is the rule of all stages or of none; by default stages may differ."""
+        return False
+
+    @property
+    def never_planned(self) -> str:
+        """Return why no plan can have this rule, whatever its stages are; "" where one can."""
+        return ""
+
+    @property
     def period_steps(self) -> int:
         """Return the steps from one exchange to the next."""
         return 1
@@ -209,6 +220,10 @@ class SyncRule(ABC):
         """
         del group
         return None
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return what it has the processor of a replica do in a step, whatever the replicas; all rules have buffers."""
+        return Handling(once=flat_gradients(group.gradient_bytes))
 
     def refusal(self, group: SyncGroup) -> str:
         """Return why a group cannot have this rule; "" where it can."""

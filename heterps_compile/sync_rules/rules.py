@@ -17,6 +17,7 @@ from heterps_compile.escape import one_line
 from heterps_compile.plug_ins import load_plug_in, shown
 
 from .adasum import Adasum
+from .adsaga import Adsaga
 from .all_reduce_rule import AllReduce
 from .local_steps import LocalSteps
 from .powersgd import PowerSGD
@@ -28,7 +29,7 @@ from .topk import TopK
 ENTRY_POINT_GROUP = "heterps_compile.sync_rules"
 
 RULES: Mapping[str, type[SyncRule]] = MappingProxyType(
-    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps, PowerSGD)}
+    {rule.name: rule for rule in (AllReduce, TopK, Adasum, Shadow, Servers, LocalSteps, PowerSGD, Adsaga)}
 )
 """Ours, the default first."""
 
@@ -44,7 +45,7 @@ COMPARED: tuple[SyncRule, ...] = (USUAL, TopK(0.01), LocalSteps(4), Adasum(), Sh
 those that need servers."""
 
 COMPARED_BESIDES: tuple[SyncRule, ...] = (PowerSGD(),)
-"""What ``sync`` compares besides, and ``auto`` does not choose: what it takes the processor is not counted."""
+"""What ``sync`` compares besides, and ``auto`` does not choose: its arithmetic is not counted."""
 
 
 def find_rule(name: str) -> type[SyncRule]:

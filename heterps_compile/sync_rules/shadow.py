@@ -14,11 +14,18 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients, summed
 from .rule import ANY, Exactness, Exchange, Exposed, SyncGroup, SyncRule
 
 _COPIES = {"average": 3, "easgd": 5, "bmuf": 5}
 """Copies of the weights: the one that becomes the mean, the replica's own beside it, and the move that follows; besides
 a centre, or the last block, and a velocity."""
+
+_MOVED = {"average": 3, "easgd": 11, "bmuf": 13}
+"""Times that the weights are read or written for the move that follows from a mean."""
+
+_MOVED_ALWAYS = 2 + 4 + 21 + 7
+"""Likewise whatever the move is: copied; kept beside and scaled; compared with the mean, in double precision; moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +78,9 @@ class Shadow(SyncRule):
     def amounts(self, group: SyncGroup) -> Amounts:
         """Return the copies of the weights; nothing is waited for."""
         return Amounts(held_bytes=_COPIES[self.rule] * group.parameter_bytes)
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that become means, and the part of a move; of the thread too, as a unit is one processor."""
+        means, weights_bytes = Work(moved=2 * group.gradient_bytes), group.parameter_bytes / self.every
+        moves = Work(moved=(_MOVED_ALWAYS + _MOVED[self.rule]) * weights_bytes)
+        return Handling(flat_gradients(group.gradient_bytes) + means + moves, shared=summed(weights_bytes))

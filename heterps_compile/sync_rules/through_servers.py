@@ -15,6 +15,7 @@ from heterps_compile.errors import InputError
 
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients
 from .rule import ANY, BOUNDED, EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
@@ -67,3 +68,7 @@ class Servers(SyncRule):
     def amounts(self, group: SyncGroup) -> Amounts:
         """Return the gradients, in a ring, as the search counts them."""
         return Amounts(ring_bytes=group.gradient_bytes)
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return the buffers, the copy that is pushed, and what is pulled put in its place."""
+        return Handling(flat_gradients(group.gradient_bytes) + Work(moved=4 * group.gradient_bytes))

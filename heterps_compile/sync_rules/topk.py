@@ -16,9 +16,9 @@ With as many replicas on each machine there are P = u' pieces, with r of them on
 sends one pair at least, K' = min(n, max(K, P)).
 
 What is not sent is kept where ``feedback`` is on, and added to the gradient of the next step; a replica also holds the
-pairs of all. A run whose replicas are all on one machine gathers pairs over them, as if each were a machine.
+pairs of all. Replicas that are all on one machine sum whole gradients there, also in a run whose plan counts with that.
 
-Left out: what selecting takes the processor.
+Left out: what a sum in one machine saves the processor, which counts as if entries were selected there too.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from typing import ClassVar, Literal
 from heterps_compile.errors import InputError
 
 from .amounts import Amounts
+from .handling import Handling, Work, flat_gradients
 from .rule import ANY, BOUNDED, NOTHING, Exactness, Exchange, Exposed, FlatBuffer, SyncGroup, SyncRule
 
 _SHORT_INDEX_BYTES, _LONG_INDEX_BYTES = 4, 8
@@ -131,6 +132,20 @@ class TopK(SyncRule):
             replica_bytes=least_bytes,
             sums_between=False,
         )
+
+    def handling(self, group: SyncGroup) -> Handling:
+        """Return buffers that are looked at, selected from and filled anew, and the pairs of every replica.
+
+        What is kept is added before and copied after. The entries sent are taken out, and every replica's put in.
+        """
+        gradient_bytes, pairs_bytes = group.gradient_bytes, self._unrounded_bytes(group)
+        entries = sum(self.density * buffer.elements for buffer in group.gradients)
+        passes = 1 + (5 if self.feedback else 0)  # zero; the sum with what was kept, the rest kept
+        own = Work(
+            moved=passes * gradient_bytes + 4 * pairs_bytes, selected=gradient_bytes, chosen=entries, placed=entries
+        )
+        one = Work(moved=3 * pairs_bytes, placed=entries)
+        return Handling(flat_gradients(gradient_bytes) + own + one, each=one)
 
     def _unrounded_bytes(self, group: SyncGroup) -> float:
         return sum(self.density * buffer.elements * self._pair_bytes(buffer) for buffer in group.gradients)

@@ -32,6 +32,7 @@ class Remaining:
         spent: Money so far.
         deadline_s: Seconds from now, None for none.
         budget: Money in all, with what was spent; None for none.
+        currency: Of all money, as messages name it; "" where it has no name.
 
     Raises:
         InputError: where nothing is left, or a number is none.
@@ -41,6 +42,11 @@ class Remaining:
     spent: float = 0.0
     deadline_s: float | None = None
     budget: float | None = None
+    currency: str = ""
+
+    def money(self, amount: float) -> str:
+        """Return an amount with its currency."""
+        return f"{format_money(amount)} {self.currency}".rstrip()
 
     def __post_init__(self) -> None:
         if not 0 < self.samples < math.inf:
@@ -175,9 +181,9 @@ def decide(remaining: Remaining, courses: Sequence[Course]) -> Decision:
     if ranked[0].failing:
         nearest = min(priced, key=lambda one: _excess(remaining, one))
         raise InfeasibleError(
-            f"no course keeps what was asked; nearest is to {nearest.course.title}: {nearest.failing}"
+            f"no course keeps what was asked; nearest is to {nearest.course.title}: {nearest.failing}; allow that"
         )
-    return Decision(ranked[0], tuple(ranked), _why(ranked))
+    return Decision(ranked[0], tuple(ranked), _why(remaining, ranked))
 
 
 def _price(machines: tuple[Machines, ...]) -> float:
@@ -207,7 +213,8 @@ def _priced(remaining: Remaining, course: Course) -> Outcome | None:
             )
     if remaining.budget is not None and money.most > remaining.budget:
         failing.append(
-            f"nine of ten runs cost up to {format_money(money.most)}, the budget is {format_money(remaining.budget)}"
+            f"nine of ten runs cost up to {remaining.money(money.most)}, the budget is "
+            f"{remaining.money(remaining.budget)}"
         )
     return Outcome(course, time_s, money, run, chance, " and ".join(failing))
 
@@ -219,17 +226,17 @@ def _excess(remaining: Remaining, outcome: Outcome) -> float:
     return max(of_time, of_money)
 
 
-def _why(ranked: list[Outcome]) -> str:
+def _why(remaining: Remaining, ranked: list[Outcome]) -> str:
     taken = ranked[0]
     time = format_duration(taken.time_s.mean)
-    said = f"{taken.course.title}: {format_money(taken.money.mean)} in all, {time} from now"
+    said = f"{taken.course.title}: {remaining.money(taken.money.mean)} in all, {time} from now"
     if taken.course.before_s > 0:
         first = taken.course.before_per_hour * taken.course.before_s / HOUR_S
-        said += f", {format_duration(taken.course.before_s)} and {format_money(first)} of which come first"
+        said += f", {format_duration(taken.course.before_s)} and {remaining.money(first)} of which come first"
     if len(ranked) == 1:
         return said + "; there is no other course"
     other = ranked[1]
     if other.failing:
         return f"{said}; to {other.course.title} fails: {other.failing}"
     time = format_duration(other.time_s.mean)
-    return f"{said}; to {other.course.title} is {format_money(other.money.mean)} and {time}"
+    return f"{said}; to {other.course.title} is {remaining.money(other.money.mean)} and {time}"

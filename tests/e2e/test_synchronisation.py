@@ -28,11 +28,15 @@ from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
+from heterps_compile.sync_rules.rules import RULES as KNOWN
 
 pytestmark = pytest.mark.slow  # some forty runs of the command
 
 STEPS = 7
-RULES = ("topk(density=0.1)", "powersgd(rank=1)", "adasum(on=step)", "local(steps=3)")
+MM = "local(steps=3, rule=mm, blocks=2, block_steps=3)"
+MC = "local(steps=3, rule=mc, blocks=2, block_steps=3)"
+RULES = ("topk(density=0.1)", "powersgd(rank=1)", "adasum(on=step)", "local(steps=3)", MM, MC)
+WITHOUT_STATE = ("all-reduce", "adasum")
 KILLED = """
 import os, pathlib, signal
 
@@ -74,7 +78,7 @@ def assert_same_bits(ours: Path, theirs: Path) -> None:
         assert all(torch.equal(tensor, other[name][key]) for key, tensor in tensors.items()), name
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*WITHOUT_STATE, *RULES])
 def test_a_run_that_is_stopped_or_killed_goes_on_to_the_bit(written, tmp_path, rule):
     sync, last = ("--sync", rule, "-q"), f"step-{STEPS:06d}"
     train(written, *sync, "--checkpoint", str(tmp_path / "whole"))
@@ -97,6 +101,11 @@ def test_a_run_whose_replicas_are_brought_together_beside_it_goes_on_after_one_w
     assert "restart 1 of 1, from step-000004" in run.stderr
     assert f"{STEPS} steps, {STEPS * BATCH} samples" in run.stdout
     assert (tmp_path / "ck" / f"step-{STEPS:06d}" / "own-1.safetensors").exists()
+
+
+def test_every_rule_is_killed_somewhere():
+    elsewhere = {"shadow", "adsaga", "servers"}  # below, test_blocks_and_batches.py, test_no_lost_update.py
+    assert {parse_rule(rule).name for rule in (*WITHOUT_STATE, *RULES)} | elsewhere == set(KNOWN)
 
 
 def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):
@@ -147,14 +156,16 @@ def test_a_checkpoint_between_two_averages_has_their_mean_and_goes_on_with_one_r
     assert "replicas that stepped alone begin at their mean, with the first one's optimiser" in run.stderr
 
 
-@pytest.mark.parametrize("rule", ["all-reduce", *RULES])
+@pytest.mark.parametrize("rule", [*WITHOUT_STATE, *RULES])
 def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
     train(written, "--sync", rule, "--log", str(tmp_path / "log.jsonl"), "-q")
     shapes = tuple(TensorShape(tuple(parameter.shape)) for parameter in model()[0].parameters())
     buffers, asked = (FlatBuffer(sum(prod(one.shape) for one in shapes)),), parse_rule(rule)
     expected = asked.exchange(SyncGroup(2, buffers, buffers, len(shapes), Network(0.0), shapes)).sent_bytes
     told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    if rule.startswith("local"):  # what is sent after a step is counted with the next one
+    if rule == MC:  # the chain of the block is averaged in its half of a step, and the other one after the step
+        assert told == [0, 0, expected / 2, expected / 2, 0, expected / 2, expected / 2]
+    elif rule.startswith("local"):  # what is sent after a step is counted with the next one
         assert told == [0, 0, 0, expected, 0, 0, expected]
     elif "on=step" in rule:
         assert told == [0, *[expected] * (STEPS - 1)]
@@ -201,6 +212,31 @@ def test_lamb_with_norms_that_replicas_share_out_is_that_of_one_process_and_goes
     gradients, norms = 2 * 4 * sum(map(prod, shapes)), 2 * 16 * len(shapes)
     told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert told == [gradients, *[gradients + norms] * (STEPS - 5)]  # what goes after a step is counted with the next
+
+
+@pytest.mark.parametrize("rule", [MM, MC])
+def test_predictors_of_a_pipeline_are_those_of_one_stage(written, tmp_path, rule):
+    for stages, replicas in ((1, "1"), (2, "1,1")):
+        words = ("--sync", rule, "--checkpoint", str(tmp_path / str(stages)), "-q")
+        train(written, *words, stages=stages, replicas=replicas)
+    last = f"step-{STEPS:06d}"
+    for block in ("block-1", "block-2"):
+        one, two = (weights_in(tmp_path / stages / last, block) for stages in ("1", "2"))
+        assert largest_difference(two, one) < 1e-6
+    assert largest_difference(one, weights_in(tmp_path / "1" / last)) > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["Lamb", "Lars"])
+def test_norms_that_replicas_share_out_go_on_to_the_bit_after_a_process_was_killed(written, tmp_path, optimizer):
+    file = LAYERWISE.replace("Lamb", optimizer)
+    (tmp_path / "train.py").write_text(file)
+    (tmp_path / "killed.py").write_text(file + KILLED.format(mark=tmp_path / "killed"))
+    train(written, "--train", str(tmp_path / "train.py"), "--checkpoint", str(tmp_path / "whole"), "-q")
+    often = ("--checkpoint", str(tmp_path / "ck"), "--every", "2", "--restarts", "1", "-q")
+    run = train(written, "--train", str(tmp_path / "killed.py"), *often)
+    assert "restart 1 of 1, from step-000004" in run.stderr
+    last = f"step-{STEPS:06d}"
+    assert_same_bits(tmp_path / "ck" / last, tmp_path / "whole" / last)
 
 
 @pytest.mark.parametrize("rule", ["average", "easgd", "bmuf"])

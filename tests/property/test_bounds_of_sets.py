@@ -1,4 +1,4 @@
-"""No plan on a set of machines has a step below the bounds of what its stages need: all plans, stage by stage."""
+"""No plan on a set of machines is below the bounds of what its stages need: all plans of small models, one by one."""
 
 import datetime as dt
 from dataclasses import replace
@@ -7,6 +7,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 import torch
+from every_plan import shortest_of_every_plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +16,13 @@ from heterps_compile.machines import Goal
 from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
+from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
 from heterps_compile.machines.step_bounds import StepBounds
 from heterps_compile.offers import Catalogue, Offer
 from heterps_compile.passes.mixed_stages import mixed_steps
-from heterps_compile.passes.placement.steps.step_search import StepEffort
 
-HARD = StepEffort(16, 8, 100, 8, 50_000)
 BATCH = 64
 V100 = Offer(
     "aws", "us-east-1", "v", "v100", 1, 8, 61 * 2**30, 16 * 2**30, 10e9 / 8, 0.0, 3.0, None, dt.date(2026, 11, 1),
@@ -40,6 +40,21 @@ def steps_of(widths, *, wide):
 def offers_of(gpu, network, other_network, gpus, inner):
     first = replace(V100, gpus=gpus, network_bytes_per_s=network, inner_bytes_per_s=inner, spot_per_hour=1.0)
     return [first, replace(V100, instance="o", gpu=gpu, network_bytes_per_s=other_network, price_per_hour=0.7)]
+
+
+def outlooks(offers, times, goal):
+    """Yield time and money of the best of all plans on every set of at most two machines, however it is bought."""
+    kinds, _ = kinds_of(offers, spot=goal.spot)
+    sets = [((kind.rental, count),) for kind in kinds for count in (1, 2)]
+    sets += [((a.rental, 1), (b.rental, 1)) for a, b in combinations(kinds, 2) if a.unit[0] != b.unit[0]]
+    steps = {}
+    for machines in map(MachineSet, sets):
+        parts, _ = times._hardware(machines)
+        if parts not in steps:
+            steps[parts] = shortest_of_every_plan(times, machines, BATCH)
+        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
+        checkpoint_s = times.state_bytes(BATCH) / slowest if machines.has_spot else 0.0
+        yield outlook_of(machines, steps[parts], BATCH, goal, checkpoint_s)
 
 
 drawn = st.tuples(
@@ -70,20 +85,19 @@ def test_no_plan_of_one_kind_or_two_is_below_the_bound_of_its_set(draw):
     kinds, _ = kinds_of(offers, spot=False)
     bounds = StepBounds(times, kinds, goal, 10**9)
     for single in sets_of_one_kind(kinds, times, goal):
-        units = np.array([float(single.machines.count * single.kinds[0].units)])
-        [least_s] = bounds.of_one(single.kinds[0], units, BATCH, np.array([single.least_s]))
-        assert single.least_s <= least_s <= times.searched(single.machines, BATCH, HARD).step_s * (1 + 1e-9)
+        machines = np.array([single.machines.count])
+        [least_s] = bounds.of_one(single.kinds[0], machines, BATCH, np.array([single.least_s]))
+        assert single.least_s <= least_s <= shortest_of_every_plan(times, single.machines, BATCH) * (1 + 1e-9)
     [pairs] = sets_of_two_kinds(kinds, times, goal)
-    needs = bounds.of_two(*pairs.offers[0], BATCH)
-    least_s = needs.least_steps_s(pairs.units, pairs.least_s, pairs.least_s * 1e4)
-    with_both_s = needs.least_steps_s(pairs.units, pairs.least_s, pairs.least_s * 1e4, shared=True)
+    sets, high_s = (pairs.offers[0], pairs.machines.astype(int), BATCH, pairs.least_s), pairs.least_s * 1e4
+    least_s, with_both_s = bounds.of_two(*sets, high_s), bounds.of_two(*sets, high_s, shared=True)
     assert np.all(pairs.least_s <= least_s)
-    together_s, _ = needs.least_together_s(pairs.units, pairs.least_s, 0.9 * least_s)
-    assert np.all(together_s <= least_s * 1.01)
+    part_s = bounds.of_two(*sets, np.maximum(pairs.least_s, 0.9 * least_s))
+    assert np.all(part_s <= least_s * 1.01)
     assert np.all(least_s <= with_both_s * (1 + 1e-9))
     for place in range(len(pairs.machines)):
         candidate = pairs.candidate(0, place, NOTHING)
-        assert least_s[place] <= times.searched(candidate.machines, BATCH, HARD).step_s * (1 + 1e-9)
+        assert least_s[place] <= shortest_of_every_plan(times, candidate.machines, BATCH) * (1 + 1e-9)
         parts, order = times._hardware(candidate.machines)
         posed = times._pose(parts, BATCH)
         total = [int(units) for units in pairs.units[place][list(order)]]
@@ -102,14 +116,11 @@ def test_the_bound_of_a_choice_is_not_above_the_best_of_all_sets(draw, limit, pa
     widths, *of_offers = draw
     times, catalogue = steps_of(widths, wide=widths[0]), Catalogue(tuple(offers_of(*of_offers)), "a test")
     loose = Goal(1e10, (BATCH,), deadline_s=1e15, most_machines=2, spot=spot)
-    every = choose_machines(catalogue, times, loose, SearchEffort(front=1000))
-    front = every.front
-    place = min(int(part * len(front)), len(front) - 1)
-    slow, dear = front[place].outlook.most_s * 1.001, front[place].outlook.most_money * 1.001
+    looks = list(outlooks(catalogue.offers, times, loose))
+    ends = sorted({look.most_s for look in looks}), sorted({look.most_money for look in looks})
+    slow, dear = (each[int(part * len(each))] * 1.001 for each in ends)
     goal = replace(loose, deadline_s=slow) if limit == "deadline" else replace(loose, deadline_s=None, budget=dear)
-    best = min(
-        (o.outlook.value(goal) for o in front if not o.outlook.misses(goal)), default=float("inf")
-    )  # of plans that were found on all sets
+    best = min(look.value(goal) for look in looks if not look.misses(goal))
     for effort in (SearchEffort(), SearchEffort(front=4, likely=1, bound=0, ruled_out=0), SearchEffort(needs=0)):
         answer = choose_machines(catalogue, times, goal, effort)
         assert answer.bound <= best * (1 + 1e-9)
@@ -120,10 +131,35 @@ def test_replicas_that_sum_their_gradients_for_long_have_a_bound_that_says_so():
     times = steps_of(WIDTHS[2], wide=WIDTHS[2][0])
     kinds, _ = kinds_of(offers_of("t4", 1e8, 1e8, 1, 5e9), spot=False)
     goal = Goal(1e6, (BATCH,), deadline_s=1e9, most_machines=4)
-    bounds, units = StepBounds(times, kinds, goal, 10**9), np.array([1.0, 4.0])
-    free_s = times.least_s(kinds[0].device, units, BATCH)
+    bounds, units = StepBounds(times, kinds, goal, 10**9), np.array([1, 4])
+    free_s = times.least_s(kinds[0].device, units.astype(float), BATCH)
     least_s = bounds.of_one(kinds[0], units, BATCH, free_s)
     alone_s = times.searched(MachineSet(((kinds[0].rental, 1),)), BATCH).step_s
     assert least_s[0] == pytest.approx(alone_s, rel=0.02)
     assert least_s[1] > 2 * free_s[1]
     assert np.array_equal(StepBounds(times, kinds, goal, 0).of_one(kinds[0], units, BATCH, free_s), free_s)
+
+
+def test_stages_on_one_machine_talk_inside_it():
+    times, goal = steps_of((4096, 4096, 1024, 4096), wide=4096), Goal(1e6, (BATCH,), deadline_s=1e9, most_machines=1)
+    kinds, _ = kinds_of(offers_of("t4", 1e8, 1e8, 2, 1e11)[:1], spot=False)
+    bounds = StepBounds(times, kinds, goal, 10**9)
+    for single in sets_of_one_kind(kinds, times, goal):
+        machines = np.array([single.machines.count])
+        [least_s] = bounds.of_one(single.kinds[0], machines, BATCH, np.array([single.least_s]))
+        shortest_s = shortest_of_every_plan(times, single.machines, BATCH)
+        assert 0.9 * shortest_s <= least_s <= shortest_s * (1 + 1e-9)
+
+
+@pytest.mark.slow  # all plans of small sets, one by one
+@pytest.mark.parametrize("widths", [(1024, 256, 1024, 1024), (4096, 1024, 4096, 256)])
+@pytest.mark.parametrize(("network", "batch"), [(1e8, 4096), (2e10, 256)])
+def test_a_set_is_ruled_out_exactly_where_no_plan_on_it_is_short_enough(widths, network, batch):
+    times = steps_of(widths, wide=widths[0])
+    kinds, _ = kinds_of(offers_of("l40s", network, 5e9, 2, 1e11), spot=False)
+    pairs = ((kinds[0].rental, 1), (kinds[1].rental, 1))
+    for machines in (MachineSet(((kinds[0].rental, 2),)), MachineSet(((kinds[1].rental, 2),)), MachineSet(pairs)):
+        shortest_s = shortest_of_every_plan(times, machines, batch)
+        assert not times.is_slower(machines, batch, shortest_s * 1.001)
+        if len(machines.parts) == 1:  # of two kinds, one stage that both share may be shorter
+            assert times.is_slower(machines, batch, shortest_s * 0.999)

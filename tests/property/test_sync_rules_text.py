@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.adsaga import Adsaga
 from heterps_compile.sync_rules.all_reduce_rule import AllReduce
 from heterps_compile.sync_rules.assignment import Assignment, LayerWords, RuleEntry, parse_assignment, parse_rule
 from heterps_compile.sync_rules.local_steps import LocalSteps
@@ -29,7 +30,16 @@ RULES = st.one_of(
     st.builds(Adasum, st.sampled_from(["gradient", "step"])),
     st.builds(Shadow, COUNTS, st.sampled_from(["easgd", "average", "bmuf"])),
     st.builds(Servers, st.none() | st.integers(0, 10**15)),
-    st.builds(LocalSteps, COUNTS, st.sampled_from(["average", "mm", "mc"])),
+    st.builds(LocalSteps, COUNTS),
+    st.builds(
+        lambda steps, rule, blocks, rounds, skip: LocalSteps(steps, rule, blocks, steps * rounds, skip),
+        COUNTS,
+        st.sampled_from(["mm", "mc"]),
+        st.integers(2, 10_000),
+        st.integers(1, 1000),
+        st.integers(0, 1000),
+    ),
+    st.builds(Adsaga, st.integers(65, 10**9), st.integers(0, 64)),
 )
 PATTERNS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(str.strip)
 SIGNS = st.text(st.sampled_from(string.ascii_letters + string.digits + '()=,"*\\ -._\x00\x1b'), max_size=60)

@@ -3,10 +3,14 @@
 - **Layers**: of every model, in inference and in training, at the size of a run's micro-batch and at half of it, as
   `profile` measures them; estimated by the data sheet of the pool `local` and by a calibrated pool.
 - **Stages**: the share of every stage in the work of a micro-batch, as the ranks of a run measure it.
-- **Throughput**: pipelines of two and three processes, the middle of three runs. What is predicted is
-  ``runtime/predict.py``'s, from a profile of the model and from the calibrated pool alone; what the runtime adds to an
-  action was measured on models that compute next to nothing (``bench_runtime_clock.py``). Without the fixed part the
-  times of micro-batches are the batch's, divided.
+- **Throughput**: pipelines of two and three processes. What is predicted is ``runtime/predict.py``'s, from a profile of
+  the model and from the calibrated pool alone; what the runtime adds to an action was measured on models that compute
+  next to nothing (``bench_runtime_clock.py``). Without the fixed part the times of micro-batches are the batch's,
+  divided.
+
+The speed of a machine drifts, so a case is profiled and run by turns, some rounds of them: what is shown is the median
+of the profiles beside that of the runs. How far single runs are from that median is told too: nothing that was measured
+at another time can be nearer in the mean.
 
 Errors of models whose errors were looked at while the law was made stand apart (``LOOKED_AT`` of ``bench_layers.py``).
 """
@@ -16,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import clock_models
 from bench_layers import LOOKED_AT
@@ -59,6 +64,7 @@ CASES = (
     Case("dense", False, HALVES, 64, 8),
     Case("dense", True, THIRDS, 32, 8),
 )
+Turn = tuple[Compiled, list[RankTimes]]
 StageTimes = Callable[[int], list[Phases]]
 """What a micro-batch takes in every stage where a batch is divided into so many."""
 
@@ -76,12 +82,14 @@ class Asked:
         pool: A calibrated pool of this machine; None to make one first.
         steps: Of every run.
         repeats: Of every time in a profile.
+        rounds: Of a profile and a run.
     """
 
     models: tuple[str, ...]
     pool: Path | None
     steps: int
     repeats: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +115,17 @@ def lines(asked: Asked) -> Iterator[str]:
         runs = []
         try:
             bench.calibrate()
+            added = list(bench.overhead_lines())
             for case in (case for case in CASES if case.model in asked.models):
-                profile = bench.profile(case.model, training=case.training, batches=_sizes(case), with_crowding=True)
-                layers(found, case, profile, device)
-                runs.append(run(found, bench, bench.compile(case, profile), profile, device))
+                turns = list(bench.by_turns(case, asked.rounds, _sizes(case), with_crowding=True))
+                layers(found, case, [each.profile for each, _ in turns], device)
+                runs.append(run(found, bench, turns, device))
         finally:
             bench.close()
     load = os.getloadavg()[0]
     yield f"This machine, {bench.cores} cores; predicted over measured; load at the end {load:.1f}."
+    yield ""
+    yield from added
     yield ""
     yield HEAD
     for what in sorted(found.rows, key=_place):
@@ -154,13 +165,13 @@ def calibrated(pool: Path | None, folder: Path) -> DeviceType:
     return device
 
 
-def layers(found: Found, case: Case, profile: DeviceProfile, device: DeviceType) -> None:
-    """Hold estimates of layers against a profile of their model."""
+def layers(found: Found, case: Case, profiles: Sequence[DeviceProfile], device: DeviceType) -> None:
+    """Hold estimates of layers against profiles of their model."""
     sheet = load_cluster("local").device_types[0]
     for batch in _sizes(case):
         grouped = group_nodes(clock_models.read(case.model, training=case.training, batch=batch))
         for i, (key, cost) in enumerate(zip(layer_keys(grouped), layer_costs(grouped), strict=True)):
-            took_s = profile.by_key[key].phases(batch, training=case.training).whole_s
+            took_s = median(each.by_key[key].phases(batch, training=case.training).whole_s for each in profiles)
             if took_s <= 0:
                 continue
             for what, by in (("by the data sheet", sheet), (_CALIBRATED, device)):
@@ -170,32 +181,53 @@ def layers(found: Found, case: Case, profile: DeviceProfile, device: DeviceType)
                     found.add(f"layers, {what}: {grouped.layers[i].kind}", case, took_s, estimate_s)
 
 
-def run(found: Found, bench: Bench, compiled: Compiled, profile: DeviceProfile, device: DeviceType) -> str:
-    """Run a case, hold predictions against it, and return its line."""
+def run(found: Found, bench: Bench, turns: Sequence[Turn], device: DeviceType) -> str:
+    """Hold predictions against the runs of a case, and return its line."""
+    compiled, _ = turns[0]
     case = compiled.case
-    results = bench.middle_run(compiled)
-    measured = case.batch / measured_step_s(results)
+    rates = [case.batch / measured_step_s(results) for _, results in turns]
+    measured = median(rates)
+    middle = min((results for _, results in turns), key=lambda r: abs(case.batch / measured_step_s(r) - measured))
+    profiled = middle_times([each.micro_batches() for each, _ in turns])
+    crowding = compiled.profile.crowding
     estimated = estimated_times(compiled, device)
+    for rate in rates:
+        found.add("throughput, of one run over the median of its case", case, measured, rate)
     shown = []
-    crowding = profile.crowding
     for what, times, own in (
-        (_FROM_PROFILE, compiled.micro_batches(), crowding),
-        (_UNCROWDED, compiled.micro_batches(), None),
+        (_FROM_PROFILE, profiled, crowding),
+        (_UNCROWDED, profiled, None),
         (_CALIBRATED, estimated(case.micro_batches), None),
         ("without the fixed part", [each.scaled(1 / case.micro_batches) for each in estimated(1)], None),
     ):
         predicted = case.batch / bench.predict(compiled, times, own).step_s
         shown.append(f"{predicted:.0f} ({predicted / measured - 1:+.1%})")
         found.add(f"throughput, {what}", case, measured, predicted, by_group=what in _TOLD_APART)
+        if what == _FROM_PROFILE:
+            ranks = len(compiled.plan.stages)
+            found.add(f"throughput, {what}: {ranks} processes", case, measured, predicted)
         if what == _UNCROWDED:  # shares are the profile's
             continue
-        for share, of_stage in zip(shares(times), measured_shares(results, case), strict=True):
+        for share, of_stage in zip(shares(times), measured_shares(middle, case), strict=True):
             found.add(f"a stage's share, {what}", case, of_stage, share, by_group=what in _TOLD_APART)
     mode = "training" if case.training else "inference"
     stages = len(compiled.plan.stages)
     crowded = "" if crowding is None else f"{crowding.factor:.2f} ±{crowding.spread:.2f}"
     what = f"{case.model}, {mode} | {stages} | {case.batch} | {crowded}"
-    return f"| {what} | {measured:.0f} samples/s | {' | '.join(shown)} |"
+    span = f"{min(rates) / measured - 1:+.1%} to {max(rates) / measured - 1:+.1%}"
+    return f"| {what} | {measured:.0f} samples/s ({span}) | {' | '.join(shown)} |"
+
+
+def middle_times(rounds: Sequence[Sequence[Phases]]) -> list[Phases]:
+    """Return the median of every phase of every stage."""
+    return [
+        Phases(
+            median(each.forward_s for each in stage),
+            median(each.backward_s for each in stage),
+            median(each.accumulate_s for each in stage),
+        )
+        for stage in zip(*rounds, strict=True)
+    ]
 
 
 def estimated_times(compiled: Compiled, device: DeviceType) -> StageTimes:

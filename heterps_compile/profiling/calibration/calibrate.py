@@ -17,7 +17,7 @@ from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.profile import Fitted, Host, LinkProfile
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import COLD_START, Graph
 from heterps_compile.packages import RUN_LAYERS, installed_versions
 from heterps_compile.plan.request import MODES
 from heterps_compile.process_state import alone
@@ -37,6 +37,7 @@ _ALPHA_FROM = "gemms over words"  # the network whose replicas are timed
 _ALPHA_BATCH = 24
 _MOST_UNITS = 4
 _MOST_SAMPLES = 1 << 20
+_DISPLACED_BYTES = 2 << 20  # by less a pass leaves in the caches what the next begins with
 INFERENCE, TRAINING = MODES
 
 
@@ -145,7 +146,7 @@ def _reader(name: str, mode: str = TRAINING) -> ReadGraph:
 
 
 def _timed(name: str, device: tuple[str, str], backend: Backend, settings: Settings) -> Iterator[TimedWork]:
-    """Yield the layers of a network but the first, at every batch."""
+    """Yield the layers of a network at every batch, the first where a pass displaces enough for a cold start."""
     models = read_at(_reader(name, settings.mode), SUITE[name].batches, settings.precision)
     refuse_unsupported(backend, next(iter(models.values())).layers.graph)
     calls = ANY_CALLS
@@ -155,7 +156,11 @@ def _timed(name: str, device: tuple[str, str], backend: Backend, settings: Setti
             raise InputError(f"{device[0]!r} cannot be calibrated: {placed.notes[0]}")
         chain = time_model(model, placed, device[0], settings, calls=calls, on_progress=lambda *_: None)
         calls = chain.calls
-        for layer, cost, timing in list(zip(model.layers.layers, model.costs, chain.layers, strict=True))[1:]:
-            backward_s = 0.0 if timing.backward is None else timing.backward.median_s
+        for layer, cost, timing in zip(model.layers.layers, model.costs, chain.layers, strict=True):
+            cold = [work for work in cost.by_kind if work.kind == COLD_START]
+            if any(work.bytes_of() < _DISPLACED_BYTES for work in cold):
+                continue
+            # a first layer has no gradient to pass on
+            backward_s = 0.0 if timing.backward is None or cold else timing.backward.median_s
             if timing.forward.median_s > 0:
                 yield TimedWork(name, str(layer.kind), cost.by_kind, timing.forward.median_s, backward_s)

@@ -9,6 +9,7 @@ from heterps_compile.cluster.pool_file import is_name
 from heterps_compile.cost.profile import Fitted
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, short
+from heterps_compile.ir.graph import COLD_START
 from heterps_compile.units import counted
 
 from .calibrate import Calibration
@@ -40,7 +41,8 @@ def pool_text(found: Calibration, name: str) -> str:
     """
     units = max(1, usable_cores() // found.threads) if found.kind == "cpu" else 1
     gemm = found.rates["gemm"]
-    memory = [rate.bytes_per_s for rate in found.rates.values() if rate.bytes_per_s < float("inf")]
+    own = [rate for kind, rate in found.rates.items() if kind != COLD_START]
+    memory = [rate.bytes_per_s for rate in own if rate.bytes_per_s < float("inf")]
     link = found.link
     bandwidth, latency = _NETWORK if link is None else (f"{link.bytes_per_s:.3g} B/s", f"{link.latency_s * 1e6:.3g} us")
     versions = ", ".join(f"{package} {version}" for package, version in found.versions.items())

@@ -1,7 +1,7 @@
 """Small networks that cover the kinds of work, each at sizes that differ by orders of magnitude.
 
-They are made for the stopwatch and are nobody's model: what is fitted to them is judged on others. The first layer of
-each is not counted: it runs on cold caches, and has no gradient to pass on.
+They are made for the stopwatch and are nobody's model: what is fitted to them is judged on others. Of the first layer
+of each the forward alone is counted, which begins with cold caches, and that where a pass displaces some MiB from them.
 
 Left out: kinds of layers that no common network spends its time on.
 """

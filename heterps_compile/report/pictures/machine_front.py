@@ -1,15 +1,16 @@
 """Money against time of the sets of machines whose plans were searched for: a picture.
 
-The front is drawn as steps, each of its sets with its number in the list below, and the set that is chosen as a star.
+The front is drawn as steps, each of its sets with its number in the table below the picture, and the set that is chosen
+as a star.
 """
 
 from heterps_compile.machines.goal import HOUR_S
-from heterps_compile.machines.search import Answer, Option
+from heterps_compile.machines.search import Answer
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.units import format_duration, format_money
 
 from .pareto import Axis, star
-from .svg import WIDTH, Picture, legend, line, listed, picture, text
+from .svg import WIDTH, Picture, legend, line, picture, text
 
 _LEFT, _RIGHT, _HEIGHT, _TICK = 80.0, 40.0, 280.0, 60.0
 
@@ -22,7 +23,7 @@ def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
     told = [("p4", f"chosen: {chosen.machines.title}"), ("p0", "no other set that was searched beats it in both")]
     told += [("soft", "a set that another one beats, or that comes next")] if others else []
     parts, top = legend(told, width)
-    parts.append(text(12, top + 8, f"{CURRENCY} over time, each in the median; numbers as in the list below", "soft"))
+    parts.append(text(12, top + 8, f"{CURRENCY} over time, medians; numbers as in the table", "soft"))
     top += 28
     hours = [option.outlook.median_s / HOUR_S for option in (chosen, *options)]
     across = Axis(hours, _LEFT, width - _RIGHT)
@@ -44,13 +45,4 @@ def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
         parts.append(text(x + 5, y - 8, str(number), "soft small"))
     x, y = across(chosen.outlook.median_s / HOUR_S), up(chosen.outlook.median_money)
     parts.append(f'<path class="p4" d="{star(x, y, 10)}"/>')
-    below, height = listed(
-        [f"({n}) {_words(option)}" for n, option in enumerate(answer.front, 1)], width, top + _HEIGHT + 28
-    )
-    return picture("machines", "Money against time", height, [*parts, *below], width=width)
-
-
-def _words(option: Option) -> str:
-    outlook = option.outlook
-    money = f"{format_money(outlook.median_money)} {CURRENCY}"
-    return f"{option.machines.title}: {format_duration(outlook.median_s)}, {money}"
+    return picture("machines", "Money against time", top + _HEIGHT + 28, parts, width=width)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.stage_sync import rule_name
+from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
-from heterps_compile.schedule.simulate import AllReduce, RowsMoved, Span, worker_spans
+from heterps_compile.schedule.simulate import AllReduce, RowsMoved, Span, Update, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
@@ -70,7 +70,8 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-        around: list[AllReduce | RowsMoved] = [*step.timeline.all_reduces, *step.timeline.rows]
+        behind: list[AllReduce | Update] = [*step.timeline.all_reduces, *step.timeline.updates]
+        around: list[AllReduce | Update | RowsMoved] = [*behind, *step.timeline.rows]
         parts += [_around(plan, each, y, clock) for each in around if each.stage == stage]
     more, height = listed([*_takes(plan, step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
@@ -143,6 +144,8 @@ def _takes(plan: Plan, step: Step) -> Iterator[str]:
         each.stage: f", {rule_name(plan.stages[each.stage])} {format_seconds(each.end_s - each.start_s)}"
         for each in step.timeline.all_reduces
     }
+    for each in step.timeline.updates:
+        sums[each.stage] = sums.get(each.stage, "") + f", {own_words(plan.stages[each.stage])}"
     for each in step.timeline.rows:
         took = f", {each.name} {format_seconds(each.end_s - each.start_s)}"
         sums[each.stage] = took + sums.get(each.stage, "") if each.is_push else sums.get(each.stage, "") + took
@@ -171,6 +174,8 @@ def _legend(plan: Plan, step: Step, width: float) -> tuple[list[str], float]:
     told = f"numbers are micro-batches{chunks}; what one takes stands below"
     agreement = dict.fromkeys(_agreement(plan.stages[each.stage]) for each in step.timeline.all_reduces)
     sums = [(_ALL_REDUCE, " or ".join(agreement))] if agreement else []
+    paler = "a paler one: the optimizer's step, and what rules take the processor"
+    sums += [(_ALL_REDUCE if not agreement else "", paler)] if step.timeline.updates else []
     rows = [(_ROWS, "rows from servers, their gradients to servers")] if step.timeline.rows else []
     items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, *rows, ("", told)]
     return legend(items, width)
@@ -214,14 +219,16 @@ def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
 
 
-def _around(plan: Plan, each: AllReduce | RowsMoved, y: float, clock: _Clock) -> str:
+def _around(plan: Plan, each: AllReduce | Update | RowsMoved, y: float, clock: _Clock) -> str:
     """Draw what a stage does before its first action or behind its last."""
-    words, colour = _agreement(plan.stages[each.stage]), _ALL_REDUCE
+    words, colour, paler = _agreement(plan.stages[each.stage]), _ALL_REDUCE, ""
+    if isinstance(each, Update):
+        words, paler = own_words(plan.stages[each.stage]), ' fill-opacity=".5"'
     if isinstance(each, RowsMoved):
         words, colour = "push of gradients to servers" if each.is_push else "pull of rows from servers", _ROWS
     width = max((each.end_s - each.start_s) * clock.scale - 0.8, 0.4)
-    shape = rect(clock.x(each.start_s), y, width, _ROW, colour, f' rx="{min(3.0, width / 3):.1f}"')
-    return titled(shape, f"{words}, {format_seconds(each.end_s - each.start_s)}")
+    shape = rect(clock.x(each.start_s), y, width, _ROW, colour, f' rx="{min(3.0, width / 3):.1f}"{paler}')
+    return titled(shape, words if paler else f"{words}, {format_seconds(each.end_s - each.start_s)}")
 
 
 def _agreement(stage: PlannedStage) -> str:

@@ -121,7 +121,7 @@ class Epochs:
         """Return the windows of an epoch in their order, and where each begins and the last ends."""
         if self._order is None or self._order[0] != epoch:
             count = -(-self._length // window)
-            windows = torch.randperm(count, generator=self._generator(epoch, 0))
+            windows = windows_of_epoch(self._seed, epoch, count)
             sizes = (self._length - windows * window).clamp(max=window)
             self._order = epoch, windows, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         return self._order[1:]
@@ -130,7 +130,7 @@ class Epochs:
         """Return the order of the samples of a window in an epoch."""
         key = epoch, number
         if key not in self._mixed:
-            self._mixed[key] = torch.randperm(size, generator=self._generator(epoch, number + 1))
+            self._mixed[key] = torch.randperm(size, generator=_generator(self._seed, epoch, number + 1))
         return _last_used(self._mixed, key)
 
     def _held(self, number: int, first: int, size: int, columns: tuple[str, ...]) -> dict[str, Tensor]:
@@ -142,9 +142,15 @@ class Epochs:
             self._kept[key] = self.source.read(first, size, columns)
         return _last_used(self._kept, key)
 
-    def _generator(self, epoch: int, part: int) -> torch.Generator:
-        mixed = (self._seed * _EPOCH_STRIDE + epoch) * _EPOCH_STRIDE + part
-        return torch.Generator().manual_seed((mixed ^ (mixed >> 31)) & _SEED_BITS)
+
+def windows_of_epoch(seed: int, epoch: int, count: int) -> Tensor:
+    """Return so many windows in the order in which an epoch has them."""
+    return torch.randperm(count, generator=_generator(seed, epoch, 0))
+
+
+def _generator(seed: int, epoch: int, part: int) -> torch.Generator:
+    mixed = (seed * _EPOCH_STRIDE + epoch) * _EPOCH_STRIDE + part
+    return torch.Generator().manual_seed((mixed ^ (mixed >> 31)) & _SEED_BITS)
 
 
 def _last_used(kept: OrderedDict[K, V], key: K) -> V:

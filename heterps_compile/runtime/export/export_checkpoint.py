@@ -65,6 +65,7 @@ def export_checkpoint(
     model: "str | os.PathLike[str] | nn.Module | ExportedProgram | None" = None,
     best: bool = False,
     averaged: bool = False,
+    block: int | None = None,
     force: bool = False,
 ) -> Exported:
     """Write the weights of a checkpoint as a model, with a card beside.
@@ -82,6 +83,8 @@ def export_checkpoint(
             Without it the tensors of the checkpoint alone are written.
         best: The best checkpoint by its metric, not the last.
         averaged: The average of the weights (``--ema``), not the weights.
+        block: The predictor of this block of the data, from 1, where the run
+            kept them (``local(rule=mm)`` or ``rule=mc``).
         force: Replace files that are there.
 
     Raises:
@@ -93,7 +96,9 @@ def export_checkpoint(
     target = Path(path)
     card = target.with_name(f"{target.name}.md")
     _check_target(target, card, force=force)
-    trained = read_trained(find_checkpoint(Path(checkpoint), best=best), averaged=averaged)
+    if averaged and block is not None:
+        raise InputError("an average of the weights and the predictor of a block are two models; ask for one of them")
+    trained = read_trained(find_checkpoint(Path(checkpoint), best=best), averaged=averaged, block=block)
     kept, fixed = _write(target, trained, model)
     write_card(card, target, trained, kept)
     count, state = len(trained.tensors) + len(kept), trained.state

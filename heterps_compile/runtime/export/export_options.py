@@ -1,6 +1,6 @@
 """The options of ``export``. Imports nothing heavy: ``--help`` reads it."""
 
-from heterps_compile.options import Command, Flag, Option, Text
+from heterps_compile.options import Command, Flag, Option, Text, Whole
 
 CHECKPOINT = "a checkpoint"
 
@@ -38,6 +38,16 @@ EXPORT = Command(
             help="The average of the weights (--ema), not the weights.",
             type=Flag(),
             default=False,
+        ),
+        Option(
+            name="block",
+            words="--block",
+            help="The predictor of this block of the data, from 1, as local(rule=mm) and rule=mc keep them.",
+            type=Whole(),
+            metavar="N",
+            default=None,
+            default_words="the weights",
+            against=("averaged",),
         ),
         Option(
             name="force",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.options import Whole
+from heterps_compile.runtime.launch.block_notes import refuse_unknown_block
 from heterps_compile.runtime.launch.checkpoint_best import find_best
 from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints
 from heterps_compile.runtime.launch.checkpoint_format import check_written, read_state, read_weights
@@ -35,17 +37,25 @@ class Trained:
         state: Of the run when it was written.
         tensors: Parameters and buffers by name.
         is_averaged: Whether they are the average of the weights.
+        block: Of whose data they are the predictor, from 1; None for the weights of all blocks.
     """
 
     checkpoint: Path
     state: RunState
     tensors: "Mapping[str, Tensor]"
     is_averaged: bool = False
+    block: int | None = None
 
     @property
     def weights(self) -> str:
         """Say which weights these are; "" where there are no others."""
-        average = self.state.averaged
+        average, blocks = self.state.averaged, self.state.blocks
+        if blocks is not None:
+            count = len(blocks.rounds)
+            if self.block is None:
+                return f"the last average of all blocks, not the predictor of one of the {count}"
+            means = counted(blocks.rounds[self.block - 1], "average")
+            return f"the predictor of block {self.block} of {count} ({means})"
         if average is None:
             return ""
         said = f"the average (EMA, decay {average.decay:g}, {average.updates:,} steps)"
@@ -78,27 +88,32 @@ def find_checkpoint(where: Path, *, best: bool = False) -> Path:
     return chosen
 
 
-def read_trained(checkpoint: Path, *, averaged: bool = False) -> Trained:
+def read_trained(checkpoint: Path, *, averaged: bool = False, block: int | None = None) -> Trained:
     """Read all tensors of a checkpoint, its files checked by their hashes.
 
     Args:
         checkpoint: Its folder.
         averaged: Read the average of the weights in place of these.
+        block: Or the predictor of this block, from 1.
 
     Raises:
-        RunError: where a file is missing, damaged or another one, or there is no average.
+        InputError: where the block is no number of one.
+        RunError: where a file is missing, damaged or another one, or there is no average or predictor.
     """
     state = read_state(checkpoint)
     if averaged and state.averaged is None:
         raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
+    if block is not None:
+        Whole().check("--block", block)
+        refuse_unknown_block(checkpoint, state, block - 1)
     check_written(checkpoint, state)
     names = describe_tensors(checkpoint, state)
-    tensors = read_weights(checkpoint, state, names, averaged=averaged)
+    tensors = read_weights(checkpoint, state, names, averaged=averaged, block=None if block is None else block - 1)
     for group in state.tied or ():
         held = next((tensors[name] for name in group if name in tensors), None)
         if held is not None:
             tensors |= {name: held for name in group if name not in tensors}
-    return Trained(checkpoint, state, tensors, averaged)
+    return Trained(checkpoint, state, tensors, averaged, block)
 
 
 def fit_to(trained: Trained, own: "Mapping[str, Tensor]", what: str) -> "tuple[dict[str, Tensor], list[str]]":

@@ -26,6 +26,9 @@ from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 
+from .block_chains import BlockChains, chain_files
+from .block_models import BlockModels
+from .block_notes import refuse_unknown_block
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
     SERVERS_NAME,
@@ -34,6 +37,7 @@ from .checkpoint_format import (
     read_state,
     read_weights,
     write_average,
+    write_block,
     write_stage,
     write_state,
     write_table_optimizer,
@@ -89,6 +93,8 @@ class Checkpoints:
         average: Of this rank's weights; None where none is kept.
         shared: What this rank shares with others; None in an inference.
         keeps_own: Whether every rank writes what it has of its own.
+        blocks: The predictors of blocks of the data; None where none are kept.
+        chains: Of this rank, that see one block each; None where there are none.
     """
 
     prepared: Prepared
@@ -109,6 +115,8 @@ class Checkpoints:
     average: "WeightAverage | None" = None
     shared: "SharedState | None" = None
     keeps_own: bool = False
+    blocks: BlockModels | None = None
+    chains: BlockChains | None = None
 
     def write(
         self, step: int, standing: Standing = BEFORE_ANY, metrics: Mapping[str, float] | None = None
@@ -169,8 +177,13 @@ class Checkpoints:
         keep_last(self.directory, self.options.keep, spared)
         return self.directory / step_name(step)
 
-    def restore_weights(self, checkpoint: Path, *, averaged: bool = False) -> None:
+    def restore_weights(self, checkpoint: Path, *, averaged: bool = False, block: int | None = None) -> None:
         """Put a checkpoint's weights and buffers into those of this rank, or the average of them.
+
+        Args:
+            checkpoint: Its folder.
+            averaged: The average.
+            block: Or the predictor of this block, from 0.
 
         Raises:
             RunError: where something is missing or does not fit.
@@ -178,13 +191,25 @@ class Checkpoints:
         state = read_state(checkpoint)
         if averaged and state.averaged is None:
             raise RunError(f"{checkpoint.name} has no average of its weights; leave --averaged out")
+        if block is not None:
+            refuse_unknown_block(checkpoint, state, block)
         for stage, parameters in self.parameters.items():
-            self._read_into(checkpoint, state, stage, {**parameters, **self.buffers[stage]}, averaged=averaged)
+            into = {**parameters, **self.buffers[stage]}
+            self._read_into(checkpoint, state, stage, into, averaged=averaged, block=block)
         if self.average is not None:
             self.average.begin()
+        if self.chains is not None:
+            self.chains.begin()
 
     def _read_into(
-        self, checkpoint: Path, state: RunState, stage: int, into: "Mapping[str, Tensor]", *, averaged: bool
+        self,
+        checkpoint: Path,
+        state: RunState,
+        stage: int,
+        into: "Mapping[str, Tensor]",
+        *,
+        averaged: bool = False,
+        block: int | None = None,
     ) -> None:
         """Put tensors of a checkpoint, or the average of them, into those of a stage, by name."""
         import torch  # noqa: PLC0415 - torch only in the processes of a run
@@ -192,7 +217,7 @@ class Checkpoints:
         tied_as = self.tied_as.get(stage, {})
         names = dict.fromkeys([*into, *tied_as.values()])
         optional = [*self.buffers[stage], *tied_as.values()]
-        found = read_weights(checkpoint, state, names, optional=optional, averaged=averaged)
+        found = read_weights(checkpoint, state, names, optional=optional, averaged=averaged, block=block)
         for name, tensor in found.items():
             if name in into:
                 refuse_other(checkpoint, name, _described(tensor), _described(into[name]))
@@ -216,6 +241,7 @@ class Checkpoints:
             for stage in self.parameters:
                 self._read_into(checkpoint, state, stage, self.average.of_stage(stage), averaged=True)
             self.average.updates = state.averaged.updates
+        self._restore_blocks(checkpoint, state)
         if self.rates is not None:
             tables = read_optimizer(checkpoint, state, self.rates.tables, with_tensors=False)
             self.rates.put(checkpoint.name, tables)
@@ -234,9 +260,20 @@ class Checkpoints:
                     f"{checkpoint.name} has {has} state of a scheduler and the training file makes {lacks}; go on with "
                     f"the file it was written with, or start anew from its weights (--weights) in another folder"
                 )
+            if self.chains is not None and chain_files(state):
+                self.chains.restore(checkpoint, state, self.rank, known)
             put_state(self.optimizer, list(named.items()), with_own(known, own))
             if self.scheduler is not None and known.schedule is not None:
                 put_schedule(self.scheduler, self.optimizer, known.schedule)
+
+    def _restore_blocks(self, checkpoint: Path, state: RunState) -> None:
+        """Go on with the predictors of a checkpoint, where it has some and the run keeps them."""
+        if self.blocks is None or state.blocks is None:
+            return
+        self.blocks.restore(state.blocks)
+        for block in state.blocks.made:
+            for stage in self.parameters:
+                self._read_into(checkpoint, state, stage, self.blocks.of_stage(block, stage), block=block)
 
     def _write_for_first(
         self, folder: Path, stages: Sequence[int], step: int, own: "Mapping[str, Tensor] | None"
@@ -252,6 +289,8 @@ class Checkpoints:
     def _write_mine(self, folder: Path, stages: Sequence[int], step: int, own: "Mapping[str, Tensor] | None") -> None:
         if own is not None:
             files = write_own_state(folder, self.rank, own)
+            if self.chains is not None:
+                files |= self.chains.write(folder, self.rank)
             self.store.set(_written_key(step, _own_part(self.rank)), json.dumps(files))
         for stage in stages:
             parameters = self.parameters[stage]
@@ -261,6 +300,9 @@ class Checkpoints:
             files = write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
             if self.average is not None:
                 files |= write_average(folder, stage, self.average.of_stage(stage))
+            if self.blocks is not None:
+                for block in self.blocks.state.made:
+                    files |= write_block(folder, block, stage, self.blocks.of_stage(block, stage))
             self.store.set(_written_key(step, stage), json.dumps(files))
         if self.servers is not None:
             make_servers_folder(folder)
@@ -289,6 +331,7 @@ class Checkpoints:
             averaged=None if self.average is None else Averaged(self.average.decay, self.average.updates),
             keep_best=self.options.keep_best,
             validation_data=self.validation_data,
+            blocks=None if self.blocks is None else self.blocks.state,
             sync=rules_to_keep(self.prepared),
         )
 

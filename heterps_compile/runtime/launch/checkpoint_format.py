@@ -9,7 +9,9 @@
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
         ema-0.safetensors        the average of its weights, where one is kept
+        block-1-0.safetensors    what the predictor of the first block of the data has of it, where these are kept
         own-0.safetensors        what rank 0 has of its own, where replicas agree by a rule that has them differ
+        chains-0.safetensors     of rank 0, the weights and the optimiser of chains that see one block each
         optimizer-servers.json   the same of tables on parameter servers, whose tensors lie in servers/
         weights-1.safetensors    ...
       step-000130/
@@ -52,7 +54,7 @@ from .checkpoint_hashes import (
     read_whole,
     sealed,
 )
-from .checkpoint_state import Averaged, RunState, precision_of, rules_of, validations_of
+from .checkpoint_state import Averaged, RunState, blocks_of, precision_of, rules_of, validations_of
 from .optimizer_state import OptimizerState, ScheduleState
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 _WITHOUT_HASHES = 1  # an earlier format
 SERVERS_NAME = "servers"
-_AVERAGE = "ema"
+_AVERAGE, _BLOCK = "ema", "block"
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _LARGEST_STATE_BYTES = 256 * 2**20
@@ -128,6 +130,11 @@ def write_tensors(folder: Path, name: str, tensors: "Mapping[str, Tensor]") -> d
 def write_average(folder: Path, stage: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
     """Write the average of one stage's weights as :func:`write_stage` writes these; return the same."""
     return write_tensors(folder, f"{_AVERAGE}-{stage}.safetensors", tensors)
+
+
+def write_block(folder: Path, block: int, stage: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Write what the predictor of a block, from 0, has of one stage, likewise; files count blocks from 1."""
+    return write_tensors(folder, f"{_BLOCK}-{block + 1}-{stage}.safetensors", tensors)
 
 
 def make_servers_folder(folder: Path) -> None:
@@ -210,6 +217,7 @@ def read_state(checkpoint: Path) -> RunState:
             scaling=scaling,
             averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
             sync=rules_of(content.get("sync", [])),
+            blocks=blocks_of(content.get("blocks")),
             **validations_of(content),
         )
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
@@ -243,6 +251,7 @@ def read_weights(
     *,
     optional: Collection[str] = (),
     averaged: bool = False,
+    block: int | None = None,
 ) -> "dict[str, Tensor]":
     """Read weights and buffers by name, whichever stages held them.
 
@@ -252,11 +261,13 @@ def read_weights(
         names: To read.
         optional: Those that may be missing: a buffer that nothing changes is a constant in stages of another backend.
         averaged: Read the average of the weights in place of these.
+        block: Read the predictor of this block, from 0, in place of the weights.
 
     Raises:
         RunError: where one is missing or a file is damaged.
     """
-    files = [f"{_AVERAGE if averaged else 'weights'}-{stage}.safetensors" for stage in state.stages]
+    kind = _AVERAGE if averaged else "weights" if block is None else f"{_BLOCK}-{block + 1}"
+    files = [f"{kind}-{stage}.safetensors" for stage in state.stages]
     wanted = dict.fromkeys(names)
     found = _read_tensors(checkpoint, state, files, lambda key: key in wanted)
     if state.servers and len(found) < len(wanted):

@@ -20,6 +20,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.units import counted
 
+from .block_notes import block_notes, refuse_other_blocks, refuse_unknown_block
 from .checkpoint_folder import STATE_NAME, find_checkpoints, tidy, way_out
 from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tables, unchecked_note
 from .checkpoint_state import RunState
@@ -259,6 +260,8 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
         raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
     if options.averaged and read_state(checkpoint).averaged is None:
         raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
+    if options.from_block is not None:
+        refuse_unknown_block(checkpoint, read_state(checkpoint), options.from_block)
     refuse_other_growth(checkpoint, options.servers.grow_tables, with_state=False)
     if files_too:
         state = read_state(checkpoint)
@@ -301,6 +304,7 @@ def find_start(
         )
     state = read_state(found[-1])
     check_fits(found[-1], state, prepared, options, data)
+    refuse_other_blocks(found[-1], state, prepared.sync, prepared.layout)
     refuse_other_growth(found[-1], options.servers.grow_tables, with_state=True)
     if files_too:
         check_written(found[-1], state)
@@ -323,6 +327,7 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
         )
     notes += average_notes(found, state, options, resumes=start is not None)
     notes += own_state_notes(found, state, prepared, resumes=start is not None)
+    notes += block_notes(found, state, prepared.sync, resumes=start is not None, taken=options.block)
     return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
 
 

@@ -35,6 +35,35 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockState:
+    """What a checkpoint knows of the predictors of blocks of its data.
+
+    Attributes:
+        rounds: For every block how many averages its predictor is the mean of; 0 where there is none yet.
+        losses: Summed since the last average: of the chain that sees all blocks, and of the one of the block alone.
+    """
+
+    rounds: tuple[int, ...]
+    losses: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Return the blocks that have a predictor, from 0."""
+        return tuple(block for block, rounds in enumerate(self.rounds) if rounds)
+
+
+def blocks_of(content: Any) -> BlockState | None:
+    """Return what a checkpoint knows of predictors of blocks; ValueError where that is damaged."""
+    if content is None:
+        return None
+    rounds, losses = tuple(content["rounds"]), tuple(content["losses"])
+    if not rounds or not all(type(number) is int and number >= 0 for number in rounds):
+        raise ValueError("its predictors of blocks are none")
+    together, alone = map(float, losses)
+    return BlockState(rounds, (together, alone))
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
     """What a checkpoint knows beside tensors.
 
@@ -57,6 +86,7 @@ class RunState:
         validations: How many the run has had by then.
         keep_best: The metric that says which is the best, as ``--keep-best`` has it; None for nothing.
         validation_data: What they went over; None where there were none.
+        blocks: Of the predictors of blocks of its data, where it has some.
         sync: By which rule the replicas of every stage agreed, as text, and how many there were; empty where an
             earlier version wrote it.
     """
@@ -79,6 +109,7 @@ class RunState:
     validations: int = 0
     keep_best: str | None = None
     validation_data: Identity | None = None
+    blocks: BlockState | None = None
     sync: tuple[tuple[str, int], ...] = ()
 
 

@@ -49,6 +49,7 @@ from .prepare import Prepared, choose_device, core_notes, header, prepare
 from .progress import make_progress_file, read_progress_file
 from .rank_context import RESULT_KEY, STEPS_KEY, Result, result_from_json
 from .rendezvous import hosting_store
+from .repeated_batches import refuse_large_tables
 from .resize import ResizeRequests
 from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
@@ -176,6 +177,7 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         try_data(options, prepared, telemetry)
+        refuse_large_tables(prepared.sync, prepared.layout, prepared.plan, prepared.folder)
         try_validation(options, prepared, telemetry)
         config = {
             "options": asdict(options),

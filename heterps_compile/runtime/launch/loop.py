@@ -20,6 +20,8 @@ from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
 
+from .block_chains import BlockChains
+from .block_models import BlockModels
 from .checkpoint_collective import Checkpoints
 from .hooks import Hooks, RunView
 from .learning_rates import Rates, SharedLoss, current_rates
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from heterps_compile.runtime.pipeline.rank_parts import ReadMicroBatch as Reading
     from heterps_compile.runtime.servers.row_prefetch import Reader
 
 
@@ -54,6 +57,8 @@ class FollowUps:
         every: Steps between two of them; None for the one at the end, and those of the best validations.
         average: Of the weights; validations are of it.
         hooks: Of the training file, on the rank that calls them.
+        blocks: Predictors of blocks of the data; validations are of them.
+        chains: That see one block each, and step on every batch besides.
         epoch_samples: In an epoch; None where the data have no end.
         batch: Samples in a step.
     """
@@ -67,6 +72,8 @@ class FollowUps:
     every: int | None = None
     average: WeightAverage | None = None
     hooks: Hooks | None = None
+    blocks: BlockModels | None = None
+    chains: BlockChains | None = None
     epoch_samples: int | None = None
     batch: int = 0
 
@@ -150,12 +157,16 @@ class StepLoop:
             return done
         for step in self._steps():
             began_s = time.perf_counter()
-            result = self.engine.train_step(step, self._read(step))
-            if then.shared_loss is not None:
-                result = then.shared_loss.of_all(result)
-            if then.optimizer is not None:
-                with self._between("optimizer"), self.progress.during(UPDATING):
-                    self._update(then.optimizer, step, is_skipped=result.is_skipped)
+            read, alone = self._read(step), None
+            if then.chains is not None:
+                read = kept(read)
+                with then.chains.in_place(step):
+                    alone = self._take_step(then, step, read, is_told=False)
+            result = self._take_step(then, step, read)
+            if then.blocks is not None:
+                if alone is not None:
+                    then.blocks.add_losses(_known(result), _known(alone))
+                self._take_means(then, step)
             if not result.is_skipped:
                 with self._between("optimizer"), self.progress.during(UPDATING):
                     for rates in then.rates:
@@ -178,6 +189,33 @@ class StepLoop:
             last = None if then.validator is None else then.validator.at(done)
             self._save(then, done, last, taken)
         return done
+
+    def _take_step(self, then: FollowUps, step: int, read: "Reading", *, is_told: bool = True) -> StepResult:
+        """Run forwards and backwards, and step the optimiser.
+
+        Args:
+            then: Has the optimiser.
+            step: Its number.
+            read: Reads micro-batches.
+            is_told: Whether those who follow the run hear of it.
+        """
+        result = self.engine.train_step(step, read, is_told=is_told)
+        if then.shared_loss is not None:
+            result = then.shared_loss.of_all(result)
+        if then.optimizer is not None:
+            with self._between("optimizer"), self.progress.during(UPDATING):
+                self._update(then.optimizer, step, is_skipped=result.is_skipped)
+        return result
+
+    def _take_means(self, then: FollowUps, step: int) -> None:
+        """Have the predictor of a step's block take in what replicas have averaged, where that is due."""
+        blocks = then.blocks
+        if blocks is None or not blocks.is_due(step + 1):
+            return
+        with self._between("optimizer"), self.progress.during(UPDATING), self._agreed():
+            is_alone = then.chains is not None and blocks.prefers_alone
+            with then.chains.in_place(step) if then.chains is not None and is_alone else nullcontext():
+                blocks.take(step + 1)
 
     def _update(self, optimizer: "Optimizer", step: int, *, is_skipped: bool) -> None:
         """Step the optimiser, and have replicas that step alone agree where they do."""
@@ -247,7 +285,7 @@ class StepLoop:
             self.progress.begin_step(step)
             yield step
 
-    def _read(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
+    def _read(self, step: int) -> "Reading":
         return _read_nothing if self.reader is None else self.reader.of_step(step)
 
 
@@ -292,6 +330,25 @@ def watched_weight(training: Training, progress: ProgressRecorder) -> SampleWeig
             return weigh(batch)
 
     return call
+
+
+def kept(read: "Reading") -> "Reading":
+    """Return what reads the micro-batches of a step as often as is asked, each with tensors of its own."""
+    known: dict[tuple[int, tuple[str, ...]], Mapping[str, Tensor]] = {}
+
+    def call(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+        key = micro_batch, tuple(names)
+        if key not in known:
+            known[key] = read(micro_batch, names)
+        return {name: tensor.clone() for name, tensor in known[key].items()}
+
+    return call
+
+
+def _known(result: StepResult) -> float:
+    """Return the loss of a step, which every rank has been told."""
+    assert result.loss is not None  # noqa: S101 - by SharedLoss
+    return result.loss
 
 
 def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tensor"]:

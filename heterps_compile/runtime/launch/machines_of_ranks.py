@@ -11,10 +11,11 @@ Left out: how they sum (``runtime/sync/by_machine.py``).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.pipeline.planned_machines import planned_sizes
 from heterps_compile.runtime.sync.by_machine import machines_of, sums_inside_first
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.topk import TopK
 
 from .hosts_file import Hosts, ranks_of_hosts
 from .prepare import Prepared
@@ -45,14 +46,19 @@ def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: 
         exact_sums: Whether gradients are added up in the order of one process, which no machine changes.
     """
     layout, plan = prepared.layout, prepared.plan
-    if not layout.training or not machine_of:
+    if not layout.training:
         return
     for index, rule in enumerate(prepared.sync):
         machines = machines_of(layout.ranks_of(index), machine_of)
-        if len(machines) == 1:
-            continue
         sizes = [len(ranks) for ranks in machines]
         planned = planned_sizes(plan, index, sum(sizes))
+        if isinstance(rule, TopK) and sizes == planned and len(sizes) == 1 < sizes[0]:
+            yield (
+                f"  the {sizes[0]} replicas of stage {index} stand on one machine, as the plan counts: "
+                f"{rule_text(rule)} sums whole gradients inside it, and has no other machine to select for"
+            )
+        if len(machines) == 1:
+            continue
         counts = f" (the plan counts with {' + '.join(map(str, planned))} on {len(planned)})"
         stand = (
             f"  the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines, "
@@ -62,11 +68,3 @@ def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: 
             yield f"{stand}: {rule_text(rule)} sums inside each of them first"
         elif sizes != planned:
             yield stand
-
-
-def planned_sizes(plan: Plan, index: int, replicas: int) -> list[int]:
-    """Return how many replicas of a stage a plan has on each machine: they fill one after the other."""
-    names = {plan.stages[index].of_replica(replica)[0] for replica in range(plan.stages[index].replicas)}
-    units = min((getattr(device, "units_per_machine", 1) for device in plan.devices if device.name in names), default=1)
-    full, rest = divmod(replicas, units)
-    return [units] * full + ([rest] if rest else [])

@@ -6,10 +6,12 @@
                           factor:fc.weight            of powersgd: what all ranks have alike
     own-1.safetensors     weight:fc.weight            of local: the weights of rank 1, between two means
                           optimizer:exp_avg:fc.weight and what its optimiser knows
+    own-2.safetensors     table:fc.weight             of adsaga: the gradients that rank 2 remembers
+                          mean:fc.weight              and their mean and, pending, what is on its way: all have these
 
-Where a parameter has as many replicas as before, each goes on with its own. Else the residuals of all are added up and
-divided evenly, so that nothing is lost, and replicas that stepped alone begin at the mean of their weights, which is
-what the checkpoint has as weights, with the first one's optimiser.
+Where a parameter has as many replicas as before, each goes on with its own. Else residuals, and tables, of all are
+added up and divided evenly, so that nothing is lost, and replicas that stepped alone begin at the mean of their
+weights, which is what the checkpoint has as weights, with the first one's optimiser.
 
 Left out: what rules make of it (``runtime/sync/``); the files of stages (``checkpoint_format.py``).
 """
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.escape import printable
 from heterps_compile.runtime.sync.capabilities import capabilities_of
 from heterps_compile.sync_rules.adasum import Adasum
+from heterps_compile.sync_rules.adsaga import Adsaga
 from heterps_compile.sync_rules.powersgd import PowerSGD
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 
 _NAME = "own-{rank}.safetensors"
 _FILES = re.compile(r"own-(\d{1,9})\.safetensors", re.ASCII)
-_RESIDUAL, _OPTIMIZER, _FACTOR = "residual", "optimizer", "factor"
+_OPTIMIZER = "optimizer"
+_ADDED_UP, _ALIKE = ("residual", "table"), ("factor", "mean", "pending")
 _KEEP_GRADIENTS = {TopK.name, PowerSGD.name}
 
 
@@ -100,12 +104,12 @@ def restore_own_state(checkpoint: Path, state: RunState, shared: "SharedState") 
         found = [tensors[key] for tensors in by_rank if key in tensors]
         if len(found) == count:
             of_rules[key] = found[place]
-        elif key.startswith(f"{_RESIDUAL}:"):
+        elif key.partition(":")[0] in _ADDED_UP:
             total = found[0].clone()
             for other in found[1:]:
                 total += other
             of_rules[key] = total / count
-        elif key.startswith(f"{_FACTOR}:"):
+        elif key.partition(":")[0] in _ALIKE:
             of_rules[key] = found[0]
     shared.load_rule_state(of_rules)
     alone = shared.parameters_alone
@@ -152,6 +156,7 @@ def own_state_notes(found: Path, state: RunState, prepared: Prepared, *, resumes
 def _becomes(rules: set[str]) -> str:
     """Say what becomes of what ranks had of their own by the rules of these names; "" for nothing."""
     found = ["gradients that were not sent yet are added up and divided evenly"] if rules & _KEEP_GRADIENTS else []
-    if rules - _KEEP_GRADIENTS - {USUAL.name, Servers.name}:
+    found += ["gradients that are remembered are added up and divided evenly"] if Adsaga.name in rules else []
+    if rules - _KEEP_GRADIENTS - {USUAL.name, Servers.name, Adsaga.name}:
         found.append("replicas that stepped alone begin at their mean, with the first one's optimiser")
     return "; ".join(found)

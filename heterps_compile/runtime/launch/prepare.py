@@ -30,7 +30,9 @@ from heterps_compile.runtime.signature import check_signature, is_of_a_module
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.units import counted, format_bytes, format_seconds
 
+from .block_notes import refuse_beside_blocks, rule_lines
 from .faults import Place
+from .repeated_batches import refuse_beside_tables
 from .run_options import GIVEN, RunOptions
 from .sync_of_run import rule_notes, rules_of_run
 from .training_file import check_training_file
@@ -125,6 +127,8 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
     )
     precision = precision_of(options, plan)
     rules = rules_of_run(options, plan, layout, folder)
+    refuse_beside_blocks(rules, options, precision)
+    refuse_beside_tables(rules, layout, options, precision)
     return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision, rules)
 
 
@@ -314,6 +318,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
             planned = f" ({printable(', '.join(parts))})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
     lines += [f"  {note}" for note in rule_notes(prepared.sync, plan, layout, is_asked=options.sync is not None)]
+    lines += [f"  {line}" for line in rule_lines(prepared.sync, layout.batch)]
     if options.ema is not None:
         lines += _average_lines(plan, options.ema)
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]

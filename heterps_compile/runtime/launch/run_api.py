@@ -51,6 +51,7 @@ class RunKeywords(TypedDict, total=False):
     threads: int
     weights: str | None
     averaged: bool
+    block: int | None
     checkpoint: str | None
     every: int | None
     keep: int

@@ -29,10 +29,12 @@ from heterps_compile.runtime.data.sample_source import Columns, Source
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
 
+from .block_notes import refuse_other_cycle
 from .faults import innermost, is_of_data
 from .prepare import Prepared
 from .progress import READING, ProgressRecorder
 from .rank_context import RankContext
+from .repeated_batches import refuse_other_sum
 from .run_options import ALL_SAMPLES, GIVEN, RunOptions
 from .training_file import Training, in_function, may_define, two_sources
 
@@ -60,6 +62,7 @@ class Feed:
         prepare: Makes inputs and targets out of raw columns.
         device: Where tensors are put.
         samples: That there are, where the last step is not full; None where every step is.
+        first: The sample with which the first step begins.
     """
 
     wanted: Sequence[str]
@@ -67,6 +70,7 @@ class Feed:
     prepare: "Prepare | None" = None
     device: "torch.device | None" = None
     samples: int | None = None
+    first: int = 0
 
 
 class MicroBatches:
@@ -102,7 +106,7 @@ class MicroBatches:
         self._layout = layout
         self._progress = progress
         self._prepare = feed.prepare
-        self._device, self._samples = feed.device, feed.samples
+        self._device, self._samples, self._first = feed.device, feed.samples, feed.first
         needs_all = feed.prepare is not None or ALL in feed.wanted
         names = [name for name in feed.wanted if name != ALL]
         if feed.prepare is None:
@@ -154,7 +158,7 @@ class MicroBatches:
         """Return the first sample of a micro-batch, and how many it has."""
         size = self._layout.micro_batch_size
         first = step * self._layout.batch + micro_batch * size
-        return first, size if self._samples is None else min(size, self._samples - first)
+        return self._first + first, size if self._samples is None else min(size, self._samples - first)
 
     def _requests(self, steps: range, mine: Sequence[int]) -> Iterator[Request]:
         for step in steps:
@@ -241,6 +245,8 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     wanted = inputs_of_run(prepared.plan, prepared.folder, options)
     source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
     try_sample(source, prepared.plan, wanted, options.train)
+    refuse_other_cycle(prepared.sync, source.samples, prepared.layout.batch)
+    refuse_other_sum(prepared.sync, source.samples, prepared.layout)
 
 
 def inputs_of_run(

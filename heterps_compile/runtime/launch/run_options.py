@@ -169,6 +169,14 @@ class RunOptions:
     averaged: bool = option(
         "--averaged", Flag(), "Of these weights, the average (--ema).", default=False, needs=("weights",)
     )
+    block: int | None = option(
+        "--block",
+        Whole(),
+        "Of these weights, the predictor of this block of the data, from 1.",
+        metavar="N",
+        needs=("weights",),
+        against=("averaged",),
+    )
     checkpoint: str | None = option(
         "--checkpoint",
         Text(),
@@ -308,6 +316,11 @@ class RunOptions:
         """Return the values by the names that the options are declared under."""
         own = {option.name: getattr(self, name) for name, option in declared(RunOptions)}
         return own | {option.name: getattr(self.servers, name) for name, option in declared(ServerOptions)}
+
+    @property
+    def from_block(self) -> int | None:
+        """Return the block, from 0, with whose predictor the run begins; None for the weights."""
+        return None if self.block is None else self.block - 1
 
     @property
     def subject(self) -> str:

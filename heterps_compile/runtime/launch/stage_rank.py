@@ -28,17 +28,14 @@ from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.holders_link import HoldersLink
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
-from heterps_compile.runtime.servers.saved_counts import SavedCounts
-from heterps_compile.runtime.servers.saved_tables import grown_numbers
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server_link import GroupConnection
-from heterps_compile.runtime.servers.spec import ServerSpec, record_bytes
-from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
+from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
-from heterps_compile.runtime.validation.best import Standing
-from heterps_compile.runtime.validation.result import Validation
 from heterps_compile.runtime.validation.times import ValidationTimes
 
+from .block_chains import make_blocks
+from .block_notes import block_rule, refuse_odd_validation, refuse_other_cycle
 from .checkpoint_best import check_judged_alike, standing_at
 from .checkpoint_collective import Checkpoints
 from .checkpoint_folder import STEP_PATTERN, find_checkpoints, step_name
@@ -52,12 +49,14 @@ from .outputs import OutputFiles, make_output_folder
 from .own_state import keeps_own_state
 from .prepare import count_steps
 from .rank_context import RESULT_KEY, STEPS_KEY, RankContext, Result
+from .repeated_batches import order_of_batches, refuse_other_sum
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
 from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
+from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
 from .validation_data import (
     ValidationData,
@@ -147,6 +146,8 @@ def run_stage_rank(context: RankContext) -> Result:
         if training is not None and has_validation:
             counted = ValidationData(context, training).size()
             refuse_other_columns(source.columns, counted.identity.columns)
+            if (rule := block_rule(context.prepared.sync)) is not None:
+                refuse_odd_validation(rule, counted.samples)
             say_size(context.store, counted)
     checkpoint, steps = steps_to_run(context)
     size = hear_size(context.store) if has_validation else None
@@ -196,7 +197,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
     served = make_spec(context, checkpoint, steps)
     client = None if served is None or rank not in served.workers else _serve(context, served, stages, recorder)
     if client is not None and client.is_first and telemetry is not None:
-        client.on_counts = partial(_tell_tables, telemetry, client, rank)
+        client.on_counts = partial(tell_tables, telemetry, client, rank)
     ahead = None if client is None else RowPrefetch(client, layout.actions(rank), steps)
     engine = Engine(
         RankParts(
@@ -222,6 +223,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             precision=precision,
             sample_weight=None if training is None else watched_weight(training, context.progress),
             sync=context.prepared.sync,
+            order=order_of_batches(context.prepared.sync, options),
         ),
     )
     named = list(engine.named_parameters().items())
@@ -239,14 +241,12 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             rates.append(of_tables)
             if options.checkpoint is not None:
                 of_tables.take()  # what no checkpoint can hold is told before the first step
-        if training.scheduler is not None or training.on_step is not None:
-            asking = SharedLoss(layout, rank)
-            is_told = training.on_step is not None or any(one.wants_loss for one in rates)
-            shared_loss = asking if asking.is_wanted(is_told) else None
+        shared_loss = _shared_loss(context, training, rates)
     parameters = {index: _tensors(stage, trained=True) for index, stage in stages.items()}
     buffers = {index: _tensors(stage, trained=False) for index, stage in stages.items()}
     held = {index: {**parameters[index], **buffers[index]} for index in stages}
     average = None if options.ema is None else WeightAverage(options.ema, held)
+    blocks, chains = make_blocks(context.prepared.sync if layout.training else (), held, optimizer)
     checkpoints = Checkpoints(
         context.prepared,
         options,
@@ -265,22 +265,36 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         validation_data=None if size is None else size.identity,
         average=average,
         shared=engine.shared,
-        keeps_own=keeps_own_state(context.prepared, None if checkpoint is None else read_state(checkpoint)),
+        keeps_own=chains is not None
+        or keeps_own_state(context.prepared, None if checkpoint is None else read_state(checkpoint)),
+        blocks=blocks,
+        chains=chains,
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)
     elif options.weights is not None:
-        checkpoints.restore_weights(Path(options.weights), averaged=options.averaged)
+        checkpoints.restore_weights(Path(options.weights), averaged=options.averaged, block=options.from_block)
     validator = None
     if training is not None and size is not None:
         forwards = ValidationPass(
-            context, training, stages, data=ValidationData(context, training), size=size, client=client
+            context, training, stages, data=ValidationData(context, training), size=size, client=client, blocks=blocks
         )
         samples = read_number(context.store, _SAMPLES_KEY, "a count of samples") or None
         times = ValidationTimes(steps.stop, options.validate_every, layout.batch, samples)
         validator = Validator(forwards, times, context.store, size.samples, options.best, options.stop_after, standing)
         validator.try_out(steps.start)
     return _Built(engine, training, checkpoints, given.source, client, ahead, telemetry, rates, shared_loss, validator)
+
+
+def _shared_loss(context: RankContext, training: Training, rates: Sequence[Rates]) -> SharedLoss | None:
+    """Return what brings the losses of a step to all ranks; None where no rank wants them."""
+    rule = block_rule(context.prepared.sync)
+    compares = rule is not None and rule.rule == "mc"
+    if training.scheduler is None and training.on_step is None and not compares:
+        return None
+    asking = SharedLoss(context.layout, context.rank)
+    is_told = compares or training.on_step is not None or any(one.wants_loss for one in rates)
+    return asking if asking.is_wanted(is_told) else None
 
 
 def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
@@ -330,46 +344,15 @@ def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
         rates=built.rates,
         shared_loss=built.shared_loss,
         validator=built.validator,
-        tell=None if context.rank or built.telemetry is None else partial(_tell, built.telemetry),
+        tell=None if context.rank or built.telemetry is None else partial(tell_validation, built.telemetry),
         checkpoints=built.checkpoints if options.checkpoint is not None else None,
         every=options.every,
         average=built.checkpoints.average,
+        blocks=built.checkpoints.blocks,
+        chains=built.checkpoints.chains,
         hooks=Hooks(built.training) if built.training is not None and context.rank == 0 else None,
         epoch_samples=read_number(context.store, _SAMPLES_KEY, "a count of samples") or None,
         batch=context.layout.batch,
-    )
-
-
-def _tell(telemetry: TelemetryRecorder, validation: Validation, standing: Standing) -> None:
-    """Tell those who follow the run of a validation."""
-    best = standing.best
-    telemetry.validated(
-        RankValidation(
-            rank=0,
-            step=validation.step,
-            samples=validation.samples,
-            metrics=dict(validation.metrics),
-            time_s=validation.time_s,
-            best_step=None if best is None else best.step,
-            best_value=None if best is None else best.value,
-        )
-    )
-
-
-def _tell_tables(
-    telemetry: TelemetryRecorder, client: Client, rank: int, step: int, counts: Sequence[SavedCounts]
-) -> None:
-    """Tell those who follow the run what tables on servers hold."""
-    spec, rows = client.spec, list(zip(client.spec.tables, counts, strict=True))
-    telemetry.counted(
-        RankTables(
-            rank=rank,
-            step=step,
-            servers=spec.count,
-            copies=spec.held.count,
-            size_bytes=sum(count.rows * record_bytes(table, spec.optimizer.states) for table, count in rows),
-            tables={table.name: grown_numbers(count) for table, count in rows if table.growth is not None},
-        )
     )
 
 
@@ -432,6 +415,8 @@ def _decide_steps(context: RankContext, source: Source, data: Identity) -> Ident
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
     samples, batch = _samples(source), context.layout.batch
+    refuse_other_cycle(context.prepared.sync, samples, batch)
+    refuse_other_sum(context.prepared.sync, samples, context.layout)
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))

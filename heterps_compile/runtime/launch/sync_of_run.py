@@ -16,7 +16,6 @@ from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.sync.capabilities import capabilities_of, rule_of_tied
 from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
-from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import EXACT, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
@@ -89,11 +88,6 @@ def _refuse(asked: str, rule: SyncRule, options: RunOptions) -> None:
         RunError: naming both.
     """
     can = capabilities_of(rule)
-    if isinstance(rule, LocalSteps) and rule.rule != "average":
-        raise RunError(
-            f"{asked}, whose predictors are one for each block of the data, and a run does not know blocks; take "
-            f"local(steps={rule.steps}) here (--sync)"
-        )
     if isinstance(rule, Servers):
         _refuse_servers(asked, rule, options)
     if options.exact_sums and rule.exactness != EXACT:
@@ -183,6 +177,7 @@ def rule_notes(rules: Sequence[SyncRule], plan: Plan, layout: Layout, *, is_aske
             continue
         was = "" if rule == planned else f" (planned: {rule_text(planned)})"
         if replicas == 1:
-            yield f"stage {index} has one replica, which agrees with nobody: {rule_text(rule)} changes nothing there"
+            left = "keeps its predictors" if rule.is_of_whole_models else "changes nothing there"
+            yield f"stage {index} has one replica, which agrees with nobody: {rule_text(rule)} {left}"
         else:
             yield f"the {replicas} replicas of stage {index} agree by {rule_text(rule)}{was}"

@@ -12,6 +12,9 @@ A model that takes one number of samples alone has the last one repeated there, 
 What the model returns goes to the first replica of the last stage, which reads the columns of all samples and computes
 the metrics, micro-batch by micro-batch in the data's order: replicas change no bit of them.
 
+Where a run keeps predictors of blocks of its data, a pass goes over as many equal parts of the samples, each with the
+predictor of its block in the stages; metrics are of all samples together.
+
 A pass leaves the training as it was: random numbers go on where they were, running statistics stay.
 
 Left out: when there is one, and what follows from it (``validator.py``).
@@ -44,6 +47,7 @@ from heterps_compile.runtime.validation.metrics import MetricsOfSamples
 from heterps_compile.schedule.order import Phase
 from heterps_compile.units import counted
 
+from .block_models import BlockModels
 from .faults import innermost
 from .progress import VALIDATING, ProgressRecorder
 from .rank_context import RankContext
@@ -128,6 +132,7 @@ class ValidationPass:
         data: ValidationData,
         size: ValidationSize,
         client: Client | None,
+        blocks: BlockModels | None = None,
     ) -> None:
         """Read the stages and connect the rank; every rank of the pipeline does so.
 
@@ -138,6 +143,7 @@ class ValidationPass:
             data: To validate on.
             size: What all ranks know of them.
             client: Of the parameter servers, where this rank looks rows up.
+            blocks: Predictors of blocks, of which parts of the data are validated on; None for the weights themselves.
 
         Raises:
             RunError: where the folder carries nothing to score with.
@@ -146,7 +152,8 @@ class ValidationPass:
         plan, folder = plan_for_scoring(prepared.plan), prepared.folder
         self._context, self._training, self._data, self._size = context, training, data, size
         self._trained = dict(stages)
-        self._shape = pass_shape(layout, size.samples, is_free=bool(plan.bindings))
+        self._blocks, self._parts = blocks, 1 if blocks is None else blocks.count
+        self._shape = pass_shape(layout, size.samples // self._parts, is_free=bool(plan.bindings))
         self._stages = {index: read_stage(folder, plan, index, context.device) for index in stages}
         if client is not None:
             for stage in self._stages.values():
@@ -198,10 +205,16 @@ class ValidationPass:
         if is_try:
             shape = replace(shape, samples=min(shape.layout.micro_batch_size, shape.samples))
         try:
-            with torch.random.fork_rng(devices), torch.no_grad(), ExitStack() as closing:
-                self._take_weights()
+            with torch.random.fork_rng(devices), torch.no_grad():
                 self._recorder.step = done - 1
-                self._go_over(shape, closing)
+                if self._metrics is not None:
+                    self._metrics.begin()
+                for part in range(1 if is_try else self._parts):
+                    with ExitStack() as closing:
+                        if self._blocks is not None:
+                            closing.enter_context(self._blocks.in_place(part))
+                        self._take_weights()
+                        self._go_over(shape, part * shape.samples, closing)
                 if self._metrics is None or is_try:
                     return None
                 with self._context.progress.during(VALIDATING):
@@ -226,10 +239,9 @@ class ValidationPass:
             both: tuple[Any, Any] = (stage, self._trained[index])
             share_state(*both)
 
-    def _go_over(self, shape: PassShape, closing: ExitStack) -> None:
-        if self._metrics is not None:
-            self._metrics.begin()
-        reader = self._reader(shape, closing)
+    def _go_over(self, shape: PassShape, first: int, closing: ExitStack) -> None:
+        """Go over samples from the first of a part on."""
+        reader = self._reader(shape, first, closing)
         with telling_ids(reader):
             for step in shape.steps:
                 read = _nothing if reader is None else reader.of_step(step)
@@ -259,7 +271,7 @@ class ValidationPass:
             with self._context.progress.during(VALIDATING):
                 self._metrics.add(self._signature.assemble(values), Columns(batch), size)
 
-    def _reader(self, shape: PassShape, closing: ExitStack) -> MicroBatches | None:
+    def _reader(self, shape: PassShape, first: int, closing: ExitStack) -> MicroBatches | None:
         """Begin to read what this rank needs: for the metrics all columns of all samples, else those of its stages."""
         context, wanted = self._context, self._full.needs
         layout, rank = shape.layout, context.rank
@@ -275,9 +287,10 @@ class ValidationPass:
             prepare=self._training.prepare,
             device=context.device,
             samples=shape.samples,
+            first=first,
         )
         reader = MicroBatches(source, layout, rank, shape.steps, feed=feed, progress=context.progress)
-        if items is not None and self._metrics is not None and shape.samples == self._size.samples:
+        if items is not None and self._metrics is not None and first + shape.samples == self._size.samples:
             closing.callback(items.refuse_more, self._size.samples)  # last, when nobody reads any more
         closing.callback(reader.close)
         return reader

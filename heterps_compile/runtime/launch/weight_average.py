@@ -38,10 +38,10 @@ class WeightAverage:
         self.decay, self.updates = decay, 0
         self._stages = {index: dict(tensors) for index, tensors in stages.items()}
         self._held = {id(tensor): tensor for tensors in self._stages.values() for tensor in tensors.values()}
-        self._averages = {key: _copy(tensor) for key, tensor in self._held.items()}
+        self._averages = {key: own_copy(tensor) for key, tensor in self._held.items()}
         self._groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for key, tensor in self._held.items():
-            if _is_averaged(tensor):
+            if is_averaged(tensor):
                 self._groups.setdefault((tensor.device, tensor.dtype), []).append(key)
         self._move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
 
@@ -49,7 +49,7 @@ class WeightAverage:
     def update(self) -> None:
         """Follow a step that the optimiser has made."""
         for key, tensor in self._held.items():
-            if not self.updates or not _is_averaged(tensor):
+            if not self.updates or not is_averaged(tensor):
                 self._averages[key].copy_(tensor)
         for keys in self._groups.values() if self.updates else ():
             averages = [self._averages[key] for key in keys]
@@ -83,11 +83,12 @@ class WeightAverage:
             self._averages[key].copy_(tensor.detach())
 
 
-def _is_averaged(tensor: Tensor) -> bool:
+def is_averaged(tensor: Tensor) -> bool:
+    """Tell whether a tensor of a stage is averaged; of others the last is kept."""
     return isinstance(tensor, Parameter) and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _copy(tensor: Tensor) -> Tensor:
+def own_copy(tensor: Tensor) -> Tensor:
     """Return a copy; of a parameter in fewer bits than float32 one that has as many."""
-    is_narrow = _is_averaged(tensor) and tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
+    is_narrow = is_averaged(tensor) and tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
     return tensor.detach().clone().float() if is_narrow else tensor.detach().clone()

@@ -90,7 +90,13 @@ class Engine:
         readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
         self._data = data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
         self.shared = self._state = (
-            share_state(parts, exact_sums=options.exact_sums, sync=options.sync, is_scaled=options.precision in SCALED)
+            share_state(
+                parts,
+                exact_sums=options.exact_sums,
+                sync=options.sync,
+                is_scaled=options.precision in SCALED,
+                order=options.order,
+            )
             if layout.training
             else None
         )
@@ -148,14 +154,16 @@ class Engine:
             (actions_of[stage], micro_batch, is_forward, place in lasts)
             for place, (stage, micro_batch, is_forward) in enumerate(order)
         ]
+        self._untold_since_s: float | None = None
         self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
 
-    def train_step(self, step: int, read: ReadMicroBatch) -> StepResult:
+    def train_step(self, step: int, read: ReadMicroBatch, *, is_told: bool = True) -> StepResult:
         """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser, or skips it.
 
         Args:
             step: Its number, from which random numbers are seeded.
             read: Reads the data of a micro-batch.
+            is_told: Whether the recorder hears that it is done; a step may be taken twice, with other weights.
 
         Returns:
             What it came to; the loss is known on the ranks of the last stage.
@@ -166,12 +174,12 @@ class Engine:
         state = self._state
         if state is None:
             raise RunError("the ranks are laid out to infer, and cannot train; lay them out with training=True")
-        began_s = perf_counter()
+        began_s = perf_counter() if self._untold_since_s is None else self._untold_since_s
         state.scale = 1.0 if self.loss_scale is None else self.loss_scale.state.scale
         for hook in self._hooks:
             hook.before_step(step)
         self._exchange.begin()
-        state.begin()
+        state.begin(step)
         if self._loss is not None and self._loss.is_weighted:
             self._weigh(self._loss, state, step, read)
         post_receives = self._exchange.post_receives if self._exchange.needs_buffers else None
@@ -195,7 +203,9 @@ class Engine:
         for hook in self._hooks:
             hook.after_backward(step)
         result = self._sum_up(state, step)
-        self._recorder.step_done(step, self._layout.batch, result, began_s, perf_counter())
+        self._untold_since_s = None if is_told else began_s
+        if is_told:
+            self._recorder.step_done(step, self._layout.batch, result, began_s, perf_counter())
         return result
 
     def infer(self, step: int, read: ReadMicroBatch, micro_batches: int | None = None) -> dict[int, dict[str, Any]]:

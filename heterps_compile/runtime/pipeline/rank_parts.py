@@ -96,6 +96,7 @@ class StepOptions:
         gathers: In inference, give the graph outputs of all micro-batches on the first replica of the last stage.
         sample_weight: Of the samples, whose weighted mean is trained; None for the mean.
         sync: By which rule the replicas of every stage agree; empty for all-reduce in all of them.
+        order: Which batch of data that come again a step has, by its number; None for one after the other.
     """
 
     loss: Loss | None = None
@@ -108,3 +109,4 @@ class StepOptions:
     gathers: bool = False
     sample_weight: SampleWeight | None = None
     sync: tuple[SyncRule, ...] = ()
+    order: Callable[[int], int] | None = None

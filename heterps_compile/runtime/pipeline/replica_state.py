@@ -16,7 +16,7 @@ rule that all of them have.
 Left out: sums that nobody shares.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,7 @@ from heterps_compile.sync_rules.rules import USUAL
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
 from .ordered_gradient_sums import OrderedGradients
+from .planned_machines import planned_sizes
 from .rank_group import Group
 from .rank_parts import RankParts
 from .read_stage import Tied
@@ -72,9 +73,11 @@ class SharedState:
         """Return the trained parameters of the rank."""
         return [p for gradients in (*self.gradients.values(), *self.tied) for p in gradients.parameters.values()]
 
-    def begin(self) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step."""
         self._started.clear()
+        for rule in self.rules:
+            rule.begin(step)
         for statistics in self.statistics.values():
             statistics.begin()
 
@@ -204,6 +207,7 @@ def share_state(
     exact_sums: bool = False,
     sync: Sequence[SyncRule] = (),
     is_scaled: bool = False,
+    order: Callable[[int], int] | None = None,
 ) -> SharedState:
     """Return what a rank shares with others; every rank of the pipeline calls it.
 
@@ -214,6 +218,7 @@ def share_state(
         exact_sums: Add up gradients in the order of one process.
         sync: The rule of every stage; empty for all-reduce in all of them.
         is_scaled: Whether losses are scaled, so that a step may be skipped.
+        order: Which batch of data that come again a step has; None for one after the other.
 
     Raises:
         RunError: where the plan has a tied tensor that ``parts.tied`` does not have, or a rule that nothing runs.
@@ -243,17 +248,20 @@ def share_state(
 
             share = _share_of(parts.layout, holders, rank)
             whole, by_machine = _counted(group, parts, kept)
-            shared = Shared(whole, rank, parameters, share, is_scaled, where, more_groups, by_machine)
+            is_one_machine = _is_one_machine(parts, group, holders)
+            shared = Shared(
+                whole, rank, parameters, share, is_scaled, where, more_groups, by_machine, is_one_machine, order
+            )
             asked = sync[holders[0]] if sync else USUAL
             if sync and len(holders) > 1:
                 replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
                 asked = rule_of_tied(next(iter(parameters)), replicas)
             return SharedGradients(make_rule(asked, shared))
-        order = [
+        in_one_process = [
             [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
             for i in range(layout.micro_batches)
         ]
-        return OrderedGradients(parameters, group, rank, order)
+        return OrderedGradients(parameters, group, rank, in_one_process)
 
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):
@@ -306,6 +314,13 @@ def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[
         return whole, None
     by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(Group(owners, parts.rank)))
     return by_machine, by_machine
+
+
+def _is_one_machine(parts: RankParts, group: Group, holders: Sequence[int]) -> bool:
+    """Return whether the replicas of a stage are on one machine, and the plan counts with that."""
+    if len(holders) != 1 or len(machines_of(group.ranks, parts.machine_of)) > 1:
+        return False
+    return len(planned_sizes(parts.plan, holders[0], len(group.ranks))) == 1
 
 
 def _share_of(layout: Layout, holders: Sequence[int], rank: int) -> float:

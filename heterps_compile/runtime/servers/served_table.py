@@ -9,8 +9,8 @@ Left out: tables that a stage also uses otherwise, as the output layer of a lang
 writes to the table while it reads.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,32 @@ _HARMLESS = frozenset(
 )
 
 
+class HasTables(Protocol):
+    """What is known of servers whose tables are looked up."""
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """In the order of their numbers."""
+        ...
+
+
+class PullsRows(Protocol):
+    """What a served table asks for its rows: a client, or what has them at hand."""
+
+    @property
+    def spec(self) -> HasTables:
+        """The tables."""
+        ...
+
+    def look_up(self, table: int, ids: Tensor, finish: Callable[[Tensor, Tensor, Ints], Any]) -> Lookup:
+        """Collect a look-up in a table, or finish it where its rows are there."""
+        ...
+
+    def pull(self) -> None:
+        """Get the rows of all look-ups collected so far, and finish them."""
+        ...
+
+
 class ServedTable(Tensor):
     """Stands for a table on parameter servers.
 
@@ -38,11 +64,11 @@ class ServedTable(Tensor):
         number: Which table of the client's.
     """
 
-    client: Client
+    client: PullsRows
     number: int
 
     @staticmethod
-    def __new__(cls, client: Client, number: int, device: torch.device) -> "ServedTable":
+    def __new__(cls, client: PullsRows, number: int, device: torch.device) -> "ServedTable":
         """Make the stand-in for a table of the client's."""
         table = client.spec.tables[number]
         self: ServedTable = torch.Tensor._make_wrapper_subclass(
@@ -55,6 +81,10 @@ class ServedTable(Tensor):
         """Name the table; there are no numbers to show."""
         table = self.client.spec.tables[self.number]
         return f"ServedTable({table.shown}, {table.rows} x {table.width})"
+
+    def run(self, func: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+        """Run the function of a look-up on rows that were pulled."""
+        return func(**given)
 
     @classmethod
     def __torch_function__(
@@ -91,12 +121,12 @@ class PulledRows(Tensor):
         item_number: Which item of the result, where it is a tuple.
     """
 
-    client: Client
+    client: PullsRows
     lookup: Lookup
     item_number: int | None
 
     @staticmethod
-    def __new__(cls, client: Client, lookup: Lookup, item_number: int | None) -> "PulledRows":
+    def __new__(cls, client: PullsRows, lookup: Lookup, item_number: int | None) -> "PulledRows":
         """Make the stand-in."""
         self: PulledRows = torch.Tensor._make_wrapper_subclass(cls, (0,))
         self.client, self.lookup, self.item_number = client, lookup, item_number
@@ -220,7 +250,7 @@ def _look_up(func: Callable[..., Any], given: dict[str, Any]) -> Any:
             call["padding_idx"] = _position(padding, distinct, -1 if LOOK_UPS[func] is EMBEDDING else None)
         if call.get("sparse"):
             call["sparse"] = False  # rows that were pulled are few: a dense gradient of them is what is pushed
-        return func(**call)
+        return table.run(func, call)
 
     lookup = table.client.look_up(table.number, ids, finish)
     if LOOK_UPS[func] is BAG:

@@ -38,6 +38,7 @@ class Capabilities:
 ALL_REDUCE = Capabilities(sums=True)
 TOPK = Capabilities(sums=True, keeps_state=True)
 POWERSGD = Capabilities(sums=True, keeps_state=True)
+ADSAGA = Capabilities(sums=True, takes_sparse=False, keeps_state=True)
 ADASUM = Capabilities(takes_sparse=False)
 ADASUM_OF_STEPS = Capabilities(steps_alone=True, keeps_state=True)
 LOCAL = Capabilities(steps_alone=True, apart=True, keeps_state=True)
@@ -51,6 +52,7 @@ BUILT_IN: Mapping[str, Capabilities] = MappingProxyType(
         "shadow": SHADOW,
         "local": LOCAL,
         "powersgd": POWERSGD,
+        "adsaga": ADSAGA,
         "servers": ALL_REDUCE,
     }
 )

@@ -4,6 +4,7 @@ r"""What a rule of synchronisation is at run time: one object on every rank for 
 
     prepare             once, when it is known which parameters have gradients
     every step
+        begin           before its forwards
         after_backward  the gradients of this rank's micro-batches begin to become what the optimiser steps on
         finish          they have
         before_step     of the optimiser, and after_step of it: where replicas agree on what a step has changed
@@ -40,6 +41,7 @@ RESIDUAL = "residual"
 WEIGHT = "weight"
 OPTIMIZER = "optimizer"
 FACTOR = "factor"
+TABLE, MEAN, PENDING = "table", "mean", "pending"
 """What a rank has of its own by kind: ``KIND:PARAMETER`` names a tensor of it."""
 
 
@@ -93,6 +95,8 @@ class Shared:
         where: In words, for faults.
         more_groups: Makes another group of the same ranks, for another thread, counted and not.
         by_machine: The parts of such a sum, where ranks share machines and are on several; else None.
+        is_one_machine: Whether the ranks are on one machine, and the plan counts with that.
+        order: Which batch of data that come again a step has, by its number; None for one after the other.
     """
 
     group: Collective
@@ -103,6 +107,19 @@ class Shared:
     where: str = "the stage"
     more_groups: Callable[[], tuple[Collective, Collective]] | None = None
     by_machine: "ByMachine | None" = None
+    is_one_machine: bool = False
+    order: Callable[[int], int] | None = None
+
+    def batch_of(self, step: int, batches: int) -> int:
+        """Return which of so many batches of the data a step has."""
+        return step % batches if self.order is None else self.order(step)
+
+    @property
+    def count_here(self) -> int:
+        """Return how many of the ranks are on this one's machine."""
+        if self.by_machine is None:
+            return self.count
+        return next(len(ranks) for ranks in self.by_machine.machines if self.rank in ranks)
 
     @property
     def place(self) -> int:
@@ -204,6 +221,9 @@ class Rule:
         Args:
             flats: The very buffers of every step.
         """
+
+    def begin(self, step: int) -> None:
+        """Be called before the forwards of a step."""
 
     def after_backward(self, flats: Sequence[Flat], scale: float) -> None:
         """Begin to make of the gradients of this rank those that its optimiser steps on, in place; must not wait.

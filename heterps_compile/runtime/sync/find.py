@@ -17,6 +17,7 @@ from heterps_compile.sync_rules import adasum
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .adasum import Adasum, AdasumOfSteps
+from .adsaga import Adsaga
 from .all_reduce import AllReduce
 from .contract import Rule, Shared
 from .local_steps import LocalSteps
@@ -34,6 +35,7 @@ RULES: Mapping[str, type[Rule]] = MappingProxyType(
         "shadow": Shadow,
         "local": LocalSteps,
         "powersgd": PowerSGD,
+        "adsaga": Adsaga,
         "servers": AllReduce,
     }
 )

@@ -14,6 +14,9 @@ each piece of it has one owner there, which selects its part of the k entries, g
 machines, and spreads what they add up to inside. What a machine does not send stays with the owner of the piece, and is
 added to that one's own gradient in the next step, wherever pieces lie by then.
 
+Where all ranks are on one machine, and the plan counts with that, there is no other to select for: gradients are summed
+whole, as the plan has them.
+
 Where an entry is not finite there is no order among them: NaN is sent, so that every rank sees what a sum would have
 shown, a step in float16 is skipped on all, and what was kept stays.
 
@@ -50,6 +53,7 @@ class TopK(AddsResiduals):
         self._asked, self._select = asked, SELECTIONS[asked.selection]
         self._sent: list[tuple[Flat, int, Work, list[Tensor]]] = []
         self._scattered: list[tuple[int, Flat, Work]] = []
+        self._whole: list[Work] = []
         self._scale = 1.0
 
     def after_backward(self, flats: Sequence[Flat], scale: float) -> None:
@@ -58,6 +62,10 @@ class TopK(AddsResiduals):
         for place, flat in enumerate(flats):
             gradient = flat.tensor
             self.residuals.add_to(place, gradient, scale)
+            if self.shared.is_one_machine:
+                self.residuals.forget(place)
+                self._whole.append(self.shared.group.sum(gradient))
+                continue
             if self.shared.by_machine is not None:
                 self._scattered.append((place, flat, self.shared.by_machine.scatter(gradient)))
                 continue
@@ -71,6 +79,9 @@ class TopK(AddsResiduals):
 
     def finish(self) -> None:
         """Add up what all have sent."""
+        for work in self._whole:
+            work.wait()
+        self._whole.clear()
         for place, flat, inside in self._scattered:
             inside.wait()
             self._sum_between(place, flat)

@@ -10,11 +10,11 @@ one first that by itself changes the step most. What each adds is its part of th
     measured, from step to step                    42.5 ms    1 ms is not explained
 
 A cause is what a rank does by itself: it computes, waits for its data or for rows of served tables, runs what lies
-between actions and between steps. Waiting for rows stands in place of the plan's pull and push, as servers answer the
-first pull of a step after the pushes of the one before. How ranks wait for one another follows from these. A step of
-training begins and ends in the first stage, so what lies between steps counts there; in inference a step takes what the
-slowest stage takes for it. What follows from none of these is not explained: messages that take longer than
-planned, sums of gradients.
+between actions and between steps. The optimizer as measured stands in place of the plan's, and waiting for rows in
+place of the plan's pull and push, as servers answer the first pull of a step after the pushes of the one before. How
+ranks wait for one another follows from these. A step of training begins and ends in the first stage, so what lies
+between steps counts there; in inference a step takes what the slowest stage takes for it. What follows from none of
+these is not explained: messages that take longer than planned, sums of gradients.
 
 Measured numbers are means, since medians do not add up. Left out: runs that are not as their plan says.
 """
@@ -30,6 +30,9 @@ from heterps_compile.units import counted, format_seconds
 
 DATA, PULL, RUNTIME, DIVIDING, OTHER, UNEXPLAINED = "data", "pull", "runtime", "dividing", "other", "unexplained"
 """Causes beside stages and what is told to lie between steps."""
+
+OPTIMIZER = "optimizer"
+"""Of what is told to lie between steps, what a plan has too: measured, it stands in place of that."""
 
 _ALIKE = 0.02  # of the planned time; less than timers and the system's other work make
 _TOLD = 0.05  # of the difference; smaller parts are told together
@@ -155,7 +158,7 @@ _NAMES: Mapping[str, str] = MappingProxyType({
     RUNTIME: "what lies between actions",
     DIVIDING: "dividing the batch into micro-batches",
     UNEXPLAINED: "not explained (messages, sums of gradients)",
-    "optimizer": "the optimizer",
+    OPTIMIZER: "the optimizer",
     "validation": "validations",
     "checkpoint": "checkpoints",
     "hooks": "hooks of the training file",
@@ -211,7 +214,12 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
         forward_s += sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
         micro_batch = MicroBatch(count, forward_s, backward_s, delay_s=stage.micro_batch_delay_s)
         rows = None if PULL in put_in else stage.rows
-        loads.append(StageLoad(stage.replicas, (micro_batch,), types=_types(stage, micro_batch), rows=rows))
+        own_s = stage.handling_s + (0.0 if OPTIMIZER in put_in else stage.update_s)
+        types = _types(stage, micro_batch)
+        load = StageLoad(
+            stage.replicas, (micro_batch,), sync_s=stage.all_reduce_s, own_s=own_s, types=types, rows=rows
+        )  # fmt: skip
+        loads.append(load)
         between_s.append(sum(time_s for cause, time_s in found.between_s.items() if cause in put_in))
     if training:
         return simulate_step(plan.schedule.name, loads, count, training=True).makespan_s + between_s[0]

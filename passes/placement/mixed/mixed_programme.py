@@ -50,7 +50,12 @@ class MixedProgramme:
     def __init__(self, problem: Problem, borders: Ints | None, deadline: Deadline) -> None:
         """Take the positions where stages may begin, or only some of them, 0 and the number of layers included."""
         plain = replace(
-            problem, sync_s=np.zeros_like(problem.sync_s), machines=None, rented_together=None, objective="cost"
+            problem,
+            sync_s=np.zeros_like(problem.sync_s),
+            rules=None,
+            machines=None,
+            rented_together=None,
+            objective="cost",
         )
         chain = Chain(plain, borders)
         self._problem, self._chain = problem, chain

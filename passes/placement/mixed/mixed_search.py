@@ -25,7 +25,7 @@ from heterps_compile.cost.problem import Floats, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InputError
 from heterps_compile.passes.deadline import Deadline, TimeUpError
-from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.geometry import Chain, Segments
 from heterps_compile.passes.placement.proof.coarse_to_fine import thinned
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP, longest_s, per_million_samples
 from heterps_compile.progress import tell
@@ -194,10 +194,14 @@ class _Work:
     """
 
     def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        plain = replace(problem, sync_s=np.zeros_like(problem.sync_s), machines=None, rented_together=None)
+        none = np.zeros_like(problem.sync_s)
+        plain = replace(problem, sync_s=none, rules=None, machines=None, rented_together=None)
         chain = Chain(plain)
         self._problem, self._length = problem, chain.length
-        self._listed = chain.all_segments(deadline) if chain.segment_count <= _MOST_LISTED else None
+        self._listed: Segments | None = None  # where no time is left to list them, as where they are too many
+        if chain.segment_count <= _MOST_LISTED:
+            with suppress(TimeUpError):
+                self._listed = chain.all_segments(deadline)
 
     def least_unit_seconds(self, time_s: float, weights: Floats | None = None) -> float:
         """Return the least sum of unit-seconds, at their price or a weight [T], of plans that take at most so long."""

@@ -192,7 +192,8 @@ def _floor(problem: Problem, deadline: Deadline) -> str:
             f"{format_seconds(slow_s)}"
         )
     elif dropped == ():
-        blocking = "no single layer blocks, but what the stages have to send to one another does"
+        agrees = ", and replicas until they agree," if np.any(problem.sync_s > 0) else ""
+        blocking = f"no single layer blocks, but what the stages have to send to one another{agrees} does"
     else:
         blocking = "no single layer blocks"
     if dropped:

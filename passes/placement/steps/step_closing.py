@@ -9,6 +9,11 @@ A branch is the first stages of a plan, for a number of micro-batches, each a se
                   /    \
     stage 1    b:3-6   a:3-6 ...
 
+Where the step is what is minimised, a branch is left where the units that are left are fewer than what the rest of the
+layers needs, weighted, for a step that is shorter than the best: every further stage has at least the replicas with
+which its own bound is, and with which it works off its micro-batches between what the branch has before the first of
+them and behind the last.
+
 A branch's bound has the delays, rounds and sums of gradients of its stages as ``schedule/shortest_step.py`` adds them
 up, and of the rest the least of ``step_bound.py``. A branch with all layers is a plan but for the replicas within its
 classes: all of them are bounded, and those that may be better than the best plan simulated. The lowest bound of a
@@ -28,16 +33,21 @@ from math import prod
 import numpy as np
 
 from heterps_compile.cost.evaluate import to_arrays
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.cost.whole_machines import rented_units
-from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.geometry import Runs
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
+from heterps_compile.schedule.load import USUAL_MICRO_BATCHES
 from heterps_compile.schedule.step_problem import StepProblem
 
 from .step_bound import StepTimes, step_times
 from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, values_of
 from .step_segments import StepSegments, classes
+
+_LEAST_WEIGHT = 1e-6
+_TIMES = 48  # up to the best step, at which it is known what the rest of a plan needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,15 @@ def close_steps(
         return Closed(plan, -np.inf, 0)
     search = _Closing(segments, plan, deadline, effort)
     bound = search.run()
-    return Closed(search.best, min(bound, search.best.value), search.kept)
+    best = search.best or plan
+    return Closed(best, min(bound, best.value), search.kept)
+
+
+def none_below(segments: StepSegments, value: float, effort: ClosingEffort) -> bool:
+    """Return whether it is proven, within an effort, that no plan that keeps the order has a lower value."""
+    if not is_listed(segments, effort):
+        return False
+    return _Closing(segments, None, NO_DEADLINE, effort, below=value).run() >= value * (1 - 2 * GAP)
 
 
 def is_listed(segments: StepSegments, effort: ClosingEffort) -> bool:
@@ -125,24 +143,50 @@ class _Branches:
         return [own] if self.above is None else [*self.above[0].path(self.above[1]), own]
 
 
+def _weights(segments: StepSegments) -> Floats:
+    """Return [W, T], what units of every type weigh: all alike, and by how fast they compute all layers."""
+    compute_s = segments.chain.compute_s[:, -1]
+    usable = np.where(np.isfinite(compute_s) & (compute_s > 0), compute_s, np.inf)
+    speed = usable.min(initial=np.inf) / usable if np.isfinite(usable).any() else np.ones(len(usable))
+    speed = np.maximum(speed, _LEAST_WEIGHT)
+    return np.unique(np.stack([np.ones(len(speed)), speed]), axis=0)
+
+
 class _Closing:
     """The branches that are open, and the best plan."""
 
-    def __init__(self, segments: StepSegments, plan: SteppedPlan, deadline: Deadline, effort: ClosingEffort) -> None:
+    def __init__(
+        self,
+        segments: StepSegments,
+        plan: SteppedPlan | None,
+        deadline: Deadline,
+        effort: ClosingEffort,
+        *,
+        below: float = np.inf,
+    ) -> None:
         self._segments, self.of, self._deadline, self._effort = segments, segments.of, deadline, effort
-        self.best, self.kept = plan, 0
+        self.best, self.kept, self._below = plan, 0, below
         self._open: list[tuple[float, int, _Branches, int]] = []
         self._never_closed, self._actions = np.inf, 0
         self._way_bytes = cache(self._way_bytes_at)
+        self._needs: dict[int, Floats] = {}
+        self._needs_between: dict[int, tuple[Floats, Floats]] = {}
+        self._weights = _weights(segments)
+
+    @property
+    def _value(self) -> float:
+        """Return the value that a plan is looked for below."""
+        return self._below if self.best is None else min(self.best.value, self._below)
 
     @property
     def _most(self) -> float:
         """Return the value at which a plan is no better than the best one."""
-        return self.best.value * (1 - GAP)
+        return self._value * (1 - GAP)
 
     def run(self) -> float:
         """Search; return the bound."""
-        for count in sorted(self.of.all_counts, key=lambda count: abs(count - self.best.step.micro_batches)):
+        usual = USUAL_MICRO_BATCHES if self.best is None else self.best.step.micro_batches
+        for count in sorted(self.of.all_counts, key=lambda count: abs(count - usual)):
             if self._deadline.is_over:
                 return -np.inf
             times = step_times(self._segments, count, self._most, self._deadline)
@@ -159,7 +203,7 @@ class _Closing:
             else:
                 extended += 1
                 self._extend(branches.of, (branches, place), path)
-        return min(self.best.value, self._never_closed)
+        return min(self._value, self._never_closed)
 
     def _extend(self, of: StepTimes, above: tuple[_Branches, int] | None, path: list[tuple[int, int]]) -> None:
         """Keep the branches that one may be extended to, with bounds below the best plan."""
@@ -172,6 +216,10 @@ class _Closing:
         is_open = times.is_any[here] & (times.fewest[here] + used[type_][:, None] <= problem.max_units[type_][:, None])
         is_open &= (len(path) + 1 + ~is_last <= problem.max_stages)[:, None]
         is_open &= (~is_last | (len(path) + 1 >= problem.min_stages))[:, None]
+        left = (problem.max_units - used) @ self._weights.T  # [W]
+        if self._is_of_time:
+            of_stage = self._weights[:, type_][:, :, None] * times.fewest[here]
+            is_open &= (of_stage + self._needed(of)[:, ends][:, :, None] <= left[:, None, None] * (1 + GAP)).all(axis=0)
         row, choice = np.nonzero(is_open)
         if not len(row):
             return
@@ -203,7 +251,10 @@ class _Closing:
         lasting_s = np.maximum(lasting_s, times.least_s[cell])
         bounds = of.least_values(problem, paid, lasting_s, segments.end[segment], self._most)
         bounds = np.maximum(bounds, self._rented(of, used, segment, choice, lasting_s))
-        kept = np.flatnonzero(bounds < self._most)
+        is_kept = bounds < self._most
+        if self._is_of_time and self.of.training:
+            is_kept &= self._is_enough(of, left, cell, begin_s + backward_s + end_s)
+        kept = np.flatnonzero(is_kept)
         found = _Branches(
             of, above, segment[kept], choice[kept], begin_s[kept], end_s[kept], fixed_s[kept], growing_s[kept],
             paid[kept],
@@ -211,6 +262,46 @@ class _Closing:
         for place, bound in enumerate(bounds[kept].tolist()):
             self.kept += 1
             heappush(self._open, (bound, self.kept, found, place))
+
+    def _needed(self, of: StepTimes) -> Floats:
+        """Return [W, n + 1], the weighted units that the stages from a position on need to be better than the best."""
+        times = of.times
+        if times.count not in self._needs:
+            within = np.minimum.accumulate(times.least_s, axis=1) < self._most
+            fewest = np.take_along_axis(times.fewest, within.argmax(axis=1)[:, None], axis=1)[:, 0]
+            units = np.where(within.any(axis=1), fewest, np.inf)
+            self._needs[times.count] = self._segments.least_to_end(self._weights[:, self._segments.type] * units)
+        return self._needs[times.count]
+
+    def _is_enough(self, of: StepTimes, left: Floats, cell: tuple[Ints, Ints], taken_s: Floats) -> Bools:
+        """Return [B], whether the units left [W] may be enough for last stages [B] and what follows them.
+
+        ``taken_s`` is what passes before the first forward of a next stage and behind its last backward.
+        """
+        segments, (times_s, needed) = self._segments, self._needed_between(of)
+        place = np.searchsorted(times_s, (self._most - taken_s) * (1 + GAP))
+        units = self._weights[:, segments.type[cell[0]]] * of.times.fewest[cell]
+        rest = needed[:, np.minimum(place, len(times_s) - 1), segments.end[cell[0]]]
+        return np.asarray((units + rest <= left[:, None] * (1 + GAP)).all(axis=0))
+
+    def _needed_between(self, of: StepTimes) -> tuple[Floats, Floats]:
+        """Return [J] times and [W, J, n + 1], the weighted units for stages from a position on to be busy no longer."""
+        times = of.times
+        if times.count not in self._needs_between:
+            times_s = self._most * np.arange(_TIMES + 1) / _TIMES
+            busy_s = np.minimum.accumulate(np.where(times.is_any, times.rounds * times.both_s, np.inf), axis=1)
+            fewest = np.concatenate([times.fewest, np.full((len(busy_s), 1), np.inf)], axis=1)
+            units = np.stack([
+                np.take_along_axis(fewest, (busy_s > each).sum(axis=1)[:, None], axis=1)[:, 0] for each in times_s
+            ])  # fmt: skip
+            of_types = self._weights[:, None, self._segments.type]
+            self._needs_between[times.count] = times_s, self._segments.least_to_end(of_types * units)
+        return self._needs_between[times.count]
+
+    @property
+    def _is_of_time(self) -> bool:
+        """Return whether the step is what is minimised."""
+        return OBJECTIVES[self.of.problem.objective].paid(1.0, 1.0) is None
 
     def _used(self, of: StepTimes, path: list[tuple[int, int]]) -> Floats:
         """Return [T], the units of the stages of a branch."""

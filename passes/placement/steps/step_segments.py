@@ -131,6 +131,9 @@ def classes(problem: Problem, count: int) -> tuple[Floats, Floats]:
     """Return [K], the fewest replicas and the most that take so many micro-batches in as many rounds, ascending."""
     rounds = np.unique(-(-count // np.arange(1, count + 1)))[::-1]
     first = -(-count // rounds)
+    if problem.halves:  # which takes the longer the more replicas there are in each of these pieces alone
+        powers = 2 ** np.arange(1, max(2, count.bit_length()))
+        first = np.union1d(first, [start for start in (*powers, *(powers + 1)) if start <= count])
     last = np.append(first[1:] - 1, count)
     kept = first <= max(1, int(problem.max_units.max(initial=1)))
     return first[kept].astype(np.float64), last[kept].astype(np.float64)

@@ -50,14 +50,17 @@ def pool(**changes) -> Cluster:
 
 
 def test_where_nothing_is_summed_the_lemma_and_the_simulated_step_agree(conv_onnx):
-    free = pool(network_bytes_per_s=1e24, network_latency_s=1e-15, compute_parallel=0.9, input_bytes_per_s=1e24)
+    free = pool(
+        network_bytes_per_s=1e24, network_latency_s=1e-15, compute_parallel=0.9, input_bytes_per_s=1e24,
+        memory_bytes_per_s=1e24,  # nor does the optimizer take time
+    )  # fmt: skip
     advice = advise(conv_onnx, gpu="v100", speed_up=2, cluster=free, batch=4096)
     assert advice.work.again_s > 0
     assert advice.work.serial_s > 0
     assert advice.work.gradients_s < 1e-9 * advice.work.divided_s
     for gpus in (2, 4, 16):
         assert advice.fuller_speed_up(gpus) == pytest.approx(advice.lemma_speed_up(gpus), rel=1e-6)
-    assert (advice.gpus, advice.fuller_gpus) == (3, 4)  # 3 have no equal parts of the batch
+    assert (advice.gpus, advice.fuller_gpus) == (5, 8)  # 5 have no equal parts of the batch
 
 
 def test_the_parts_of_a_batch_are_those_of_the_cost_model(conv_onnx):

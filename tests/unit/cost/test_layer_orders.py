@@ -23,8 +23,8 @@ from heterps_compile.schedule.load import with_least_activations
 SHAPED_BY_NO_LAYER = {
     "type_names", "type_kinds", "batch", "compute_parallel", "data_parallel", "seconds_per_byte", "latency_s",
     "price_per_hour", "max_units", "memory_bytes", "keeps_activations", "min_throughput", "min_stages", "max_stages",
-    "objective", "budget_per_hour", "link_seconds_per_byte", "link_latency_s", "currency", "machines",
-    "server_price_per_hour", "least_servers",
+    "objective", "budget_per_hour", "link_seconds_per_byte", "link_latency_s", "ring_seconds_per_byte", "currency",
+    "machines", "server_price_per_hour", "least_servers",
     "rented_together",
 }  # fmt: skip
 

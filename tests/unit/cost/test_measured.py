@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 from drafts import DRAFT
 from profiles import CPU, device, layer, point
+from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_key import layer_keys
-from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, layer_times
+from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, LayerTimes, layer_times
 from heterps_compile.cost.measured import Measurements, assign_profiles
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.profile import Crowding, DeviceProfile, Fitted
 from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_phases
+from heterps_compile.cost.served_tables import served_costs, tables_of
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
@@ -187,3 +189,58 @@ def test_a_pool_of_this_machine_is_told_what_busy_cores_take_from_one_another():
 
 def test_what_was_faster_beside_others_is_taken_to_be_chance():
     assert (Crowding(0.97, 0.02, 1, 8).slower, Crowding(1.2, 0.02, 1, 8).slower) == (1.0, 1.2)
+
+
+TABLES = group_nodes(
+    sketch("""
+        in ids 8
+        par one 100x4
+        par two 100x4
+        embedding a : ids one -> x 8x4
+        embedding b : ids two -> y 8x4
+        move join : x y -> z 8x8
+        par w 8x2
+        gemm fc : z w -> out 8x2 flops=256
+        out out
+    """)
+)
+
+
+def times_of_tables(profile: DeviceProfile, *names: str) -> LayerTimes:
+    """Return the times of the layers above with some tables on servers."""
+    costs = layer_costs(TABLES)
+    served = served_costs(TABLES, costs, [table for table in tables_of(TABLES, costs) if table.name in names])
+    return layer_times(TABLES, served, POOL, Measurements({FIRST: profile}, ""), training=True)
+
+
+def profile_of_tables(*, is_measured: bool) -> DeviceProfile:
+    keys, batch = layer_keys(TABLES), TABLES.graph.batch
+    served = (point(batch, 1.0, 2.0),) if is_measured else ()
+    table = layer("a", point(batch, 3.0, 30.0), kind="embedding")
+    return device(*(replace(table, keys=(key,), served=served) for key in dict.fromkeys(keys)))
+
+
+def test_a_layer_takes_the_time_that_was_measured_with_its_table_on_servers_where_it_lies_there():
+    names = ("one", "two")
+    profile = profile_of_tables(is_measured=True)
+    own = [i for i, cost in enumerate(layer_costs(TABLES)) if cost.by_kind[0].kind == "embedding"]
+    held, served = times_of_tables(profile), times_of_tables(profile, *names)
+    assert held.compute_s[own, 0] == pytest.approx(33.0)
+    assert served.compute_s[own, 0] == pytest.approx(3.0)
+    assert served.phases(own[0], 0).accumulate_s == 3.0
+    assert not any("tables on servers" in note for times in (held, served) for note in times.notes())
+    one = times_of_tables(profile, "two")
+    assert sorted(one.compute_s[own, 0]) == pytest.approx([3.0, 33.0])
+
+
+def test_a_profile_that_lacks_the_time_of_served_layers_is_told_and_lends_that_with_the_tables():
+    times = times_of_tables(profile_of_tables(is_measured=False), "one", "two")
+    own = [i for i, cost in enumerate(times._costs) if cost.served]
+    assert times.compute_s[own, 0] == pytest.approx(33.0)
+    (note,) = (note for note in times.notes() if "tables on servers" in note)
+    assert "does not say what 2 layers with tables on servers take without them: they are planned" in note
+
+
+def test_what_served_layers_take_is_in_the_hash_of_a_profile_and_the_hashes_of_before_stay():
+    hashes = [assign_profiles(POOL, [(FIRST, profile_of_tables(is_measured=each))]).sha256 for each in (True, False)]
+    assert hashes[0] != hashes[1]

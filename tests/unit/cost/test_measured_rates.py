@@ -7,7 +7,7 @@ import pytest
 
 from heterps_compile.cluster.devices import KindRate
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.cost.layer_cost import KindWork, LayerCost
+from heterps_compile.cost.layer_cost import CACHES_BYTES, KindWork, LayerCost
 from heterps_compile.cost.roofline import layer_phases
 
 CORE = load_cluster("heterps-paper").device_types[0]
@@ -78,3 +78,15 @@ def test_a_kind_that_nobody_measured_is_of_the_data_sheet():
     device = replace(CORE, rates=MappingProxyType({"elementwise": KindRate(0, float("inf"), 1e9, 1.0, 0.1)}))
     plain = layer_phases(replace(COST, by_kind=WORK[:1], operations=2), CORE, "float32", training=False)
     assert layer_phases(COST, device, "float32", training=False).forward_s == pytest.approx(plain.forward_s + 0.6e-3)
+
+
+def test_a_cold_start_is_of_the_forward_and_grows_up_to_what_caches_hold():
+    rates = {"gemm": GEMM, "cold-start": KindRate(20e-6, float("inf"), 1e11, 0.0, 0.1, inference=0.5)}
+    with_start, before = (replace(CORE, rates=MappingProxyType(each)) for each in (rates, {"gemm": GEMM}))
+    for moved, displaced in ((8_000_000, 8_000_000), (80_000_000, CACHES_BYTES)):
+        cold = KindWork("cold-start", 1, 0, moved, 0, has_backward=False)
+        work = replace(COST, by_kind=(WORK[0], cold))
+        for training, factor in ((True, 1.0), (False, 0.5)):
+            own, warm = (layer_phases(work, each, "float32", training=training) for each in (with_start, before))
+            assert own.forward_s - warm.forward_s == pytest.approx(factor * (20e-6 + displaced / 1e11))
+            assert own.backward_s == warm.backward_s

@@ -1,14 +1,17 @@
 """What stages of several device types take and cost, with the numbers in sight."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from ruled_problems import plain_rule_s, plain_rules, ruled
 from small_problems import linked, plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import detail, evaluate, to_placement
 from heterps_compile.cost.mixed_units import MixedPlacement, worth_of
 from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.rule_times import RuleSums
 from heterps_compile.passes.placement.enumeration import every_placement
 
 
@@ -37,6 +40,43 @@ def test_replicas_sum_over_the_slowest_network_of_their_types() -> None:
     assert alone(problem, 1, 1) == 4.0
     slow = replace(problem, compute_s=np.full((1, 2), 1.0))
     assert alone(slow, 1, 1) == pytest.approx(6.0 / 2)  # (2 - 1) / 2 of the longer all-reduce
+
+
+def test_replicas_of_two_types_sum_over_the_link_between_them() -> None:
+    links = np.array([[1.0, 12.0], [12.0, 2.0]])
+    problem = plain_problem([[1.0, 1.0]], [1.0, 1.0], sync_s=np.array([[1.0, 2.0]]), compute_parallel=np.zeros(2))
+    assert alone(replace(problem, ring_seconds_per_byte=links), 1, 1) == pytest.approx(2.0 * 6 / 2)
+    assert alone(replace(problem, ring_seconds_per_byte=links), 0, 2) == pytest.approx(2.0 / 2)
+
+
+def slowest_s(problem: Problem, rule: RuleSums, total: int) -> float:
+    """Return what the slower of two types takes for the one layer; inf where one of them may not have the rule."""
+    if any(math.isinf(plain_rule_s(problem, rule, range(1), t, total)) for t in range(2)):
+        return math.inf
+    ring_s, gather_s = (each.max(axis=1, keepdims=True).repeat(2, axis=1) for each in (rule.ring_s, rule.gather_s))
+    return plain_rule_s(problem, replace(rule, ring_s=ring_s, gather_s=gather_s), range(1), 0, total)
+
+
+@pytest.mark.parametrize("with_links", [False, True])
+def test_a_rule_takes_of_two_types_what_it_takes_over_the_slowest_link(with_links: bool) -> None:
+    """One layer: the time is that of the formulas, with the slower type's rule and the room of both."""
+    seen = 0
+    for seed in range(40):
+        problem = small_problem(seed, layers=1, types=2, units=9)
+        problem = ruled(linked(problem, seed) if with_links else problem, seed)
+        data_s = np.zeros_like(problem.data_s)
+        problem = replace(problem, compute_s=data_s + 1e-9, data_s=data_s, shared_s=None, machines=None)
+        slower, links = 1.0, problem.ring_seconds_per_byte
+        if links is not None:
+            slower = float(links.max() / links.diagonal().max())
+        for units in ((1, 1), (2, 1), (2, 2), (3, 2)):
+            if not (problem.allowed.all() and np.isfinite(alone(problem, *units))):
+                continue
+            total = sum(units)
+            expected = min(slowest_s(problem, each, total) * slower for each in plain_rules(problem, 0, 1))
+            assert alone(problem, *units) == pytest.approx(max(expected, 1e-9), rel=1e-6, abs=2e-9)
+            seen += 1
+    assert seen > 20
 
 
 def test_a_type_that_cannot_hold_the_stage_makes_it_impossible() -> None:

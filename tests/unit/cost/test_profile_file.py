@@ -5,6 +5,7 @@ from profiles import PROFILE
 
 from heterps_compile.cost.profile import Crowding
 from heterps_compile.cost.profile_file import from_json, json_schema, published_schema, read_profile, to_json
+from heterps_compile.cost.step_rates import OptimizerRate, StepRates
 from heterps_compile.errors import InputError
 from heterps_compile.plan.file import render
 
@@ -42,7 +43,7 @@ def test_the_schema_refuses_unknown_keys_as_reading_does():
         ("[]", "its key 'format'"),
         ("[" * 100_000, "is no profile"),
         ('{"format": NaN}', "NaN is no number"),
-        (changed(version=4), "has version 4, and 1, 2, 3 are"),
+        (changed(version=5), "has version 5, and 1, 2, 3, 4 are"),
         (changed(version=True), "has version True"),
         (changed(version=1.0), "has version 1.0"),
         (changed(devices=[]), "devices: "),
@@ -98,8 +99,9 @@ def test_version_1_is_read_and_has_no_fractions_of_layers():
     document = json.loads(to_json(PROFILE))
     document["version"] = 1
     assert document["devices"][0].pop("crowding") is None
+    assert document["devices"][0].pop("step_rates") is None
     for layer in document["devices"][0]["layers"]:
-        assert (layer.pop("compute_parallel"), layer.pop("data_parallel")) == (None, None)
+        assert (layer.pop("compute_parallel"), layer.pop("data_parallel"), layer.pop("served")) == (None, None, [])
     del document["devices"][0]["compute_parallel"]["unclipped"]
     assert from_json(json.dumps(document), "the file") == PROFILE
     fraction = from_json(with_fraction({}), "the file").devices[0].layers[0].compute_parallel
@@ -116,12 +118,79 @@ def with_crowding(changes: dict[str, object], version: int = 3) -> str:
     return json.dumps(document)
 
 
+RATES = {
+    "moved_per_s": 8e9, "selected_per_s": 2e8, "chosen_per_s": 3e7, "placed_per_s": 4e8, "combined_per_s": 3e8,
+    "optimizers": [{"name": "sgd", "tensor_s": 3e-6, "bytes_per_s": 2e10}],
+}  # fmt: skip
+
+
+def with_rates(changes: dict[str, object], version: int = 4) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["version"] = version
+    document["devices"][0]["step_rates"] = {**RATES, **changes}
+    return json.dumps(document)
+
+
+def test_what_a_step_has_besides_layers_came_with_version_4():
+    read = from_json(with_rates({}), "the file")
+    assert read.devices[0].step_rates == StepRates(8e9, 2e8, 3e7, 4e8, 3e8, (OptimizerRate("sgd", 3e-6, 2e10),))
+    assert from_json(to_json(read), "the file") == read
+    with pytest.raises(InputError, match="version 3 has no step_rates; it came with version 4"):
+        from_json(with_rates({}, version=3), "the file")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"moved_per_s": 0.0}, {"selected_per_s": -1.0}, {"placed_per_s": "1"}, {"combined_per_s": 1e300}, {"more": 1},
+        {"optimizers": [{"name": "lion", "tensor_s": 0.0, "bytes_per_s": 1.0}]},
+        {"optimizers": [{"name": "sgd", "tensor_s": -1.0, "bytes_per_s": 1.0}]},
+        {"optimizers": [{"name": "sgd", "tensor_s": 0.0, "bytes_per_s": 1.0}] * 2},
+    ],
+)  # fmt: skip
+def test_rates_that_no_device_has_are_refused(changes):
+    with pytest.raises(InputError, match="step_rates"):
+        from_json(with_rates(changes), "the file")
+
+
 def test_what_busy_cores_take_came_with_version_3():
     read = from_json(with_crowding({}), "the file")
     assert read.devices[0].crowding == Crowding(1.2, 0.05, 3, 8)
     assert from_json(to_json(read), "the file") == read
     with pytest.raises(InputError, match="version 2 has no crowding; it came with version 3"):
         from_json(with_crowding({}, version=2), "the file")
+
+
+def with_served(version: int = 4, **changes: object) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["version"] = version
+    layer = document["devices"][0]["layers"][1]
+    layer["served"] = [{**layer["points"][0], **changes}]
+    return json.dumps(document)
+
+
+def test_layers_with_tables_on_servers_came_with_version_4():
+    read = from_json(with_served(forward={"median_s": 3e-4, "spread_s": 0.0}), "the file")
+    layer = read.devices[0].layers[1]
+    assert [point.forward.median_s for point in layer.served] == [3e-4]
+    assert from_json(to_json(read), "the file") == read
+    with pytest.raises(InputError, match="version 3 has no served layers; they came with version 4"):
+        from_json(with_served(version=3), "the file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"batch": 0}, "served.0.batch"),
+        ({"forward": None}, "served.0.forward"),
+        ({"backward": {"median_s": 1.0, "spread_s": 0.0}}, "backward of layer 'layer b' at batch 8 must be null"),
+        ({"more": 1}, "served.0.more"),
+    ],
+)
+def test_served_layers_are_read_as_strictly_as_others(changes, told):
+    with pytest.raises(InputError) as refused:
+        from_json(with_served(**changes), "the file")
+    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize(

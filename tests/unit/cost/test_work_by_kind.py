@@ -7,9 +7,9 @@ import torch
 from sketch import sketch
 from torch import nn
 
-from heterps_compile.cost.layer_cost import KindWork, layer_costs
+from heterps_compile.cost.layer_cost import CACHES_BYTES, KindWork, layer_costs
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.ir.graph import DROPOUT, DROPPING_ATTENTION, Graph
+from heterps_compile.ir.graph import COLD_START, DROPOUT, DROPPING_ATTENTION, Graph
 from heterps_compile.passes.group_layers import group_nodes
 
 ATTENTION = sketch("""
@@ -25,7 +25,8 @@ WEIGHTS = 4 * 2 * 3 * 5 * 7
 
 
 def work(graph: Graph) -> dict[str, KindWork]:
-    return {each.kind: each for cost in layer_costs(group_nodes(graph)) for each in cost.by_kind}
+    works = [each for cost in layer_costs(group_nodes(graph)) for each in cost.by_kind]
+    return {each.kind: each for each in works if each.kind != COLD_START}
 
 
 def test_an_attention_takes_exponentials_of_its_weights():
@@ -93,7 +94,7 @@ def test_ids_that_lie_side_by_side_are_not_copied(of: str) -> None:
 
 
 def test_what_is_made_of_ids_and_constants_has_no_backward():
-    backward = {each.kind: each.has_backward for each in by_kind("column")}
+    backward = {each.kind: each.has_backward for each in by_kind("column") if each.kind != COLD_START}
     assert backward == {"view": False, "move": False, "embedding": True, "constant": False, "elementwise": True}
 
 
@@ -116,3 +117,20 @@ def test_a_torch_model_draws_in_training_mode_alone():
 
     assert kinds(Dropping().train()) == {DROPOUT, DROPPING_ATTENTION}
     assert kinds(Dropping().eval()) == {"attention"}
+
+
+def test_the_first_layer_starts_cold_by_all_that_a_pass_moves():
+    graph = sketch("""
+        in x 4x8
+        par w 8x8
+        par v 8x2
+        gemm one : x w -> a 4x8 flops=512
+        gemm two : a v -> y 4x2 flops=128
+        out y
+    """)
+    first, second = layer_costs(group_nodes(graph))
+    moved, weights = 4 * (4 * 8 + 4 * 8 + 4 * 8 + 4 * 2), 4 * (8 * 8 + 8 * 2)
+    assert first.by_kind[-1] == KindWork(COLD_START, 1, 0, moved, weights, has_backward=False)
+    assert COLD_START not in {each.kind for each in second.by_kind}
+    assert first.by_kind[-1].bytes_of(0.5) == moved / 2 + weights
+    assert replace(first.by_kind[-1], moved_bytes=10 * CACHES_BYTES).bytes_of(0.5) == CACHES_BYTES

@@ -12,11 +12,13 @@ from safetensors.torch import save_file
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.machines import Goal, choose, compile_for
 from heterps_compile.machines.advised import advisor_for
-from heterps_compile.machines.chosen_file import read_chosen, read_goal
+from heterps_compile.machines.chosen_file import read_chosen, read_goal, transience_record
+from heterps_compile.machines.goal import KindLifetime, Transience
 from heterps_compile.offers import Catalogue, Offer
 from heterps_compile.runtime.engines.advice import Loss
 from heterps_compile.runtime.launch.checkpoint_format import write_state
 from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.transient.lifetime import Exponential, Weibull
 
 GIB = 2**30
 DAY = dt.date(2026, 11, 1)
@@ -60,6 +62,24 @@ def test_what_was_asked_is_read_from_the_folder(folder):
     assert goal.deadline_s == advisor_of(folder).goal.deadline_s
     assert advisor_of(folder, deadline_s=5.0).goal.deadline_s == 5.0
     assert chosen.machines.count == 2
+
+
+def test_lifetimes_that_machines_were_chosen_by_are_those_that_it_is_decided_by(folder, tmp_path):
+    document = json.loads((folder / "out" / "machines.json").read_text())
+    said = Transience(Exponential(20.0), 60.0, (KindLifetime("t4", Weibull(0.6, 9.0), "fitted"),))
+    document["asked"] |= {"transience": transience_record(said), "counts_start": True}
+    (tmp_path / "machines.json").write_text(json.dumps(document))
+    goal = read_goal(tmp_path)
+    assert (goal.transience.lifetime, goal.transience.lifetime_of("t4")) == (Weibull(1.0, 20.0), Weibull(0.6, 9.0))
+    assert (goal.transience.start_up_s, goal.counts_start) == (60.0, True)
+    del document["asked"]["transience"]  # as an earlier version wrote it
+    (tmp_path / "machines.json").write_text(json.dumps(document))
+    assert read_goal(tmp_path).transience == Transience()
+    for broken in ({"start_up_s": -1, "lifetime": None, "seen": []}, {"start_up_s": 1, "lifetime": {"shape": 0}}, 3):
+        document["asked"]["transience"] = broken
+        (tmp_path / "machines.json").write_text(json.dumps(document))
+        with pytest.raises(InputError, match="is no answer of heterps-compile machines: "):
+            read_goal(tmp_path)
 
 
 def test_the_run_stays_where_one_machine_keeps_the_deadline_and_waits_where_it_does_not(folder):

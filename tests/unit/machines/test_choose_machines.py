@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -14,10 +15,10 @@ from heterps_compile.api import read_model
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.machines import Goal, compile_for
 from heterps_compile.machines.choose import times_of
-from heterps_compile.machines.goal import Transience
+from heterps_compile.machines.goal import Transience, described
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
-from heterps_compile.machines.machines_words import answer_document, told
+from heterps_compile.machines.machines_words import answer_document, stale_prices, told
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, choose_machines, excess
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
@@ -27,6 +28,7 @@ from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.plan.request import make_request
 from heterps_compile.report.machines_page import machines_page
 from heterps_compile.transient.lifetime import Exponential
+from heterps_compile.units import format_money
 
 GIB = 2**30
 V100 = Offer(
@@ -258,16 +260,37 @@ def test_machines_that_the_plan_leaves_idle_are_not_rented(times):
     assert (used.parts, moved.stages) == (((Rental(FOUR), 2),), ((3, 0), (2, 0)))
 
 
+def limits_of(*offers_and_times):
+    """Return the time of the fastest and the money of the cheapest of single machines, in nine of ten runs."""
+    *offers, times = offers_and_times
+    goal = Goal(1e10, (1024,), deadline_s=1e12, most_machines=1)
+    front = choose_machines(catalogue(*offers), times, goal).front
+    return front[0].outlook.most_s, front[-1].outlook.most_money
+
+
 def test_what_nothing_meets_says_what_would(times):
     with pytest.raises(
         InfeasibleError,
-        match=r"within 0\.36 s, on 2 machines at the most: the nearest, .*--deadline.* allow that, or more machines",
+        match=r"within 0\.36 s, on 1 machine at the most: the nearest, .*--deadline.* allow that, or more machines",
     ):
-        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=1))
     with pytest.raises(
         InfeasibleError, match=r"costs [\d.,]+ USD in nine of ten runs \(--budget '[\d.]+ USD'\); allow that$"
     ):
         choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), budget=0.01))
+    with pytest.raises(InfeasibleError, match=r"--deadline [\d.]+h\); allow that$"):  # two machines are no faster
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
+    both = Goal(1e12, (1024,), deadline_s=1.0, budget=1.0)
+    with pytest.raises(InfeasibleError) as told_of_both:
+        choose_machines(catalogue(V100, T4), times, both)
+    assert "; with this budget" not in str(told_of_both.value)  # no set keeps either
+    deadline_s, budget = (limits_of(V100, T4, times)[number] for number in (0, 1))
+    between = Goal(1e10, (1024,), deadline_s=deadline_s * 1.01, budget=budget * 1.01, most_machines=1)
+    with pytest.raises(InfeasibleError, match=r"; with this budget --deadline [\d.]+h is met, with this") as alone:
+        choose_machines(catalogue(V100, T4), times, between)
+    hours, money = re.search(r"--deadline ([\d.]+)h is met.* --budget '([\d.]+) USD'$", str(alone.value)).groups()
+    for change in ({"deadline_s": float(hours) * 3600}, {"budget": float(money)}):
+        assert not choose_machines(catalogue(V100, T4), times, replace(between, **change)).best.fails
     with pytest.raises(InputError, match=r"no data sheet is known of any of the 1 offer$"):
         choose_machines(catalogue(replace(V100, gpu="z80")), times, Goal(1e6, (8,), budget=1.0))
 
@@ -282,9 +305,29 @@ def test_the_answer_is_told_in_sentences_and_as_json(times):
     assert document["chosen"]["machines"][0]["price_date"] == "2026-11-01"
     assert document["told"] == lines
     page = machines_page(replace(answer, notes=("<script>alert(1)</script>",)))
-    assert page.count("<svg") == page.count("</svg>") == 1
+    assert page.count("<svg") == page.count("</svg>") == 2  # for wide and for narrow windows
+    assert "&lt;script&gt;alert(1)" in page
+    for option in (answer.best, *answer.runners_up, *answer.front):
+        assert f'data-label="USD in 9 of 10">{format_money(option.outlook.most_money)}</td>' in page
     assert "<script" not in page
     assert page.count("<circle") >= len(answer.front)
+
+
+def test_prices_that_were_read_long_ago_are_told(times):
+    offers = catalogue(replace(T4, price_date=dt.date(2026, 7, 1)))
+    answer = choose_machines(offers, times, Goal(3e10, (1024,), deadline_s=864000.0, most_machines=2))
+    (note,) = stale_prices(answer, dt.date(2026, 11, 24))
+    assert note == (
+        "prices of 1 offer above are older than 90 days on 2026-11-24, the oldest, of aws g4dn.xlarge in us-east-1, of "
+        "2026-07-01; ask the provider before money depends on them"
+    )
+    assert stale_prices(answer, dt.date(2026, 9, 1)) == ()
+
+
+def test_where_nothing_fails_that_is_told(times):
+    answer = choose_machines(catalogue(T4), times, Goal(1e6, (1024,), deadline_s=1e6, most_machines=2))
+    assert answer.failing is None
+    assert list(told(answer))[-1] == "fails: none of the 2 sets that were searched breaks a limit"
 
 
 def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
@@ -294,7 +337,9 @@ def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
     best, other = answer.best, answer.runners_up[0]
     assert [best.machines.has_spot, other.machines.has_spot] == [True, False]
     assert best.step == other.step
-    assert best.outlook.median_s > other.outlook.median_s + goal.transience.start_up_s
+    run_s = 3e10 / 1024 * other.step.step_s
+    assert other.outlook.median_s == pytest.approx(run_s + 180)  # machines that stay are asked for with the others
+    assert best.outlook.median_s > other.outlook.median_s
     assert best.outlook.median_money < other.outlook.median_money
     often = replace(goal, transience=Transience(Exponential(0.05), 600.0))
     assert not choose_machines(catalogue(spot), times, often).best.machines.has_spot
@@ -307,6 +352,19 @@ def test_a_set_that_stays_has_no_losses(times):
     outlook = outlook_of(staying, 0.001, 1000, goal, checkpoint_s=60.0)
     assert (outlook.median_s, outlook.most_s) == (1000.0, pytest.approx(1128.0))
     assert outlook.median_money == pytest.approx(1000 / 3600 * 2 * 0.526)
+
+
+def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times):
+    staying = MachineSet(((Rental(T4), 2),))
+    goal = Goal(1e9, (1000,), deadline_s=1.0, transience=Transience(start_up_s=600.0), counts_start=True)
+    outlook = outlook_of(staying, 0.001, 1000, goal)
+    assert (outlook.median_s, outlook.most_s) == (1600.0, pytest.approx(1728.0))
+    assert outlook.median_money == pytest.approx(1600 / 3600 * 2 * 0.526)
+    assert outlook.most_money == pytest.approx(1728 / 3600 * 2 * 0.526)
+    assert described(goal).endswith("on 16 machines at the most, which start up within 10 min")
+    within = replace(goal, samples=1e6, deadline_s=599.0)
+    with pytest.raises(InfeasibleError, match=r"takes 10\.1 min in nine of ten runs \(--deadline 0\.17h\)"):
+        choose_machines(catalogue(T4), times, within)
 
 
 def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):

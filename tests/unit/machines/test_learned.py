@@ -3,16 +3,26 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
 from heterps_compile.api import read_model
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text
 from heterps_compile.machines.chosen_file import CHOSEN_NAME, read_chosen
-from heterps_compile.machines.learned import PREDICTION_ERROR, Learned, learn, slowed, student_quantile
+from heterps_compile.machines.learned import (
+    PREDICTION_ERROR,
+    Learned,
+    Parts,
+    can_be_told_apart,
+    learn,
+    slowed,
+    student_quantile,
+)
 from heterps_compile.machines.machines_words import answer_document, told
 from heterps_compile.machines.measured_runs import read_measured
 from heterps_compile.machines.step_times import StepTimes
@@ -70,6 +80,73 @@ def test_without_measurements_it_is_the_error_of_predictions():
     assert learned.late(["v100"]) < PREDICTION_ERROR == learned.late(["v100", "t4"])
 
 
+def test_computing_and_sending_are_told_apart_by_rows_that_send_different_parts():
+    draw = np.random.default_rng(3)
+    shares = [0.0, 0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8] * 6
+    rows = [Parts(math.exp(draw.normal(0, 0.02)) * (2.0 * (1 - s) + 0.8 * s), 1 - s, s) for s in shares]
+    assert can_be_told_apart(rows)
+    (found,) = learn({"v100": [1.0] * len(rows)}, parts={"v100": rows}).corrections
+    assert found.factor == pytest.approx(2.0, rel=0.05)
+    assert found.of_sending == pytest.approx(0.8, rel=0.08)
+    assert found.words.startswith("v100 is taken to compute ")
+    assert found.late < 0.2
+    few = learn({"v100": [1.0] * 3}, parts={"v100": [rows[0], rows[3], rows[7]]}).corrections[0]
+    assert abs(math.log(few.factor)) < abs(math.log(found.factor))  # held back towards 1
+    assert few.late > found.late
+    unit = slowed(data_sheet("v100"), found.factor, found.of_sending)
+    assert unit.network_bytes_per_s == pytest.approx(data_sheet("v100").network_bytes_per_s / found.of_sending)
+    assert unit.memory_bytes_per_s == pytest.approx(data_sheet("v100").memory_bytes_per_s / found.factor)
+
+
+def test_what_is_least_is_that_of_a_search_over_both_factors():
+    rows = [Parts(3.0, 1.0, 0.0), Parts(2.5, 0.6, 0.4), Parts(2.0, 0.2, 0.9)]
+    found = learn({"a": [1.0]}, parts={"a": rows}).corrections[0]
+
+    def value(logs):
+        c, n = np.exp(logs)
+        missed = sum(math.log(each.measured_s / (c * each.computed_s + n * each.sent_s)) ** 2 for each in rows)
+        return missed + float(np.sum(np.square(logs)))
+
+    best = minimize(value, [0.0, 0.0])
+    assert np.log([found.factor, found.of_sending]) == pytest.approx(best.x, abs=1e-4)
+
+
+def test_rows_that_send_nothing_are_the_same_with_one_factor_and_with_two():
+    one = learn({"a": [2.0, 3.0, 4.0]}).corrections[0]
+    rows = [Parts(ratio, 1.0, 0.0) for ratio in (2.0, 3.0, 4.0)]
+    assert not can_be_told_apart(rows)
+    two = learn({"a": [1.0]}, parts={"a": rows}).corrections[0]
+    assert (two.factor, two.error, two.of_sending) == (pytest.approx(one.factor), pytest.approx(one.error), 1.0)
+    # sending is as uncertain as before any row
+    assert two.late > one.late
+
+
+def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp_path):
+    times = StepTimes(_graph, make_request("USD", mode="training"))
+    rows = []
+    for machines in (1, 1, 2, 4, 4, 8):
+        units = np.array([float(machines)])
+        device = next(read_measured(file_of(tmp_path, f"t4,{machines},{machines},64,1,2026-11-20,me,1,,,"))).device
+        computed_s = float(times.least_s(device, units, 64)[0])
+        sent_s = float(times.likely_s(device, units, 64)[0]) - computed_s
+        rows.append(f"t4,{machines},{machines},64,{3 * computed_s + sent_s},2026-11-20,me,,Sequential,,")
+    answer = ask(file_of(tmp_path, *rows))
+    (found,) = answer.best.machines.learned.corrections
+    assert 2 < found.factor < 3
+    assert 0.9 < found.of_sending < 1.3
+    assert not any("slowed by one factor" in note for note in answer.notes)
+    document = json.loads(answer_document(answer))
+    assert document["learned"]["corrections"][0]["sending"] == found.sending
+    compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
+    assert read_chosen(tmp_path / "out").machines.learned == answer.best.machines.learned
+    log = tmp_path / "run.jsonl"
+    log.write_text("".join(json.dumps({"step": n, "samples": 1024, "pace_s": 0.5}) + "\n" for n in range(20)))
+    with pytest.raises(
+        InputError, match=r"what 't4' compute and send corrected apart, .* write a row with the model's name"
+    ):
+        row_of_run(log, tmp_path / "out")
+
+
 def test_a_step_on_one_kind_is_the_predicted_one_times_the_factor(tmp_path):
     plain = ask(None)
     path = file_of(tmp_path, *["t4,1,1,64,0.2,2026-11-20,me,0.1,,,"] * 3)
@@ -93,7 +170,7 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
     compiled = compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
     chosen = read_chosen(tmp_path / "out")
     assert chosen.machines.parts == answer.best.machines.parts
-    assert chosen.machines.learned == answer.best.machines.learned
+    assert chosen.machines.learned == replace(answer.best.machines.learned, notes=())
     assert "t4 is taken to need 1.41 times" in (tmp_path / "out" / "pool.toml").read_text()
     assert compiled.plan.schedule.step_s == pytest.approx(answer.best.step.step_s, rel=0.05)
     log = tmp_path / "run.jsonl"
@@ -145,11 +222,17 @@ def test_rows_are_compared_with_a_prediction_the_model_or_its_operations(tmp_pat
     answer = ask(path)
     (correction,) = answer.best.machines.learned.corrections
     assert (correction.rows, correction.factor) == (3, pytest.approx(1.2**0.75))
-    assert answer.notes[-2:] == (
+    assert answer.notes[-3:-1] == (
         "left out of what is learned: 1 row in another precision than fp32",
         "left out of what is learned: 1 row of other models, with neither predicted_s nor flop_per_sample (this one is "
         "Sequential)",
     )
+    assert answer.notes[-1] == (
+        "what t4 compute and what they send are slowed by one factor: the rows send about the same part of a step; add "
+        "rows of other numbers of machines, by the model's name"
+    )
+    several = ask(file_of(tmp_path, "t4,4,2,64,0.2,2026-11-20,me,0.1,,,"))
+    assert "1 row of several units do not say what part of the prediction is sent; name the model" in several.notes[-1]
 
 
 def _graph(batch):

@@ -2,15 +2,18 @@
 
 import pytest
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, OptionError
 from heterps_compile.machines import Goal
 from heterps_compile.machines.goal import (
     Transience,
     batches_between,
+    described,
     parse_duration,
     parse_lifetime,
     parse_money,
 )
+from heterps_compile.plan.command_options import ONNX
+from heterps_compile.plan.machine_options import MACHINES
 from heterps_compile.transient.lifetime import Exponential, Weibull
 from heterps_compile.units import format_duration
 
@@ -29,6 +32,12 @@ def test_times_have_one_number_and_one_unit():
     for text in ("0h", "-3h", "1e400h"):
         with pytest.raises(InputError, match=r"no time above 0"):
             parse_duration(text)
+
+
+def test_nothing_is_a_time_where_that_makes_sense():
+    assert parse_duration("0s", zero=True) == 0
+    with pytest.raises(InputError, match=r"'-1s' is no time of 0 or more"):
+        parse_duration("-1s", zero=True)
 
 
 def test_money_is_in_dollars():
@@ -82,3 +91,21 @@ def test_a_lifetime_is_a_mean_or_a_weibull():
             parse_lifetime(text)
     with pytest.raises(InputError, match=r"starts up within -1 s"):
         Transience(start_up_s=-1.0)
+
+
+def test_lifetimes_are_of_machines_that_may_be_lost_and_a_start_up_is_of_all():
+    for name in ("lifetime", "lifetimes"):
+        with pytest.raises(
+            OptionError, match=rf"--{name} means nothing without --spot or --resume CHECKPOINT; give one"
+        ):
+            MACHINES.refuse({name: "20h"}, [name], ONNX)
+        MACHINES.refuse({name: "20h", "spot": True}, [name, "spot"], ONNX)
+        MACHINES.refuse({name: "20h", "resume": "ck", "plan": "out"}, [name, "resume", "plan"], ONNX)
+    MACHINES.refuse({"start_up": "5min"}, ["start_up"], ONNX)
+    assert Goal(1e6, (64,), deadline_s=1.0).first_start_s == 0
+    assert Goal(1e6, (64,), deadline_s=1.0, spot=True).first_start_s == 180
+    assert Goal(1e6, (64,), deadline_s=1.0, counts_start=True).first_start_s == 180
+
+
+def test_a_small_budget_is_told_as_it_is():
+    assert described(Goal(1e6, (64,), budget=0.0001)).startswith("1e+06 samples for 0.0001 USD")

@@ -120,6 +120,16 @@ def test_machines_that_are_no_longer_offered_keep_their_price(times):
     assert stays.machines.price_per_hour == 0.2
 
 
+def test_what_it_may_move_to_says_nothing_of_what_its_own_machines_cost(times):
+    offered = Catalogue((V100, replace(T4, price_per_hour=0.6)), "a test")
+    found = resume(
+        Catalogue((V100,), "a part"), times, goal(20, 10, times, 1), standing(times, (Rental(T4), 1)), prices=offered
+    )
+    assert not any("is not offered" in note for note in found.notes)
+    stays = next(way for way in found.ways if way.course.kind == "stay")
+    assert stays.machines.price_per_hour == 0.6
+
+
 def test_what_was_learned_then_or_since_counts(times):
     slow = learn({"t4": [1.0] * 3 + [1.5] * 9})
     run = standing(times.with_learned(slow), (Rental(T4), 1))

@@ -153,6 +153,7 @@ def test_gpuhunts_spot_rows_are_the_spot_price_of_the_others(tmp_path):
         ("price_usd", "price_eur", "column 'price_eur_per_hour' is in EUR, and offers are priced in USD"),
         ("memory_gib,gpu", "memory,gpu", "lacks the columns memory_gib"),
         ("region", "provider", "has 2 columns 'provider'; names must differ"),
+        (f"{OWN}\n{ROW}", f"{OWN},currency\n{ROW},EUR", "row 2: currency is 'EUR', and offers are priced in USD"),
         (f"{OWN}\n", "", "is no catalogue that is known" ),
         (ROW, "", "has no offer below its header"),
         (f"{OWN}\n{ROW}", "", "is empty"),
@@ -228,8 +229,17 @@ def test_selecting_names_patterns_and_what_is_nowhere(tmp_path):
         InputError, match=r"GPU l4, region eu-\* are nowhere together; without region, there is us-central1"
     ):
         found.select(gpu=("l4",), region=("eu-*",))
-    with pytest.raises(InputError, match=r"of what is asked for \(1 offer\), nothing in the .* has a spot price"):
+    with pytest.raises(
+        InputError,
+        match=r"of what is asked for \(1 offer\), nothing in the .* has a spot price; with all else as asked, region "
+        r"us-east-1 or GPU none would have one: ask for that, or leave --spot out",
+    ):
         found.select(region=("eu-*",), gpu=("v100",), spot=True)
+
+
+def test_a_column_that_says_the_currency_of_other_catalogues_may_say_usd(tmp_path):
+    (offer,) = read_catalogue(written(tmp_path, f"{OWN},Currency\n{ROW},usd\n")).offers
+    assert offer.price_per_hour == 3.06
 
 
 def test_old_prices_come_the_oldest_first(tmp_path):

@@ -15,8 +15,9 @@ from torch import nn
 import heterps_compile
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import parse_backends
-from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cluster.devices import Cluster, DeviceType, Link
 from heterps_compile.cost.mixed_units import MixedPlacement
+from heterps_compile.cost.pose import network_of_types
 from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.make_plan import _refuse_kinds
@@ -30,6 +31,8 @@ from heterps_compile.review.pose import pose_again
 from heterps_compile.review.shared_inputs import SharedInputs
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
 from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
+from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule_text import rule_text
 
 
 def core(name: str, gflops: float, units: int, **changes: Any) -> DeviceType:
@@ -41,6 +44,7 @@ def core(name: str, gflops: float, units: int, **changes: Any) -> DeviceType:
 
 
 POOL = Cluster("two", "two kinds of core", "USD", (core("fast", 60, 1), core("slow", 20, 2)))
+SLOW_POOL = replace(POOL, links=(Link(("fast", "slow"), 1e9, 1e-6),))
 MODEL = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
 
 
@@ -67,13 +71,31 @@ def test_all_units_of_a_pool_work_on_one_stage_each_at_its_speed(mode: str) -> N
     assert any("than the best plan found whose stages have one type each" in note for note in plan.notes)
 
 
+@pytest.mark.parametrize("rule", ["topk(density=0.01)", "local(steps=4)", "adasum", "powersgd(rank=2)"])
+def test_replicas_of_several_types_agree_by_rules(rule: str) -> None:
+    plan = planned(SLOW_POOL, mode="training", synchronisation=rule)
+    [stage] = plan.stages
+    assert len(stage.units) == 2
+    assert stage.sync is not None
+    assert stage.sync.rule == rule_text(parse_rule(rule))
+    assert 0 < plan.bound <= plan.value
+    assert plan.value == pytest.approx(plan.schedule.step_s)
+    slow = network_of_types(SLOW_POOL, ["fast", "slow"])
+    assert slow.seconds_per_byte == 1 / 1e9
+    times = [parameter.numel() * 4 for parameter in MODEL.parameters()]
+    if rule.startswith("topk"):
+        assert stage.sync_s == pytest.approx((stage.replicas - 1) * 2 * 0.01 * sum(times) / 1e9)
+    again = simulate_plan(plan, plan_loads(plan), plan.schedule.name, plan.schedule.micro_batches)
+    assert again.step_s == pytest.approx(plan.schedule.step_s)
+
+
 def test_the_step_is_that_of_the_busiest_replica_with_what_it_is_dealt() -> None:
     plan = planned(mode="training")
     [stage], count = plan.stages, plan.schedule.micro_batches
     times_s = [each.micro_batch_s for each in stage.of_replicas]
     taken = share_out(times_s, count, BY_SPEED)
     busiest_s = max(taken.count(replica) * time_s for replica, time_s in enumerate(times_s))
-    assert plan.schedule.step_s == pytest.approx(busiest_s + stage.all_reduce_s)
+    assert plan.schedule.step_s == pytest.approx(busiest_s + stage.all_reduce_s + stage.own_s)
     assert plan.value == pytest.approx(plan.schedule.step_s)
     again = simulate_plan(plan, plan_loads(plan), plan.schedule.name, count)
     assert again.step_s == pytest.approx(plan.schedule.step_s)

@@ -105,7 +105,6 @@ def test_what_means_nothing_is_refused(tmp_path: Path) -> None:
     for asked, word in (
         ({"pins": [["a", "slow"]]}, "--pin"),
         ({"optimizer": "sgd"}, "--optimizer"),
-        ({"synchronisation": "adasum"}, "--sync"),
         ({"tables": "served"}, "--tables"),
     ):
         for batch_of in ("step", "replica"):

@@ -136,44 +136,51 @@ def test_a_table_looked_up_as_a_whole_moves_no_more_than_itself() -> None:
     assert predicted(given, plan(1)).stages[0].push_s == pytest.approx(0.5 + 0.01)
 
 
-def test_the_step_is_that_of_the_compiled_plan() -> None:
-    """Layers, tables and pool of a compiled CTRDNN, put in as a problem: one step, whoever says it."""
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(("memory", "servers"), [("400 kB", 1), ("200 kB", 2), ("100 kB", 4)])
+def test_the_step_is_that_of_the_compiled_plan(memory: str, servers: int, stages: int) -> None:
+    """Stages, tables, servers and pool of a compiled CTRDNN, put in as a problem: one step, whoever says it."""
     rates = {"network_bandwidth": "10 Gbit/s", "input_bandwidth": "1e17 B/s", "network_latency": "1 us"}
     device = {"name": "cpu", "kind": "cpu", "memory": "64 GiB", "max_units": 2, "price": "free", "price_source": "none"}
     of_type = {"launch": "1 us", "efficiency": 1.0, "compute_parallel": 1.0, "data_parallel": 1.0}
     peak = {"peak": {"float32": "2e7 FLOP/s"}, "memory_bandwidth": "10 GB/s"}
-    pool = {"device": [{**device, **rates, **of_type, **peak}], "parameter_server": {**SERVER, "per_table": "108 us"}}
+    server = {**SERVER, "per_table": "108 us", "memory": memory}
+    pool = {"device": [{**device, **rates, **of_type, **peak}], "parameter_server": server}
     with torch.device("meta"):
         model, inputs = EXAMPLES["ctrdnn"](batch=64, rows=1000, fields=3, width=8, hidden=(16, 16))
-    asked = {"mode": "training", "objective": "throughput", "verify": False, "max_stages": 1}
-    cluster = make_cluster(pool, "the pool", "the pool")
-    served, held = (
-        heterps_compile.compile(model, inputs, tables=tables, cluster=cluster, **asked).plan
-        for tables in ("served", "held")
-    )
-    (stage,) = held.stages
-    times = {"device": "cpu", "samples": [64], "forward_s": [stage.micro_batch_forward_s]}
-    tables = [{"name": f"table {i}", "size_bytes": 1000 * 8 * 4, "rows_bytes_per_sample": 8 * 4} for i in range(3)]
+    asked: dict[str, Any] = {"mode": "training", "objective": "throughput", "verify": False}
+    asked |= {"min_stages": stages, "max_stages": stages, "tables": "served"}
+    plan = heterps_compile.compile(model, inputs, cluster=make_cluster(pool, "the pool", "the pool"), **asked).plan
+    assert plan.tables is not None
+    assert (plan.tables.servers, len(plan.stages)) == (servers, stages)
+    layers, of_plan = [], []
+    for index, stage in enumerate(plan.stages):
+        own = [n for n, layer in zip(plan.tables.names, plan.tables.layers, strict=True) if layer in stage.layers]
+        tables = [{"name": name, "size_bytes": 1000 * 8 * 4, "rows_bytes_per_sample": 8 * 4} for name in own]
+        times = {"device": "cpu", "samples": [64], "forward_s": [stage.micro_batch_forward_s]}
+        times["backward_s"] = [stage.micro_batch_backward_s]
+        size = len(own) * 1000 * 8 * 4
+        dense = max(size, 1000)  # as much again, which the optimizer of the stage updates
+        times["update_s"] = stage.update_s * (size + dense) / dense
+        layers.append({"name": f"stage {index}", "parameter_bytes": size + dense, "tables": tables, "times": [times]})
+        of_plan.append({"layers": [f"stage {index}"], "replicas": [{"device": "cpu"}]})
+    sent = plan.stages[0].sent_bytes / 64
+    edges = [{"from": "stage 0", "to": ["stage 1"], "bytes_per_sample": sent}] if stages == 2 else []
     given = {
-        "format": FORMAT, "version": 1, "name": "ctrdnn", "batch": 64, "pool": pool,
-        "layers": [{
-            "name": "all", "parameter_bytes": 3 * 32000, "tables": tables,
-            "times": [{**times, "backward_s": [stage.micro_batch_backward_s]}],
-        }],
+        "format": FORMAT, "version": 1, "name": "ctrdnn", "batch": 64, "pool": pool, "layers": layers, "edges": edges
     }  # fmt: skip
-    assert served.tables is not None
-    names = [table["name"] for table in tables]
     for count in (1, 2, 4, 8):
-        step = simulate_plan(served, plan_loads(served), "1f1b", count)
+        step = simulate_plan(plan, plan_loads(plan), "1f1b", count)
+        served = {"tables": list(plan.tables.names), "servers": servers}
         asked_of = {
-            "format": PLAN_FORMAT, "version": 1, "micro_batch": 64 // count,
-            "stages": [{"layers": ["all"], "replicas": [{"device": "cpu"}]}],
-            "served": {"tables": names, "servers": served.tables.servers},
+            "format": PLAN_FORMAT, "version": 1, "micro_batch": 64 // count, "stages": of_plan, "served": served
         }  # fmt: skip
         found = predicted(given, asked_of)
         assert found.step_s == pytest.approx(step.step_s, rel=1e-9)
         assert found.parts.rows_s > 0
-        assert predicted(given, {**asked_of, "served": None}).step_s < found.step_s
+        held = predicted(given, {**asked_of, "served": None})
+        assert held.parts.rows_s == 0
+        assert held.step_s - held.parts.update_s < found.step_s - found.parts.update_s
 
 
 @pytest.mark.parametrize(

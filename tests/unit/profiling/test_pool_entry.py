@@ -21,6 +21,7 @@ RATES = {
     "depthwise": KindRate(96.6e-6, 11.3e9, 5.48e9, 1.53, 0.02, inference=0.64),
     "elementwise": KindRate(0.0, float("inf"), 9.5e9, 0.9, 0.11),
     "gemm": KindRate(13.6e-6, 108e9, 11e9, 1.84, 0.19),
+    "cold-start": KindRate(8.1e-6, float("inf"), 228e9, 0.0, 0.2, inference=0.35),
 }
 
 
@@ -58,6 +59,7 @@ def test_what_is_written_is_read_again(tmp_path):
     assert (device.compute_parallel, device.data_parallel) == (0.97, 0.95)  # the second was too uncertain
     assert (device.network_bytes_per_s, device.network_latency_s) == (9.24e9, pytest.approx(42e-6))
     assert device.flops_per_s("float32") == 108e9
+    assert device.memory_bytes_per_s == 11e9  # bytes that a cold start displaces are not moved so fast
 
 
 def test_a_description_stays_in_its_comment(tmp_path):

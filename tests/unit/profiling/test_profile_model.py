@@ -67,8 +67,15 @@ def test_layers_add_up_to_the_whole():
     assert by_hand == pytest.approx(device.wholes[0].forward_s)
 
 
-def test_training_has_backwards():
+def test_training_has_backwards_and_what_a_step_has_besides_layers():
     (device,) = profile_model(read, replace(QUICK, mode="training")).devices
+    rates = device.step_rates
+    assert rates is not None
+    assert (
+        min(rates.moved_per_s, rates.selected_per_s, rates.chosen_per_s, rates.placed_per_s, rates.combined_per_s) > 0
+    )
+    assert {each.name for each in rates.optimizers} == {"adam", "sgd", "momentum", "adafactor"}
+    assert all(each.bytes_per_s > 0 and each.tensor_s >= 0 for each in rates.optimizers)
     points = [point for layer in device.layers for point in layer.points]
     assert all(p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
 

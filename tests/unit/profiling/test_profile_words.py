@@ -5,6 +5,7 @@ from profiles import CPU, PROFILE, device, layer, point
 
 from heterps_compile.console import make_console
 from heterps_compile.cost.profile import Crowding, Fitted, Profile
+from heterps_compile.cost.step_rates import OptimizerRate, StepRates
 from heterps_compile.profiling.profile_words import print_profile
 
 
@@ -33,6 +34,16 @@ def test_what_busy_cores_take_is_told():
     four = replace(PROFILE, devices=(replace(CPU, crowding=Crowding(1.18, 0.02, 3, 32)),))
     assert "beside 3 other processes that run it too" in shown(four)
     assert "beside" not in shown(PROFILE)
+
+
+def test_what_layers_take_with_their_tables_on_servers_is_told():
+    table = replace(layer("b", point(32, 1e-3, 4e-3), kind="embedding"), served=(point(32, 5e-4, 1e-3),))
+    told = shown(replace(PROFILE, devices=(device(layer("a", point(32, 2e-3, 3e-3)), table),)))
+    assert (
+        "tables that parameter servers could hold, of 1 layer: 1.5 ms with them there, 5 ms as they stand (batch 32)\n"
+        in told
+    )
+    assert "parameter servers" not in shown(PROFILE)
 
 
 def test_an_uncertain_fraction_is_said_not_to_be_used():
@@ -78,3 +89,12 @@ def test_fractions_of_layers_are_told_with_those_that_have_none_and_those_held_i
 
 def test_layers_that_were_not_measured_among_replicas_are_told():
     assert "the alpha of single layers was not measured: every replica would hold the model twice" in shown(PROFILE)
+
+
+def test_what_a_step_has_besides_layers_is_told():
+    rates = StepRates(8 << 30, 1 << 28, 3e7, 4e8, 1 << 29, (OptimizerRate("sgd", 0.0, 16 << 30),))
+    told = shown(replace(PROFILE, devices=(replace(CPU, step_rates=rates),)))
+    assert (
+        "beside layers: 8 GiB/s are moved, of 256 MiB/s the largest selected, of 512 MiB/s pairs combined, 3e+07 "
+        "entries a second chosen and 4e+08 placed; steps of optimizers, of weights: sgd 16 GiB/s" in told
+    )

@@ -14,8 +14,9 @@ from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.group_layers import group_nodes
-from heterps_compile.profiling.chain import Passes, Repeats, TimingSetup, call_time, correct, time_chain
+from heterps_compile.profiling.chain import Repeats, TimingSetup, call_time, correct, time_chain
 from heterps_compile.profiling.clock import choose_clock, make_clock, timing
+from heterps_compile.profiling.layer_passes import Passes
 from heterps_compile.runtime.pipeline.autocast import Autocast
 
 BACKEND = TorchBackend()

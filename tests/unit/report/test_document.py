@@ -40,8 +40,9 @@ def test_the_keys_inside_are_these():
     assert set(found["one_batch_alone"]) == {"batch_s", "throughput_samples_per_s", "bubble"}
     assert set(found["schedule"]) == {"name", "micro_batches", "step_s", "bubble", "reason"}
     assert set(found["stages"][0]) == {
-        "device", "replicas", "layers", "time_s", "compute_s", "data_s", "all_reduce_s", "pull_s", "push_s",
-        "throughput_samples_per_s", "memory_bytes", "recompute", "price_per_hour", "artifact", "files",
+        "device", "replicas", "layers", "time_s", "compute_s", "data_s", "all_reduce_s", "handling_s",
+        "update_s", "pull_s", "push_s", "throughput_samples_per_s", "memory_bytes", "recompute", "price_per_hour",
+        "artifact", "files",
     }  # fmt: skip
     assert set(found["layers"][0]) == {
         "name", "kind", "stage", "device", "parameters", "parameter_bytes", "flops", "moved_bytes", "flop_per_byte",

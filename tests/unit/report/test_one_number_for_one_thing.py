@@ -71,7 +71,7 @@ from heterps_compile.units import (
 )
 
 FAST = replace(REQUEST, min_throughput=400_000.0)  # more than a unit of a type reaches
-TRAINING = replace(REQUEST, mode="training", min_throughput=300.0, min_stages=3, pins=(("emb", "cpu"), ("fc2", "cpu")))
+TRAINING = replace(REQUEST, mode="training", min_throughput=200.0, min_stages=3, pins=(("emb", "cpu"), ("fc2", "cpu")))
 OPEN = replace(graph(), batch_symbol="N", bindings=MappingProxyType({"N": 64}))
 ONE = replace(graph(MODEL.replace("64x", "1x").replace("4096x1x", "4096x")), batch=1)
 SERVERS = replace(POOL, parameter_server=ParameterServer(SERVER_USD, "made up", "2026", 1e9))
@@ -180,6 +180,8 @@ def test_what_is_printed_of_a_plan(name):
         told = {key: show(value(plan, stage.index)) for key, (show, value) in OF_A_STAGE.items()}
         (line,) = (re.sub(" +", " ", line) for line in dump.splitlines() if f"  stage {stage.index}  " in line)
         reduced = f", all-reduce {told['all-reduce']}" if stage.all_reduce_s else ""
+        reduced += f", own work of the rule {told['own work']}" if stage.handling_s else ""
+        reduced += f", step of the optimizer {told['update']}" if stage.update_s else ""
         reduced += f", rows of servers {told['push']} one way" if stage.rows is not None else ""
         assert f"x{told['replicas']} compute {told['computation']} data {told['data']}{reduced} in " in line
         assert f" memory {told['memory']} {told['USD/h']} USD/h " in line

@@ -52,6 +52,16 @@ def test_gradients_are_summed_when_all_replicas_of_a_stage_have_ended_and_hold_u
     assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.0 + 2 * 0.5) / (4 * 5.0))
 
 
+def test_replicas_do_something_by_themselves_once_they_have_summed_and_hold_up_nobody():
+    """The drawing in ``schedule/simulate.py``: U of stage 1 is over before the last backward of stage 0."""
+    order = orders("gpipe", [2, 2], 2, training=True)
+    alike = [mixed_stage([1.0] * 2, [1.0] * 2, 2, EQUAL)] * 2
+    timeline = simulate_mixed(order, alike, sync_s=[1.0, 0.25], own_s=[0.5, 0.25])
+    assert [(each.stage, each.start_s, each.end_s) for each in timeline.updates] == [(0, 5.0, 5.5), (1, 3.25, 3.5)]
+    assert timeline.makespan_s == 5.5
+    assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.5 + 2 * 0.5) / (4 * 5.5))
+
+
 def test_rows_of_servers_are_pulled_before_a_stage_and_their_gradients_pushed_behind_it():
     """Two stages, of which the second looks rows up: it waits for them while the first one works."""
     order = orders("gpipe", [1, 1], 2, training=True)

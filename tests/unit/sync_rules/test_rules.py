@@ -40,7 +40,7 @@ def group(replicas: int, elements: int = 1000, network: Network = SLOW) -> SyncG
         ("servers(staleness=4)", Servers(4), "bounded"),
         ("servers(staleness=none)", Servers(None), "any"),
         ("local(steps=8)", LocalSteps(8), "bounded"),
-        ("local(steps=8, rule=mm)", LocalSteps(8, "mm"), "any"),
+        ("local(steps=8, rule=mm, blocks=5, block_steps=16)", LocalSteps(8, "mm", 5, 16), "any"),
     ],
 )
 def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):
@@ -162,11 +162,6 @@ def test_one_replica_and_a_stage_without_gradients_exchange_nothing(rule):
 )
 def test_a_pair_has_the_bytes_of_its_value_and_of_an_index_that_is_long_enough(buffer, pair_bytes):
     assert TopK(0.01).pairs_bytes(buffer) == pair_bytes * TopK(0.01).kept(buffer.elements)
-
-
-def test_predictors_of_blocks_are_refused_for_a_stage():
-    assert LocalSteps(2).refusal(group(2)) == ""
-    assert "a run does not know blocks; take rule=average" in LocalSteps(2, "mc").refusal(group(2))
 
 
 STAGES = (

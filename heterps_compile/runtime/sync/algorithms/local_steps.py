@@ -35,6 +35,11 @@ def average(models: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(models)).mean(0)
 
 
+def mean_with(mean: Tensor, seen: int, model: Tensor) -> Tensor:
+    """Return the mean of so many models with one more."""
+    return mean + (model - mean) / (seen + 1)
+
+
 @dataclass(slots=True)
 class BlockPredictors:
     """MM-PSGD: for every block the running mean of the global models at the ends of its rounds.
@@ -51,7 +56,7 @@ class BlockPredictors:
         """Take the global model in at the end of a round in a block."""
         seen = self.rounds.get(block, 0)
         if seen:
-            self.models[block] = self.models[block] + (model - self.models[block]) / (seen + 1)
+            self.models[block] = mean_with(self.models[block], seen, model)
         else:
             self.models[block] = model.clone()
         self.rounds[block] = seen + 1

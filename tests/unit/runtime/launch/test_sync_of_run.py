@@ -99,7 +99,7 @@ def test_a_plan_that_counts_on_servers_has_those_of_the_run():
         ("adasum(on=step)", {"clip_norm": 1.0}, "by adasum(on=step), so that replicas step on gradients of their own"),
         ("servers(staleness=4)", {}, "the run has no servers; say how many hold the tables (--parameter-servers N)"),
         ("servers", {"servers": SERVED}, "the servers of the run have a staleness of 4; give both the same (--stal"),
-        ("local(steps=2, rule=mm)", {}, "predictors are one for each block of the data"),
+        ("local(steps=2, rule=mm)", {}, "keeps a predictor for every block of the data, and needs to know how many"),
         ("stage 7=adasum", {}, "'stage 7'"),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ruled_problems import ruled
 from small_problems import linked, on_machines, plain_problem, rented_whole, small_problem
 
 from heterps_compile.cost.mixed_units import MixedPlacement, worth_of
@@ -93,3 +94,21 @@ def test_no_plan_is_below_the_bound_and_the_one_found_is_near_the_best(objective
         assert found.bound <= best * (1 + 1e-6), seed
         assert found.value <= best * 1.01 or math.isinf(best), seed  # the same but for the all-reduce of two types
         assert found.value >= best * (1 - 1e-6), seed
+
+
+@pytest.mark.parametrize("objective", ["cost", "price", "throughput"])
+@pytest.mark.parametrize(("seeds", "units"), [(6, 2), pytest.param(24, 3, marks=pytest.mark.slow)])
+def test_bounds_hold_with_rules_too(objective: str, seeds: int, units: int) -> None:
+    for seed in range(seeds):
+        problem = ruled(drawn(seed, objective, units), seed)
+        best = every_mixed_plan(problem)
+        found = search_mixed(problem, None, 0.3)  # what a rule holds may leave a gap
+        assert found.bound <= best * (1 + 1e-6), seed
+        assert found.value >= best * (1 - 1e-6), seed
+
+
+def test_a_search_without_time_says_what_it_knows() -> None:
+    """A time limit that other searches have used up is no fault."""
+    found = search_mixed(replace(ONE_LAYER, objective="throughput"), None, 0.0)
+    assert found.plans == ()
+    assert found.bound <= 1.0

@@ -9,11 +9,12 @@ import pytest
 from small_problems import with_rows
 
 from heterps_compile.cost.evaluate import detail, to_arrays
+from heterps_compile.cost.own_work import HandlingTimes, OwnWork
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.steps.step_bound import step_times
-from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, close_steps
+from heterps_compile.passes.placement.steps.step_closing import CLOSING_EFFORT, ClosingEffort, close_steps, none_below
 from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, feasible, of_units, simulated
 from heterps_compile.passes.placement.steps.step_segments import StepSegments, class_times, classes
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem, plain_step_problem
@@ -23,9 +24,11 @@ SEEDS = range(12)
 MORE_SEEDS = range(12, 132)
 SERVED_SEEDS = range(200, 206)
 MORE_SERVED_SEEDS = range(206, 266)
+WORKING_SEEDS = range(300, 308)
+MORE_WORKING_SEEDS = range(308, 368)
 
 
-def drawn(seed: int, *, served: bool = False) -> StepProblem:
+def drawn(seed: int, *, served: bool = False, works: bool = False) -> StepProblem:
     """Draw a problem of three layers, with what the bound must hold for: links, limits, memory, machines, a floor."""
     rng = np.random.default_rng(seed)
     recipe = Recipe(seed, LAYERS, TYPES, branched=seed % 2 == 0, tight_memory=seed % 5 == 0, machines=seed % 3 == 1)
@@ -56,6 +59,9 @@ def drawn(seed: int, *, served: bool = False) -> StepProblem:
     if served:
         problem = with_rows(replace(problem, keeps_activations=training), seed)
     of = plain_step_problem(problem, problem.compute_s * 0.02, training=training)
+    if works and training:
+        tables = [problem.compute_s * rng.uniform(0, most, problem.compute_s.shape) for most in (0.5, 0.2, 0.2, 0.1)]
+        of = replace(of, own=OwnWork(tables[0], (HandlingTimes(*tables[1:]),)))
     if seed % 5 == 2 and training:  # adding to gradients takes another time than making them
         adds = rng.uniform(0.5, 2.0, problem.compute_s.shape)
         parts = {count: of.parts(count) for count in of.all_counts}
@@ -84,18 +90,22 @@ def every_plan(of: StepProblem) -> Iterator[SteppedPlan]:
                     yield found
 
 
-def check(seed: int, *, served: bool = False) -> None:
+def check(seed: int, *, served: bool = False, works: bool = False) -> None:
     """Hold the bounds of one problem to all its plans, and the search from the worst of them to the best."""
-    of = drawn(seed, served=served)
+    of = drawn(seed, served=served, works=works)
     plans = sorted(every_plan(of), key=lambda plan: plan.value)
     if not plans:
         return
     best, worst = plans[0], plans[-1]
     begun = close_steps(of, worst, Deadline.after(None), ClosingEffort(extended=0))
     assert begun.bound <= best.value * (1 + 1e-9)
+    assert not none_below(StepSegments(of), best.value * (1 + 1e-4), ClosingEffort(extended=0))
     closed = close_steps(of, worst, Deadline.after(None))
     assert closed.plan.value == pytest.approx(best.value, rel=1e-8)
     assert closed.bound == pytest.approx(best.value, rel=1e-8)
+    segments = StepSegments(of)
+    assert none_below(segments, best.value * (1 - 1e-4), CLOSING_EFFORT)
+    assert not none_below(segments, best.value * (1 + 1e-4), CLOSING_EFFORT)
     for stepped in plans[:: max(1, len(plans) // 40)]:
         hold(of, stepped)
 
@@ -134,6 +144,17 @@ def test_the_same_with_tables_on_servers(seed: int) -> None:
 @pytest.mark.parametrize("seed", MORE_SERVED_SEEDS)
 def test_the_same_of_many_problems_with_tables_on_servers(seed: int) -> None:
     check(seed, served=True)
+
+
+@pytest.mark.parametrize("seed", WORKING_SEEDS)
+def test_the_same_with_what_replicas_do_by_themselves(seed: int) -> None:
+    check(seed, works=True)
+
+
+@pytest.mark.slow  # 60 more problems, 10 s
+@pytest.mark.parametrize("seed", MORE_WORKING_SEEDS)
+def test_the_same_of_many_problems_with_what_replicas_do_by_themselves(seed: int) -> None:
+    check(seed, works=True)
 
 
 @pytest.mark.parametrize("seed", range(200, 212))

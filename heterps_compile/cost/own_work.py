@@ -1,0 +1,104 @@
+"""What replicas do by themselves behind the last backward of a step: the optimizer's step, and a rule's own work.
+
+With u, a, b and c sums over the layers of a stage on its type (``step_rates.py``), k replicas take besides what their
+exchange takes the link ::
+
+    u                                  the optimizer, which every replica runs on all weights that it holds
+    a + b (k - 1) / k + c (k - 1)      the rule, of two replicas or more
+
+once in a step. That is in a step, and not in the steady state, as latencies of an exchange are.
+
+Left out: what the optimizers of servers take, which is theirs; clipping, and whatever else a training file does.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.sync_rules.handling import Work
+from heterps_compile.sync_rules.rule import SyncRule
+from heterps_compile.sync_rules.rules import USUAL, faults_of
+
+from .layer_cost import LayerCost
+from .layer_times import LayerTimes
+from .memory import stepped_parts
+from .problem import Floats
+from .sync_groups import groups_of_layers
+
+
+@dataclass(frozen=True, eq=False)
+class HandlingTimes:
+    """The own work of a rule, [L, T] each: a, b and c."""
+
+    once_s: Floats
+    shared_s: Floats
+    each_s: Floats
+
+    def time_s(self, sums: Callable[[Floats], Floats], units: Floats) -> Floats:
+        """Return what stages take with so many replicas each.
+
+        Args:
+            sums: Returns the sums of a table over the layers of every stage, of the shape of ``units``.
+            units: k.
+        """
+        spent_s = sums(self.once_s) + sums(self.shared_s) * (1 - 1 / units) + sums(self.each_s) * (units - 1)
+        return np.asarray(np.where(units > 1, spent_s, 0.0), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnWork:
+    """The own work of every layer.
+
+    Attributes:
+        update_s: [L, T], u.
+        handling: Of the rules of the problem in their order; of an all-reduce where it has none.
+    """
+
+    update_s: Floats
+    handling: tuple[HandlingTimes, ...]
+
+    def updates_s(self, layers: tuple[int, int], types: Sequence[int]) -> float:
+        """Return the optimizer's step of a stage, from a layer to before another; on several types the longest."""
+        return float(max(self.update_s[slice(*layers), type_].sum() for type_ in types))
+
+    def handling_s(self, layers: tuple[int, int], types: Sequence[int], replicas: int) -> float:
+        """Return the own work of the first rule, likewise, of so many replicas."""
+        k = np.float64(replicas)
+        return max(
+            float(self.handling[0].time_s(lambda table, type_=type_: table[slice(*layers), type_].sum(), k))
+            for type_ in types
+        )
+
+
+def own_work(
+    layers: LayerGraph,
+    costs: Sequence[LayerCost],
+    times: LayerTimes,
+    optimizer: str,
+    rules: Sequence[SyncRule] = (USUAL,),
+) -> OwnWork:
+    """Return the own work of the layers of a training on the types of a pool; O(layers * types * rules).
+
+    Raises:
+        PlugInError: where a third party's rule fails.
+    """
+    groups = groups_of_layers(layers, costs, tied=True)
+    handling = []
+    for rule in rules:
+        with faults_of(type(rule)):
+            found = [rule.handling(group) for group in groups]
+        parts = ([each.once for each in found], [each.shared for each in found], [each.each for each in found])
+        handling.append(HandlingTimes(*(_seconds(times, works) for works in parts)))
+    return OwnWork(update_times(layers, costs, times, optimizer), tuple(handling))
+
+
+def update_times(layers: LayerGraph, costs: Sequence[LayerCost], times: LayerTimes, optimizer: str) -> Floats:
+    """Return [L, T], what a step of the optimizer takes for every layer."""
+    parts = [stepped_parts(layers, index, cost, optimizer=optimizer) for index, cost in enumerate(costs)]
+    return np.array([[rates.optimizer_s(optimizer, *part) for rates in times.step_rates] for part in parts])
+
+
+def _seconds(times: LayerTimes, works: Sequence[Work]) -> Floats:
+    return np.array([[rates.work_s(work) for rates in times.step_rates] for work in works])

@@ -1,0 +1,93 @@
+"""What look-ups read and make: rows of tables, bags of rows, gradients of the whole table or of rows alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import heterps_compile
+from heterps_compile.api import read_model
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.layer_cost import layer_costs
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.served_tables import tables_of
+from heterps_compile.examples import EXAMPLES
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.group_layers import group_nodes
+
+ROWS, WIDTH, SAMPLES, IDS = 1000, 4, 64, 20
+
+
+class Net(nn.Module):
+    """Rows of a table, 20 for each of 64 samples, added up one way or the other."""
+
+    def __init__(self, how: str, *, sparse: bool = False) -> None:
+        super().__init__()
+        self.how = how
+        self.table = nn.Embedding(ROWS, WIDTH, sparse=sparse)
+        self.bag = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=sparse, _weight=self.table.weight)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.how == "rows":
+            return self.head(self.table(ids).sum(1))
+        if self.how == "function":
+            return self.head(functional.embedding_bag(ids, self.table.weight, mode="sum", sparse=self.bag.sparse))
+        return self.head(self.bag(ids))
+
+
+def layers(how: str, *, sparse: bool = False) -> LayerGraph:
+    ids = torch.zeros(SAMPLES, IDS, dtype=torch.int64)
+    model = Net(how, sparse=sparse).train()
+    return group_nodes(read_model(model, (ids,), None, batch=None, shapes={}, dynamic_shapes=None))
+
+
+@pytest.mark.parametrize("how", ["rows", "bag", "function"])
+def test_a_bag_reads_pulls_and_pushes_the_rows_that_it_adds_up(how: str) -> None:
+    found = layers(how)
+    costs = layer_costs(found)
+    looked_up = SAMPLES * IDS * WIDTH * 4
+    (table,) = tables_of(found, costs)
+    assert sum(table.rows_bytes.values()) == min(looked_up, ROWS * WIDTH * 4)
+    assert costs[0].touched_bytes == min(looked_up, ROWS * WIDTH * 4)
+    (work,) = (each for each in costs[0].by_kind if each.kind == "embedding")
+    made = SAMPLES * WIDTH * 4 if how != "rows" else looked_up
+    assert (work.flops, work.moved_bytes, work.table_bytes) == (SAMPLES * IDS, looked_up + made, ROWS * WIDTH * 4)
+
+
+@pytest.mark.parametrize("how", ["rows", "bag", "function"])
+def test_a_sparse_gradient_is_of_rows_alone_and_its_layer_is_another(how: str) -> None:
+    dense, sparse = layers(how), layers(how, sparse=True)
+    assert [node.sparse for node in sparse.graph.nodes if node.kind == "embedding"] == [True]
+    assert not any(node.sparse for node in dense.graph.nodes)
+    of_tables = [
+        sum(work.table_bytes for cost in layer_costs(each) for work in cost.by_kind) for each in (dense, sparse)
+    ]
+    assert of_tables == [ROWS * WIDTH * 4, 0]
+    keys = layer_keys(dense), layer_keys(sparse)
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1:] == keys[1][1:]
+
+
+def notes_of(*, sparse: bool, **asked: Any) -> list[str]:
+    """Return what a plan says of gradients of two tables of 9.8 MiB each, of which a batch looks up 256 rows each."""
+    model, inputs = EXAMPLES["ctrdnn"](batch=256, fields=2, rows=160_000, hidden=(32,))
+    for table in model.tables:
+        table.sparse = sparse
+    paper = load_cluster("heterps-paper")
+    cores = replace(paper, device_types=paper.device_types[:1], links=())
+    more: dict[str, Any] = {"mode": "training", "reading": "steady-state", "verify": False, "method": "greedy"}
+    plan = heterps_compile.compile(model, inputs, cluster=cores, **more, **asked).plan
+    return [note for note in plan.notes if "gradients" in note]
+
+
+def test_a_plan_tells_that_replicas_sum_gradients_as_large_as_tables_where_it_counts_rows() -> None:
+    asked = {"min_throughput": 1.5e6}
+    (note,) = notes_of(sparse=False, **asked)
+    assert "2 tables whose gradients are made as large as the tables, 19.5 MiB, where the plan counts" in note
+    assert "the rows of a batch, 32 KiB: a replica holds so much more, and its replicas sum all of it" in note
+    assert not notes_of(sparse=True, **asked)
+    assert not notes_of(sparse=False)
