@@ -60,9 +60,8 @@ class Provision:
         stages = priced_stages(draft, draft.stages, detail(problem, placement, totals).stages)
         own, ends = _own_work(draft), (*mixed.starts[1:], problem.layer_count)
         stages = tuple(
-            replace(
-                _with_types(draft, stage, found),
-                **_by_themselves(own, layers, [each.type for each in found.types], stage.replicas),
+            _with_own_work(
+                _with_types(draft, stage, found), own, layers, [each.type for each in found.types], stage.replicas
             )
             for stage, found, layers in zip(
                 stages, detail_of(problem, mixed), zip(mixed.starts, ends, strict=True), strict=True
@@ -124,27 +123,32 @@ def priced_stages(
     devices = [draft.cluster.device_type(stage.device) for stage in stages]
     own = _own_work(draft)
     return tuple(
-        replace(
-            stage,
-            **_by_themselves(own, (found.first_layer, found.end_layer), [found.type], found.replicas),
-            kind=device.kind,
-            replicas=found.replicas,
-            compute_s=found.compute_s,
-            data_s=found.data_s,
-            sync_s=found.sync_s,
-            sync_hops_s=network_of(draft.cluster, device.name).hops_s(found.replicas) if found.sync_s > 0 else 0.0,
-            rows=found.rows,
-            received_bytes=round(found.received_bytes),
-            sent_bytes=round(found.sent_bytes),
-            memory=stage_memory(
-                draft.layers,
-                draft.costs,
-                found.first_layer,
-                found.end_layer,
-                optimizer=draft.request.trains_with,
-                recompute=draft.recompute,
+        _with_own_work(
+            replace(
+                stage,
+                kind=device.kind,
+                replicas=found.replicas,
+                compute_s=found.compute_s,
+                data_s=found.data_s,
+                sync_s=found.sync_s,
+                sync_hops_s=network_of(draft.cluster, device.name).hops_s(found.replicas) if found.sync_s > 0 else 0.0,
+                rows=found.rows,
+                received_bytes=round(found.received_bytes),
+                sent_bytes=round(found.sent_bytes),
+                memory=stage_memory(
+                    draft.layers,
+                    draft.costs,
+                    found.first_layer,
+                    found.end_layer,
+                    optimizer=draft.request.trains_with,
+                    recompute=draft.recompute,
+                ),
+                price_per_hour=device.price_per_hour * found.replicas,
             ),
-            price_per_hour=device.price_per_hour * found.replicas,
+            own,
+            (found.first_layer, found.end_layer),
+            [found.type],
+            found.replicas,
         )
         for stage, found, device in zip(stages, priced, devices, strict=True)
     )
@@ -156,13 +160,13 @@ def _own_work(draft: Posed) -> OwnWork | None:
     return None if optimizer is None else own_work(draft.layers, draft.costs, draft.times, optimizer)
 
 
-def _by_themselves(
-    own: OwnWork | None, layers: tuple[int, int], types: Sequence[int], replicas: int
-) -> dict[str, float]:
-    """Return what a stage's replicas do by themselves: of several types, what takes the longest."""
+def _with_own_work(
+    stage: PlannedStage, own: OwnWork | None, layers: tuple[int, int], types: Sequence[int], replicas: int
+) -> PlannedStage:
+    """Return a stage with what its replicas do by themselves: of several types, what takes the longest."""
     if own is None:
-        return {}
-    return {"handling_s": own.handling_s(layers, types, replicas), "update_s": own.updates_s(layers, types)}
+        return stage
+    return replace(stage, handling_s=own.handling_s(layers, types, replicas), update_s=own.updates_s(layers, types))
 
 
 def _server(cluster: Cluster, asked: str) -> ParameterServer:

@@ -65,11 +65,12 @@ class OwnWork:
 
     def handling_s(self, layers: tuple[int, int], types: Sequence[int], replicas: int) -> float:
         """Return the own work of the first rule, likewise, of so many replicas."""
-        k = np.float64(replicas)
-        return max(
-            float(self.handling[0].time_s(lambda table, type_=type_: table[slice(*layers), type_].sum(), k))
-            for type_ in types
-        )
+        units = np.asarray(replicas, np.float64)
+
+        def taken_s(type_: int) -> float:
+            return float(self.handling[0].time_s(lambda table: np.asarray(table[slice(*layers), type_].sum()), units))
+
+        return max(map(taken_s, types))
 
 
 def own_work(

@@ -37,9 +37,7 @@ def print_comparison(console: Console, found: RuleComparison) -> None:
     console.print()
     table = plain_table()
     add_text(table, "rule", "class", no_wrap=True)
-    add_numbers(
-        table, "step", "samples/s", "exposed", "work", "bytes a step", "memory", f"{plan.currency}/M samples"
-    )
+    add_numbers(table, "step", "samples/s", "exposed", "work", "bytes a step", "memory", f"{plan.currency}/M samples")
     add_text(table, "")
     for row in found.rows:
         if row.is_possible:

@@ -146,9 +146,9 @@ def _takes(plan: Plan, step: Step) -> Iterator[str]:
     }
     for each in step.timeline.updates:
         sums[each.stage] = sums.get(each.stage, "") + f", {own_words(plan.stages[each.stage])}"
-    for each in step.timeline.rows:
-        took = f", {each.name} {format_seconds(each.end_s - each.start_s)}"
-        sums[each.stage] = took + sums.get(each.stage, "") if each.is_push else sums.get(each.stage, "") + took
+    for moved in step.timeline.rows:
+        took = f", {moved.name} {format_seconds(moved.end_s - moved.start_s)}"
+        sums[moved.stage] = took + sums.get(moved.stage, "") if moved.is_push else sums.get(moved.stage, "") + took
     for stage, phases in sorted(found.items())[:_MOST_ROWS]:
         words = ", ".join(f"{_WORDS[phase]} {_from_to(times_s)}" for phase, times_s in phases.items())
         yield f"stage {stage}: {words}{sums.get(stage, '')}"
