@@ -216,8 +216,9 @@ def rule_works(sums: Sequence[RuleSums], types: Any) -> tuple[RuleWork, ...]:
         room = each.room_bytes[types] * (1 + 1e-9) - each.base_bytes
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             fitting = np.where(each.each_bytes > 0, np.floor(room / each.each_bytes), np.inf)
+        is_roomy = room >= each.each_bytes
         if each.form.halves:
-            fitting, is_roomy = np.full(room.shape, np.inf), room >= each.each_bytes
+            fitting = np.full(room.shape, np.inf)
         most = np.minimum(np.where(room >= 0, fitting, 1.0), each.most_units[types])
         most = np.where(is_its & (most >= 2), most, 1.0)
         most_uneven = np.where(is_roomy, most, 1.0) if each.form.halves else most

@@ -148,17 +148,20 @@ class RowsAtHand(PullsRows):
 class TimedTable(ServedTable):
     """A served table of rows at hand: the clock stands still while it is found which rows a look-up needs."""
 
-    client: RowsAtHand
+    def __init__(self, client: RowsAtHand, _number: int, _device: torch.device) -> None:
+        """Keep whose rows they are; the stand-in is made by then."""
+        super().__init__()
+        self.at_hand = client
 
     def run(self, func: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """Run the function of a look-up while the clock goes on."""
-        return self.client.run(func, given)
+        return self.at_hand.run(func, given)
 
     @classmethod
     def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look up, and give plain tensors."""
         given = (*args, *(kwargs or {}).values())
-        rows = next(each for each in given if isinstance(each, TimedTable)).client
+        rows = next(each for each in given if isinstance(each, TimedTable)).at_hand
         rows.stop()
         try:
             return pulled(super().__torch_function__(func, types, args, kwargs))
