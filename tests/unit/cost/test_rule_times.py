@@ -56,7 +56,7 @@ def drawn(seed: int) -> StageWork:
     return StageWork(compute_s, data_s, None, *serial, shared_s, machines, tuple(rules))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_the_fewest_replicas_for_a_time_are_those_that_trying_every_number_finds(seed):
     work = drawn(seed)
@@ -76,7 +76,7 @@ def test_the_fewest_replicas_for_a_time_are_those_that_trying_every_number_finds
         assert np.all(bound <= paid * (1 + 1e-9))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_no_number_of_replicas_is_faster_than_the_fastest(seed):
     work = drawn(seed)

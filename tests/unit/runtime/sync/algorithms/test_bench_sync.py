@@ -123,5 +123,5 @@ def test_a_step_is_the_median_over_whole_periods_after_the_warm_up(bench):
     tool = sys.modules["sync_link"]
     paces_s = [9.0] * tool.WARM_UP + [1.0, 1.0, 1.0, 5.0] * 10  # an exchange in every fourth step
     assert tool._whole_periods_s(paces_s) == 2.0
-    step = tool.Step("wide", "1 Gbit/s", "adasum", 1.5, 1.0, 0.5, 2.0, 10.0, 10.0)
-    assert (step.error, step.link_error) == (-0.25, 0.0)
+    step = tool.Step("wide", "1 Gbit/s", "adasum", 1.5, 1.0, 0.25, 2.5, 2.0, 10.0, 10.0)
+    assert (step.error, step.wire_error) == (-0.25, 0.25)
