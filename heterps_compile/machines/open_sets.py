@@ -54,7 +54,7 @@ def open_sets(
         bounds: Of their steps, by what stages need.
         goal: What is asked.
         best: The value.
-        effort: How many sets of two kinds are bounded by what their stages need.
+        effort: How many sets of two kinds are bounded by what their stages need, times runs of layers.
     """
     found = _of_one_kind(singles, bounds, goal, best)
     closer = _of_two_kinds(pairs, bounds, goal, best, effort)
@@ -111,7 +111,7 @@ def _of_two_kinds(
             least_s, high_s = each.least_s.copy(), each.longest_s(goal, best)
             machines = each.machines[places].astype(np.int64)
             least_s[places] = bounds.of_two(each.offers[0], machines, each.batch, least_s[places], high_s[places])
-            left -= len(places)
+            left -= len(places) * bounds.runs(each.offers[0][0], each.batch)
             each = replace(each, least_s=least_s)
         found.append(each)
     return found

@@ -16,7 +16,7 @@ Left out: what is told of it (``machines_words.py``), the plan that is written (
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.offers import Catalogue, Offer, assumed
@@ -35,6 +35,9 @@ RUNNERS_UP = 3
 _GAP = 1e-9  # relative, of values that are equal but for rounding
 
 
+_USUAL_RUNS, _FEWEST = 500, 8  # a chain of 31 layers has so many
+
+
 @dataclass(frozen=True, slots=True)
 class SearchEffort:
     """How many sets plans are searched for.
@@ -42,10 +45,10 @@ class SearchEffort:
     Attributes:
         front: Of those that are likely to be on the front.
         likely: Of those that are likely to be better than the best found.
-        bound: Of those whose bounds may be.
-        ruled_out: Of which it is tried first to prove that none of their plans wins.
+        bound: Of those whose bounds may be, of a model of a usual number of layers.
+        ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Sets of two kinds that are bounded so, alike ones in several regions counted once.
+        pairs: Sets of two kinds that are bounded so, alike ones in several regions counted once, times runs of layers.
     """
 
     front: int = 24
@@ -53,7 +56,13 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 12_000
+    pairs: int = 25_000_000
+
+    def of_runs(self, runs: int) -> "SearchEffort":
+        """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
+        part = min(1.0, _USUAL_RUNS / max(1, runs))
+        bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
+        return replace(self, bound=bound, ruled_out=ruled_out)
 
 
 EFFORT = SearchEffort()
@@ -248,6 +257,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
         raise InfeasibleError(f"the model runs on none of the {counted(len(kinds), 'kind')} of machines")
     bounding = StepBounds(times, all_kinds, goal, effort.needs)
     found = _Found(times, goal, bounding)
+    effort = effort.of_runs(bounding.runs(kinds[0], goal.batches[0]))
     most = effort.front + effort.likely + effort.bound
     _search_all(found, _likely_front(singles, goal)[: effort.front], most)
     _search_likely(found, singles, goal, effort.likely, most)

@@ -168,7 +168,9 @@ class StageTimes:
         forward_s, backward_s, round_s = self.forward_s[inner], self.backward_s[inner], round_s[inner]
         gpipe_s = forwards.astype(np.float32) * forward_s + round_s + turns.astype(np.float32) * backward_s
         taking_turns_s = trips.astype(np.float32) * (forward_s + round_s + backward_s)
-        taking_turns_s += rest.astype(np.float32) * backward_s
+        taking_turns_s += np.multiply(
+            rest, backward_s, out=np.zeros_like(backward_s), where=rest > 0, casting="same_kind"
+        )
         least_s[inner] = np.maximum(least_s[inner], np.minimum(gpipe_s, taking_turns_s))
         least_s[np.ix_(inner, np.flatnonzero(others < 1))] = np.inf
 

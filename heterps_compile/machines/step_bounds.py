@@ -74,6 +74,11 @@ class StepBounds:
             found[here] = pair.least_steps_s(units[here], low_s[here], high_s[here], shared=shared)
         return found
 
+    def runs(self, kind: Kind, batch: int) -> int:
+        """Return how many runs of layers a bound of a set of two kinds looks at; 0 where it looks at none."""
+        needs = self._of(kind, batch, _quickest_inside(kind.device), alone=False)
+        return 0 if needs is None else needs.length * (needs.length + 1) // 2
+
     def of_shared(self, candidate: Candidate, high_s: float) -> float:
         """Return a bound, up to ``high_s``, on steps on a set of two kinds of plans of which some stage has both."""
         kind, other = candidate.kinds

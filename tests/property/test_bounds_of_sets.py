@@ -19,6 +19,7 @@ from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
+from heterps_compile.machines.stage_times import stage_times
 from heterps_compile.machines.step_bounds import StepBounds
 from heterps_compile.offers import Catalogue, Offer
 from heterps_compile.passes.mixed_stages import mixed_steps
@@ -149,6 +150,16 @@ def test_stages_on_one_machine_talk_inside_it():
         [least_s] = bounds.of_one(single.kinds[0], machines, BATCH, np.array([single.least_s]))
         shortest_s = shortest_of_every_plan(times, single.machines, BATCH)
         assert 0.9 * shortest_s <= least_s <= shortest_s * (1 + 1e-9)
+
+
+def test_a_stage_that_no_unit_holds_takes_forever_whatever_replicas_it_has():
+    times = steps_of(WIDTHS[0], wide=WIDTHS[0][0])
+    kind = kinds_of(offers_of("t4", 1e8, 1e8, 1, 5e9), spot=False)[0][0]
+    stages = stage_times(times.segments_of(kind.device, 4, BATCH), 4)
+    forever = np.full_like(stages.busy_s, np.inf)
+    none = replace(stages, **dict.fromkeys(("pull_s", "busy_s", "forward_s", "backward_s", "sync_s"), forever))
+    for total in (None, 1, 2, 3, 4):
+        assert np.all(none.least_s(stages.parts.around(), total) == np.inf), total
 
 
 @pytest.mark.slow  # all plans of small sets, one by one
