@@ -15,7 +15,7 @@ from heterps_compile.cluster.devices import Cluster, ParameterServer
 from heterps_compile.cost.evaluate import PlacementDetail, StageDetail, detail
 from heterps_compile.cost.memory import stage_memory
 from heterps_compile.cost.mixed_units import MixedDetail, MixedPlacement, detail_of
-from heterps_compile.cost.own_work import OwnWork, own_work
+from heterps_compile.cost.own_work import own_work
 from heterps_compile.cost.pose import network_of, network_of_types
 from heterps_compile.cost.provisioners import provision
 from heterps_compile.cost.served_tables import held_by_servers_bytes
@@ -57,16 +57,11 @@ class Provision:
         problem, placement = draft.problem, draft.search.placement
         mixed = MixedPlacement(placement.starts(), draft.search.mixed_units)
         totals = np.array([sum(units) for units in mixed.units], np.float64)
-        stages = priced_stages(draft, draft.stages, detail(problem, placement, totals).stages)
-        own, ends = _own_work(draft), (*mixed.starts[1:], problem.layer_count)
-        stages = tuple(
-            _with_own_work(
-                _with_types(draft, stage, found), own, layers, [each.type for each in found.types], stage.replicas
-            )
-            for stage, found, layers in zip(
-                stages, detail_of(problem, mixed), zip(mixed.starts, ends, strict=True), strict=True
-            )
-        )
+        priced, several = detail(problem, placement, totals).stages, detail_of(problem, mixed)
+        stages = _priced(draft, draft.stages, priced)
+        stages = tuple(_with_types(draft, stage, found) for stage, found in zip(stages, several, strict=True))
+        types = [[each.type for each in found.types] for found in several]
+        stages = _with_own_work(draft, stages, priced, types)
         return advance(draft, Provisioned, stages=stages, parameter_servers=ParameterServers())
 
 
@@ -120,53 +115,59 @@ def priced_stages(
     draft: Posed, stages: Sequence[PlannedStage], priced: Sequence[StageDetail]
 ) -> tuple[PlannedStage, ...]:
     """Return stages with the replicas, times, memory and prices that they were priced with."""
+    return _with_own_work(draft, _priced(draft, stages, priced), priced, [[found.type] for found in priced])
+
+
+def _priced(draft: Posed, stages: Sequence[PlannedStage], priced: Sequence[StageDetail]) -> tuple[PlannedStage, ...]:
+    """Return stages as they were priced, but for what replicas do by themselves."""
     devices = [draft.cluster.device_type(stage.device) for stage in stages]
-    own = _own_work(draft)
     return tuple(
-        _with_own_work(
-            replace(
-                stage,
-                kind=device.kind,
-                replicas=found.replicas,
-                compute_s=found.compute_s,
-                data_s=found.data_s,
-                sync_s=found.sync_s,
-                sync_hops_s=network_of(draft.cluster, device.name).hops_s(found.replicas) if found.sync_s > 0 else 0.0,
-                rows=found.rows,
-                received_bytes=round(found.received_bytes),
-                sent_bytes=round(found.sent_bytes),
-                memory=stage_memory(
-                    draft.layers,
-                    draft.costs,
-                    found.first_layer,
-                    found.end_layer,
-                    optimizer=draft.request.trains_with,
-                    recompute=draft.recompute,
-                ),
-                price_per_hour=device.price_per_hour * found.replicas,
+        replace(
+            stage,
+            kind=device.kind,
+            replicas=found.replicas,
+            compute_s=found.compute_s,
+            data_s=found.data_s,
+            sync_s=found.sync_s,
+            sync_hops_s=network_of(draft.cluster, device.name).hops_s(found.replicas) if found.sync_s > 0 else 0.0,
+            rows=found.rows,
+            received_bytes=round(found.received_bytes),
+            sent_bytes=round(found.sent_bytes),
+            memory=stage_memory(
+                draft.layers,
+                draft.costs,
+                found.first_layer,
+                found.end_layer,
+                optimizer=draft.request.trains_with,
+                recompute=draft.recompute,
             ),
-            own,
-            (found.first_layer, found.end_layer),
-            [found.type],
-            found.replicas,
+            price_per_hour=device.price_per_hour * found.replicas,
         )
         for stage, found, device in zip(stages, priced, devices, strict=True)
     )
 
 
-def _own_work(draft: Posed) -> OwnWork | None:
-    """Return what replicas do by themselves with an all-reduce; None in inference."""
-    optimizer = draft.request.trains_with
-    return None if optimizer is None else own_work(draft.layers, draft.costs, draft.times, optimizer)
-
-
 def _with_own_work(
-    stage: PlannedStage, own: OwnWork | None, layers: tuple[int, int], types: Sequence[int], replicas: int
-) -> PlannedStage:
-    """Return a stage with what its replicas do by themselves: of several types, what takes the longest."""
-    if own is None:
-        return stage
-    return replace(stage, handling_s=own.handling_s(layers, types, replicas), update_s=own.updates_s(layers, types))
+    draft: Posed, stages: Sequence[PlannedStage], priced: Sequence[StageDetail], types: Sequence[Sequence[int]]
+) -> tuple[PlannedStage, ...]:
+    """Return stages with what replicas do by themselves with an all-reduce: of several types, what takes the longest.
+
+    Args:
+        draft: Of the stages; in inference they do nothing.
+        stages: As they were priced.
+        priced: Their layers.
+        types: The numbers of their device types.
+    """
+    optimizer = draft.request.trains_with
+    if optimizer is None:
+        return tuple(stages)
+    own = own_work(draft.layers, draft.costs, draft.times, optimizer)
+    found = []
+    for stage, detailed, of in zip(stages, priced, types, strict=True):
+        layers = detailed.first_layer, detailed.end_layer
+        handling_s, update_s = own.handling_s(layers, of, stage.replicas), own.updates_s(layers, of)
+        found.append(replace(stage, handling_s=handling_s, update_s=update_s))
+    return tuple(found)
 
 
 def _server(cluster: Cluster, asked: str) -> ParameterServer:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import slowest_batch_s
+from heterps_compile.cost.pose_rules import held_without_rules
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.rule_times import RuleSums, rule_works
 from heterps_compile.errors import HeterpsError, InfeasibleError
@@ -94,9 +95,7 @@ def _blamed(problem: Problem, rules: tuple[RuleSums, ...]) -> str:
 
 def _held(problem: Problem, rules: Sequence[RuleSums]) -> float:
     """Return what a replica of all layers holds besides for the rule that holds most, two replicas of them."""
-    tied_bytes = np.zeros(problem.layer_count)
-    np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
-    own = problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
+    own = held_without_rules(problem)
     two = np.full(problem.type_count, 2)
     held = [(each.held_bytes(two) - own[:, None]).sum(axis=0).max() for each in rules]
     return float(max(held, default=0.0))

@@ -94,16 +94,22 @@ def with_rule(
 
 def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: Sequence[StepRates]) -> PlannedStage:
     """Return a stage with what its replicas take to agree."""
-    exposed, handling = rule.exposed(timed), rule.handling(timed)
+    exposed = rule.exposed(timed)
     bytes_s = exposed.bytes_s
     return replace(
         stage,
         data_s=stage.data_s - stage.sync_s + bytes_s,
         sync_s=bytes_s,
         sync_hops_s=exposed.hops_s,
-        handling_s=max(each.handling_s(handling, timed.replicas) for each in rates),
+        handling_s=_handling_s(rule, timed, rates),
         mixed=tuple(replace(each, data_s=each.data_s - stage.sync_s + bytes_s) for each in stage.mixed),
     )
+
+
+def _handling_s(rule: SyncRule, group: SyncGroup, rates: Sequence[StepRates]) -> float:
+    """Return what a rule takes the processor of a replica; of several device types the slowest counts."""
+    handling = rule.handling(group)
+    return max(each.handling_s(handling, group.replicas) for each in rates)
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
@@ -158,8 +164,7 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
         found = rule.exposed(group)
         if not draft.request.minimises_step:
             return found.bytes_s
-        handling, rates = rule.handling(group), _rates(draft, stage)
-        return found.time_s + max(each.handling_s(handling, group.replicas) for each in rates)
+        return found.time_s + _handling_s(rule, group, _rates(draft, stage))
 
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:

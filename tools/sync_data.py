@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 from sync_laws import Line
-from sync_processes import write
-from sync_tasks import FIELDS, NUMBERS, ClickModel, Clicks
+from sync_processes import compile_clicks, write
+from sync_tasks import ClickModel, Clicks
 from torch import Tensor, nn
 
 import heterps_compile
@@ -92,20 +92,11 @@ class Centre(nn.Module):
 
 
 def blocks_of_clicks(folder: Path) -> Iterator[str | Line]:
-    clicks, any_batch = Clicks(BLOCKS), {0: torch.export.Dim("batch")}
+    clicks = Clicks(BLOCKS)
     torch.manual_seed(0)
     model = ClickModel()
     elements = sum(parameter.numel() for parameter in model.parameters())
-    example = torch.zeros(BATCH, FIELDS, dtype=torch.int64), torch.zeros(BATCH, NUMBERS)
-    heterps_compile.compile(
-        model,
-        example,
-        mode="training",
-        batch=BATCH,
-        max_stages=1,
-        verify=False,
-        dynamic_shapes={"ids": any_batch, "numbers": any_batch},
-    ).save(folder / "click.heterps")
+    compile_clicks(model, BATCH, folder / "click.heterps")
     (folder / "train.py").write_text(TRAINING, encoding="utf-8")
     drawn = [clicks.draw(BATCH * BLOCK_STEPS, 10 + place, place % BLOCKS) for place in range(BLOCKS * CYCLES)]
     write(folder / "clicks.parquet", tuple(map(torch.cat, zip(*drawn, strict=True))))

@@ -99,6 +99,21 @@ def trained(folder: Path, rule: str, elements: int, tensors: int) -> Run:
     return Run(rule, loss, sent, planned * exchanges, gaps[-1] if gaps else None)
 
 
+def compile_clicks(model: ClickModel, batch: int, folder: Path) -> None:
+    """Write the model of clicks as one stage that trains, of any number of replicas."""
+    example = torch.zeros(batch, FIELDS, dtype=torch.int64), torch.zeros(batch, NUMBERS)
+    any_batch = {0: torch.export.Dim("batch")}
+    heterps_compile.compile(
+        model,
+        example,
+        mode="training",
+        batch=batch,
+        max_stages=1,
+        verify=False,
+        dynamic_shapes={"ids": any_batch, "numbers": any_batch},
+    ).save(folder)
+
+
 def processes() -> Iterator[str | Line]:
     clicks = Clicks()
     torch.manual_seed(0)
@@ -107,17 +122,7 @@ def processes() -> Iterator[str | Line]:
     tensors = len(list(model.parameters()))
     with TemporaryDirectory() as name:
         folder = Path(name)
-        example = torch.zeros(BATCH, FIELDS, dtype=torch.int64), torch.zeros(BATCH, NUMBERS)
-        any_batch = {0: torch.export.Dim("batch")}
-        heterps_compile.compile(
-            model,
-            example,
-            mode="training",
-            batch=BATCH,
-            max_stages=1,
-            verify=False,
-            dynamic_shapes={"ids": any_batch, "numbers": any_batch},
-        ).save(folder / "click.heterps")
+        compile_clicks(model, BATCH, folder / "click.heterps")
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
         write(folder / "clicks.parquet", clicks.draw(BATCH * STEPS, 1))
         write(folder / "held_back.parquet", clicks.draw(10_000, 2))

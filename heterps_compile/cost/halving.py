@@ -104,6 +104,5 @@ def _least_of_ring(units: int, inner: float) -> tuple[float, float]:
     share[-2:] = inner * (1 - 1 / units) + 1  # of all numbers from the last power on
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [np.where(share > 0, each / share, np.inf).min() for each in (halves / 2, products)]
-    return min(1.0, float(ratios[0])), min(
-        _LEAST_PRODUCTS, float(ratios[1])
-    )  # no more than where each is a machine of its own
+    # products are no more than where each replica is a machine of its own
+    return min(1.0, float(ratios[0])), min(_LEAST_PRODUCTS, float(ratios[1]))

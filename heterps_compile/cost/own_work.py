@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.sync_rules.handling import Work
+from heterps_compile.sync_rules.handling import Work, of_replicas
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL, faults_of
 
@@ -43,8 +43,7 @@ class HandlingTimes:
             sums: Returns the sums of a table over the layers of every stage, of the shape of ``units``.
             units: k.
         """
-        spent_s = sums(self.once_s) + sums(self.shared_s) * (1 - 1 / units) + sums(self.each_s) * (units - 1)
-        return np.asarray(np.where(units > 1, spent_s, 0.0), np.float64)
+        return of_replicas(sums(self.once_s), sums(self.shared_s), sums(self.each_s), units)
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,14 +94,18 @@ def _amounts(rule: SyncRule, groups: Sequence[SyncGroup]) -> list[Amounts] | Non
     return known if len(known) == len(found) else None
 
 
+def held_without_rules(problem: Problem) -> Floats:
+    """Return [L], what a replica holds of every layer but for rules; a tied tensor counts where it stands first."""
+    tied_bytes = np.zeros(problem.layer_count)
+    np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
+    return problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
+
+
 def _tables(
     problem: Problem, of: AgreedOn, each: PossibleRule, amounts: tuple[list[Amounts], list[Amounts]]
 ) -> RuleSums:
     (of_time, of_memory), networks, safety = amounts, of.networks, of.safety_factor
     per_byte = np.array([network.seconds_per_byte for network in networks])
-    tied_bytes = np.zeros(problem.layer_count)
-    np.add.at(tied_bytes, problem.tied_second, problem.tied_bytes)
-    own_bytes = problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
     rule_bytes = safety * np.array([one.held_bytes for one in of_memory])
     present = np.zeros(problem.layer_count)
     present[list(each.layers)] = 1.0
@@ -120,7 +124,7 @@ def _tables(
         form,
         ring_s=np.outer([2.0 * one.ring_bytes for one in of_time], per_byte),
         gather_s=np.outer([one.gather_bytes for one in of_time], per_byte),
-        base_bytes=of_types(own_bytes + rule_bytes),
+        base_bytes=of_types(held_without_rules(problem) + rule_bytes),
         each_bytes=of_types(safety * np.array([one.replica_bytes for one in of_memory])),
         present=of_types(present),
         whole=of_types(np.array([one.is_whole and one.ring_bytes > 0 for one in of_time], np.float64)),

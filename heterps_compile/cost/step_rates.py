@@ -16,8 +16,10 @@ Left out: optimizers that servers run; launches; caches that hold all of it.
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.sync_rules.handling import Handling, Work
+from heterps_compile.sync_rules.handling import Handling, Work, of_replicas
 
 _LINE_BYTES = 2 * 64  # of an entry at an index, read and written
 _PASSES = {"cpu": 16.0}  # over what is selected from; what lies outside of the thresholds is not counted again there
@@ -82,10 +84,8 @@ class StepRates:
 
     def handling_s(self, handling: Handling, replicas: int) -> float:
         """Return what a rule takes each of so many replicas; 0 for one alone."""
-        if replicas < 2:
-            return 0.0
-        once_s, shared_s, each_s = map(self.work_s, (handling.once, handling.shared, handling.each))
-        return once_s + shared_s * (1 - 1 / replicas) + each_s * (replicas - 1)
+        once, shared, each = (np.asarray(self.work_s(part)) for part in (handling.once, handling.shared, handling.each))
+        return float(of_replicas(once, shared, each, np.asarray(replicas, np.float64)))
 
     def optimizer_s(self, optimizer: str, weight_bytes: float, state_bytes: float, tensors: int) -> float:
         """Return what the step of an optimizer takes.

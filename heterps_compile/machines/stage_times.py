@@ -125,11 +125,6 @@ class StageTimes:
     gradients_s: Floats
 
     @property
-    def cells(self) -> int:
-        """Return how many stages there are."""
-        return self.busy_s.size
-
-    @property
     def rounds(self) -> Floats:
         """Return [B], all numbers of rounds in which a replica may take its micro-batches, descending."""
         return np.unique(-(-self.count // np.arange(1, self.count + 1)))[::-1].astype(np.float64)

@@ -77,7 +77,7 @@ class StepBounds:
     def runs(self, kind: Kind, batch: int) -> int:
         """Return how many runs of layers a bound of a set of two kinds looks at; 0 where it looks at none."""
         needs = self._of(kind, batch, _quickest_inside(kind.device), alone=False)
-        return 0 if needs is None else needs.length * (needs.length + 1) // 2
+        return 0 if needs is None else needs.runs
 
     def of_shared(self, candidate: Candidate, high_s: float) -> float:
         """Return a bound, up to ``high_s``, on steps on a set of two kinds of plans of which some stage has both."""

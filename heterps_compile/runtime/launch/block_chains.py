@@ -35,6 +35,7 @@ from .block_notes import block_rule
 from .checkpoint_format import check_some, open_tensors, write_tensors
 from .checkpoint_state import RunState
 from .optimizer_state import OptimizerState, put_state, take_state
+from .weight_average import others_in_place
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -73,16 +74,14 @@ class BlockChains:
     def in_place(self, step: int) -> Iterator[None]:
         """Let the stages hold the chain of a step's block while a block of code runs, and keep what it becomes."""
         block = self._rule.block_of(step)
-        together = {name: tensor.detach().clone() for name, tensor in self._held.items()}
         state = self._swapped(self._states[block])
-        self._put(self._weights[block])
-        try:
-            yield
-        finally:
-            for name, tensor in self._held.items():
-                self._weights[block][name].copy_(tensor.detach())
-            self._states[block] = self._swapped(state)
-            self._put(together)
+        with others_in_place(self._held, self._weights[block]):
+            try:
+                yield
+            finally:
+                for name, tensor in self._held.items():
+                    self._weights[block][name].copy_(tensor.detach())
+                self._states[block] = self._swapped(state)
 
     def _swapped(self, state: Any) -> Any:
         """Give the optimiser a state, an empty one for None, and return the one that it had."""
@@ -91,11 +90,6 @@ class BlockChains:
         had = self._optimizer.state
         self._optimizer.state = type(had)(dict) if state is None else state
         return had
-
-    @torch.no_grad()
-    def _put(self, values: Mapping[str, Tensor]) -> None:
-        for name, tensor in self._held.items():
-            tensor.copy_(values[name])
 
     def write(self, folder: Path, rank: int) -> dict[str, str]:
         """Write the chains of this rank into a step's folder that is being built; return the SHA-256 of their file.

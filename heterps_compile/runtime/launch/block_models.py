@@ -27,7 +27,7 @@ from heterps_compile.runtime.sync.algorithms.local_steps import mean_with
 from heterps_compile.sync_rules.local_steps import LocalSteps
 
 from .checkpoint_state import BlockState
-from .weight_average import is_averaged, own_copy
+from .weight_average import is_averaged, others_in_place, own_copy
 
 
 class BlockModels:
@@ -102,17 +102,8 @@ class BlockModels:
         if not self.rounds[block]:
             yield
             return
-        own = {key: tensor.detach().clone() for key, tensor in self._held.items()}
-        try:
-            self._put(self._models[block])
+        with others_in_place(self._held, self._models[block]):
             yield
-        finally:
-            self._put(own)
-
-    @torch.no_grad()
-    def _put(self, values: Mapping[int, Tensor]) -> None:
-        for key, tensor in self._held.items():
-            tensor.copy_(values[key])
 
     def of_stage(self, block: int, stage: int) -> dict[str, Tensor]:
         """Return what a block's predictor has of a stage, by name; it is the predictor's own.

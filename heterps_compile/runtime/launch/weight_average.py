@@ -13,11 +13,14 @@ Left out: rows of parameter servers; the files (``checkpoint_format.py``).
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+Key = TypeVar("Key")
 
 
 class WeightAverage:
@@ -60,17 +63,8 @@ class WeightAverage:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the stages hold the average while a block runs, and then their own weights again, bit for bit."""
-        own = {key: tensor.detach().clone() for key, tensor in self._held.items()}
-        try:
-            self._put(self._averages)
+        with others_in_place(self._held, self._averages):
             yield
-        finally:
-            self._put(own)
-
-    @torch.no_grad()
-    def _put(self, values: Mapping[int, Tensor]) -> None:
-        for key, tensor in self._held.items():
-            tensor.copy_(values[key])
 
     def of_stage(self, stage: int) -> dict[str, Tensor]:
         """Return the averages of a stage's parameters, and its buffers, by name; they are the average's own."""
@@ -81,6 +75,23 @@ class WeightAverage:
         self.updates = 0
         for key, tensor in self._held.items():
             self._averages[key].copy_(tensor.detach())
+
+
+@contextmanager
+def others_in_place(held: Mapping[Key, Tensor], others: Mapping[Key, Tensor]) -> Iterator[None]:
+    """Let tensors that stages hold have other values while a block runs, and then their own again, bit for bit."""
+    own = {key: tensor.detach().clone() for key, tensor in held.items()}
+    try:
+        _put(held, others)
+        yield
+    finally:
+        _put(held, own)
+
+
+@torch.no_grad()
+def _put(held: Mapping[Key, Tensor], values: Mapping[Key, Tensor]) -> None:
+    for key, tensor in held.items():
+        tensor.copy_(values[key])
 
 
 def is_averaged(tensor: Tensor) -> bool:
