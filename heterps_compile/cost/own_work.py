@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.sync_rules.handling import Work, of_replicas
+from heterps_compile.sync_rules.handling import Work
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL, faults_of
 
@@ -25,6 +25,7 @@ from .layer_cost import LayerCost
 from .layer_times import LayerTimes
 from .memory import stepped_parts
 from .problem import Floats
+from .step_rates import of_replicas
 from .sync_groups import groups_of_layers
 
 

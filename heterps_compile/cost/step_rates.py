@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.sync_rules.handling import Handling, Work, of_replicas
+from heterps_compile.sync_rules.handling import Handling, Work
+
+Floats = NDArray[np.float64]
 
 _LINE_BYTES = 2 * 64  # of an entry at an index, read and written
 _PASSES = {"cpu": 16.0}  # over what is selected from; what lies outside of the thresholds is not counted again there
@@ -100,3 +103,9 @@ class StepRates:
         if rate is not None:
             return tensors * rate.tensor_s + weight_bytes / rate.bytes_per_s
         return (WEIGHT_PASSES * weight_bytes + STATE_PASSES * state_bytes) / self.moved_per_s
+
+
+def of_replicas(once: Floats, shared: Floats, each: Floats, replicas: Floats) -> Floats:
+    """Return what so many replicas take of the three parts, in whatever these are; arrays of one shape."""
+    taken = once + shared * (1 - 1 / replicas) + each * (replicas - 1)
+    return np.asarray(np.where(replicas > 1, taken, 0.0), np.float64)

@@ -11,18 +11,13 @@ a device (``cost/step_rates.py``)::
     combined    bytes of which two tensors' products are taken, and that become a combination of both
 
 and of k replicas a step takes ``once``, ``shared`` times (k - 1) / k, and ``each`` times k - 1; one replica alone
-nothing (:func:`of_replicas`). All of it adds up over layers, so that a search can price any stage with it.
+nothing (``cost/step_rates.py``). All of it adds up over layers, so that a search can price any stage with it.
 
 Left out: what the system takes to send and receive; replicas that divide a selection inside machines, which count as if
 each selected of the whole.
 """
 
 from dataclasses import dataclass, fields
-
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +45,6 @@ class Handling:
     once: Work = NO_WORK
     shared: Work = NO_WORK
     each: Work = NO_WORK
-
-
-def of_replicas(once: Floats, shared: Floats, each: Floats, replicas: Floats) -> Floats:
-    """Return what so many replicas take of the three parts, in whatever these are; arrays of one shape."""
-    taken = once + shared * (1 - 1 / replicas) + each * (replicas - 1)
-    return np.asarray(np.where(replicas > 1, taken, 0.0), np.float64)
 
 
 def flat_gradients(size_bytes: float) -> Work:
