@@ -58,7 +58,8 @@ class Attempt:
     Attributes:
         begun_s: When it was started, on the monotonic clock.
         first_s: When its first step was logged; None where it died before.
-        last_s: When the last step that it was to do was logged; None where it died before.
+        last_s: When the last step that it was to do was logged, or when it ended with nothing left to do; None where
+            it died before.
         steps: The numbers of its steps.
         paces_s: Of these.
     """
@@ -190,6 +191,14 @@ def took_s(attempts: Sequence[Attempt]) -> float:
     return _known(attempts[-1].last_s) - attempts[0].begun_s
 
 
+def checkpoint_s(attempts: Sequence[Attempt]) -> float | None:
+    """Return what a checkpoint took in the start that did the last steps; None where it made none."""
+    for one in reversed(attempts):
+        if one.steps and one.last_s is not None and (count := (len(one.steps) - 1) // EVERY):
+            return max(0.0, one.checkpoints_s / count)
+    return None
+
+
 def accounts(runs: Sequence[Sequence[Attempt]], lives_s: Sequence[Sequence[float]], speeds: Speeds) -> Iterator[str]:
     """Yield a table of the parts of every run: as it was, and as predicted from speeds and lives."""
     yield "| run | steps done again: as it was, predicted | start-up | step | beyond the steps, of a checkpoint |"
@@ -197,15 +206,13 @@ def accounts(runs: Sequence[Sequence[Attempt]], lives_s: Sequence[Sequence[float
     stretch_s = EVERY * speeds.pace_s + speeds.checkpoint_s
     for number, (attempts, lives) in enumerate(zip(runs, lives_s, strict=True), 1):
         done = sum(len(one.steps) for one in attempts)
-        again = done - (attempts[-1].steps[-1] + 1)
+        again = done - (max(step for one in attempts for step in one.steps) + 1)
         rests_s = [life_s % stretch_s for life_s in lives[: len(attempts) - 1]]
         predicted = sum(min(rest_s / speeds.pace_s, EVERY) for rest_s in rests_s)
         begun = [one for one in attempts if one.first_s is not None]
         start_up_s = statistics.mean(one.start_up_s for one in begun)
         pace_s = statistics.median(pace for one in attempts for pace in one.paces_s)
-        last = attempts[-1]
-        count = (len(last.steps) - 1) // EVERY
-        beyond = f"{1e3 * last.checkpoints_s / count:.0f} ms" if count else "-"
+        beyond = "-" if (own_s := checkpoint_s(attempts)) is None else f"{1e3 * own_s:.0f} ms"
         yield f"| run {number} | {again}, {predicted:.0f} | {start_up_s:.2f} s | {1e3 * pace_s:.2f} ms | {beyond} |"
 
 
@@ -222,15 +229,24 @@ def row_of(
 
 
 def own_rows(
-    steps: int, runs: Sequence[Sequence[Attempt]], killed_at_s: float, lives_s: Sequence[Sequence[float]]
+    steps: int,
+    speeds: Speeds,
+    runs: Sequence[Sequence[Attempt]],
+    killed_at_s: float,
+    lives_s: Sequence[Sequence[float]],
 ) -> Iterator[dict[str, object]]:
-    """Yield runs with the speeds that each had itself: what is left of an error is not the machine's."""
+    """Yield runs with the speeds that each had itself: what is left of an error is not the machine's.
+
+    Where a run made no checkpoint after its last loss, checkpoints take what those of all do.
+    """
     for number, (attempts, lives) in enumerate(zip(runs, lives_s, strict=True), 1):
         begun = [one for one in attempts if one.first_s is not None]
         paces_s = [pace_s for one in attempts for pace_s in one.paces_s]
-        last = attempts[-1]
-        checkpoint_s = max(0.0, last.checkpoints_s / max((len(last.steps) - 1) // EVERY, 1))
-        own = Speeds(statistics.median(paces_s), statistics.mean(one.start_up_s for one in begun), checkpoint_s)
+        own = Speeds(
+            statistics.median(paces_s),
+            statistics.mean(one.start_up_s for one in begun),
+            speeds.checkpoint_s if (own_s := checkpoint_s(attempts)) is None else own_s,
+        )
         lived_s = [max(0.0, life_s + killed_at_s - own.start_up_s) for life_s in lives]
         yield row_of(number, steps, own, attempts, lived_s)
 
@@ -280,7 +296,7 @@ def main() -> None:
         ]
         path.write_text(rows_text(rows), "utf-8")
         own = folder / "own.csv"
-        own.write_text(rows_text(own_rows(given.steps, runs, killed_at_s, all_lives_s)), "utf-8")
+        own.write_text(rows_text(own_rows(given.steps, speeds, runs, killed_at_s, all_lives_s)), "utf-8")
         print()
         for line in accounts(runs, lived_s, speeds):
             print(line)

@@ -27,7 +27,7 @@ from .weights import HeldTensor
 
 AnyStage = TorchStage | OnnxStage
 
-_FREED_FROM_BYTES = 2**20  # smaller values live until forward returns, which reads better
+_FREED_FROM_BYTES = 2**14  # of a whole batch; smaller values live until forward returns, which reads better
 
 
 def print_stage(graph: Graph, stage: AnyStage, ops: OpGraph, held: Mapping[str, HeldTensor]) -> str:
@@ -147,7 +147,7 @@ class _Forward:
         described = self._description(node)
         yield f"        {name} = {call}{f'  # {described}' if described else ''}"
         done = [o for o in node.all_input_nodes if self._last[o] is node and o not in self.ops.parameters]
-        large = [self._expressions[o] for o in done if _size_bytes(o) >= _FREED_FROM_BYTES]
+        large = [self._expressions[o] for o in done if self._size_bytes(o) >= _FREED_FROM_BYTES]
         if large:
             yield f"        del {', '.join(large)}"
 
@@ -159,6 +159,18 @@ class _Forward:
         if not isinstance(fake, torch.Tensor):
             return ""
         return _describe(Value("", str(fake.dtype).removeprefix("torch."), tuple(map(_dim, fake.shape))))
+
+    def _size_bytes(self, node: fx.Node) -> float:
+        """Return the bytes of a tensor, at the model's batch; of any size where a dimension is known by no number."""
+        value = self.graph.values.get(str(node.meta.get("name", "")))
+        if value is not None and all(isinstance(d, int) or d in self.graph.bindings for d in value.shape):
+            return self.graph.size_bytes(value.name)
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            return 0
+        if not all(isinstance(size, int) for size in fake.shape):
+            return math.inf
+        return math.prod(fake.shape) * fake.itemsize
 
     def _return(self, node: fx.Node) -> str:
         results = node.args[0]
@@ -177,10 +189,3 @@ def _describe(value: Value) -> str:
         return ""
     dims = ", ".join(ascii(d)[1:-1] if isinstance(d, str) else str(d) for d in value.shape)
     return f"{value.dtype}[{dims}]"
-
-
-def _size_bytes(node: fx.Node) -> int:
-    fake = node.meta.get("val")
-    if not isinstance(fake, torch.Tensor) or not all(isinstance(d, int) for d in fake.shape):
-        return 0
-    return math.prod(fake.shape) * fake.itemsize

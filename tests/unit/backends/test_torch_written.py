@@ -280,7 +280,17 @@ def test_large_values_are_let_go_after_their_last_reader(tmp_path: Path) -> None
     model = nn.Sequential(nn.Linear(8, 600), nn.Tanh(), nn.Linear(600, 8), nn.Tanh())
     written(import_torch(model, (torch.ones(512, 8),)), 1, tmp_path)
     lines = (tmp_path / "stage_0.py").read_text("ascii").splitlines()
-    assert [line.strip() for line in lines if "del " in line] == ["del linear", "del tanh"]
+    freed = [line.strip() for line in lines if "del " in line]
+    assert freed == ["del input_1", "del linear", "del tanh", "del linear_1"]
+
+
+def test_values_of_a_free_batch_are_let_go_by_the_size_that_the_plan_has(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 600), nn.Tanh(), nn.Linear(600, 2), nn.Tanh())
+    free = ({0: torch.export.Dim("batch", min=2, max=4096)},)
+    written(import_torch(model, (torch.ones(512, 8),), dynamic_shapes=free), 1, tmp_path)
+    lines = (tmp_path / "stage_0.py").read_text("ascii").splitlines()
+    assert any("float32[batch, 600]" in line for line in lines)
+    assert [line.strip() for line in lines if "del " in line] == ["del input_1", "del linear", "del tanh"]
 
 
 class NoSource(nn.Module):
