@@ -69,6 +69,24 @@ def test_a_plan_is_priced_as_it_is_evaluated_whatever_the_problem_has(objective:
     assert len(compiled(anneal).signatures) == 1  # type: ignore[attr-defined]  # of numba: compiled once for all
 
 
+@pytest.mark.parametrize("objective", ["cost", "price", "throughput", "latency", "max-load"])
+def test_a_plan_that_changed_often_is_priced_as_one_that_is_priced_anew(objective: str) -> None:
+    """Stages that a change leaves as they are keep their price; many stages are asked for, so that most are left."""
+    judged = 0
+    for seed in range(30):
+        problem = replace(posed(seed, objective), min_stages=4)
+        _, search = begin(problem)
+        walk = search.begin(np.arange(7) % 3, np.ones(7, np.bool_))
+        for heat in np.geomspace(0.5, 0.005, 10).tolist():
+            compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, Cooling(200, heat, heat, 3.0, 30.0))
+            changed = walk.numbers[0].copy()
+            compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, STILL)
+            if changed[2] == 0:  # of one that exceeds constraints the time of a batch is open
+                assert walk.numbers[0] == pytest.approx(changed, rel=1e-9), seed
+                judged += 1
+    assert judged > 50
+
+
 @pytest.mark.parametrize("objective", ["cost", "throughput"])
 def test_the_optimum_over_links_branches_and_limits_is_found(objective: str) -> None:
     drawn = replace(small_problem(2, layers=5, types=3, memory=False), objective=objective)
