@@ -6,9 +6,9 @@ open, the two take turns in one thread, share the best plan and the bound, and s
     exact search    |=== alone ===|   |=====|     |=====|     |==| closed, or no more to do
     annealing                     |===|     |=====|     |=====|  |====== to its end, if not closed
 
-Without a time limit, turns are measured by work (segments and stages priced, plans evaluated), so that a seed gives
-the same plan again, unless ``proof_s`` ends the proof. With one, both get about the same time, turns come while HiGHS
-works in a thread of its own too, and the annealing goes on to the end of it.
+Without a time limit, turns are measured by work (segments and stages priced, plans evaluated), as much for each, so
+that a seed gives the same plan again, unless ``proof_s`` ends the proof. With one, the annealing gets three times the
+seconds of the proof, turns come while HiGHS works in a thread of its own too, and the annealing goes on to its end.
 
 The annealing begins with plans that the shipped policy draws (``learned/forward.py``) and with random ones.
 
@@ -60,7 +60,7 @@ class Turns:
     Attributes:
         alone_work: Segments that the exact search prices before the other begins, where there is no time limit.
         alone_share, alone_s: Where there is one: the share of it, and the seconds at most, that it works alone.
-        beside: How much the annealing works afterwards for each part that the exact search does.
+        beside: Seconds that the annealing works afterwards for each of the exact search, where there is one.
         compile_share: Share of that after which another process compiles the loop of the annealing, where no earlier
             search did.
     """
@@ -68,7 +68,7 @@ class Turns:
     alone_work: int = 30_000_000
     alone_share: float = 0.1
     alone_s: float = 1.0
-    beside: float = 1.0
+    beside: float = 3.0
     compile_share: float = 0.5
 
 
@@ -89,7 +89,7 @@ class Best:
 
     proof_s: float = 20.0
     effort: Effort = EFFORT
-    annealing: Annealing = field(default_factory=Annealing)
+    annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6))
     pricing: Pricing | None = field(default_factory=Pricing)
     drawn: int = 128
     start: Literal["shipped", "uniform"] = "shipped"
@@ -219,11 +219,11 @@ class _Beside:
 
     @property
     def _is_due(self) -> bool:
-        beside = self._method.turns.beside
         if self._has_limit:
             is_ready = self._loop is None or self._loop.is_ready()
-            return is_ready and beside * (self._proof.spent_s - self._alone_s) > self._spent_s
-        return beside * (self._work_of_proof - self._method.turns.alone_work) > self._work
+            beside_s = self._method.turns.beside * (self._proof.spent_s - self._alone_s)
+            return is_ready and beside_s > self._spent_s
+        return self._work_of_proof - self._method.turns.alone_work > self._work
 
     def _is_alone_for(self, share: float) -> bool:
         """Return whether a share of what the exact search works alone is over."""

@@ -7,7 +7,8 @@ longest one::
     draw a time of a batch, prices (a little dearer or cheaper), and a grid of positions, some of them around the
     bounds of the best plan
     three times:    the cheapest plan; units beyond their limits make a type dearer, spare ones cheaper;
-                    the plan is the next one's context, the first one's a good plan, or none
+                    the plan is the next one's context, the first one's a good plan, or none;
+                    the next grid is finer where the plan's stages begin
 
 The premium of a type is kept by time of a batch, for the draws that follow.
 
@@ -78,7 +79,6 @@ class Pricing:
     forget: float = 0.1
     floor: float = 0.3
     width: float = 0.1
-    follow: bool = False
 
 
 class PricedPaths:
@@ -142,9 +142,8 @@ class PricedPaths:
             change = np.where(over > 0, np.minimum(over, 1.0) + 0.1, np.where(over < 0, -how.forget, 0.0))
             scale = np.maximum(self._rate + premium, how.floor * np.median(self._rate))
             premium, context = np.maximum(premium + how.step * change * scale, 0.0), types
-            if how.follow:
-                step = max(1, step // 2)
-                grid = self._grid(begins, step)
+            step = max(1, step // 2)
+            grid = self._grid(begins, step)
         self._premiums[place] = premium
 
     def _plan(self, grid: Ints, context: Ints, terms: Terms) -> tuple[Ints, Bools, Floats] | None:
