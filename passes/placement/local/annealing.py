@@ -17,6 +17,7 @@ Left out: the changes and their price (``annealing_loops.py``).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -264,11 +265,10 @@ def loop_tables(table: SegmentTable) -> Tables:
         "layer": table.positions,
         **_link_tables(table),
     }
-    return Tables(
-        **{name: sums[..., column] for column, name in enumerate(of_layers)},
-        # numba compiles the loop anew for arrays that are read-only
-        **{name: np.require(part, requirements=("C", "W")) for name, part in of_problem.items()},
-    )
+    parts: dict[str, Any] = {name: sums[..., column] for column, name in enumerate(of_layers)}
+    for name, part in of_problem.items():  # numba compiles the loop anew for arrays that are read-only
+        parts[name] = np.require(part, requirements=("C", "W"))
+    return Tables(**parts)
 
 
 def _link_tables(table: SegmentTable) -> dict[str, Floats | Ints]:
