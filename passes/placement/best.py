@@ -6,9 +6,9 @@ open, the two take turns in one thread, share the best plan and the bound, and s
     exact search    |=== alone ===|   |=====|     |=====|     |==| closed, or no more to do
     annealing                     |===|     |=====|     |=====|  |====== to its end, if not closed
 
-Without a time limit, turns are measured by work (segments and stages priced, plans evaluated), so that a seed gives
-the same plan again, unless ``proof_s`` ends the proof. With one, both get about the same time, turns come while HiGHS
-works in a thread of its own too, and the annealing goes on to the end of it.
+Without a time limit, turns are measured by work (segments and stages priced, plans evaluated), as much for each, so
+that a seed gives the same plan again, unless ``proof_s`` ends the proof. With one, the annealing gets three times the
+seconds of the proof, turns come while HiGHS works in a thread of its own too, and the annealing goes on to its end.
 
 The annealing begins with plans that the shipped policy draws (``learned/forward.py``) and with random ones.
 
@@ -32,8 +32,9 @@ from heterps_compile.progress import tell
 
 from .learned.forward import propose_at, shipped_weights
 from .learned.goals import FEW_GOALS
-from .local.annealing import Anneal, Annealing, compile_loop_beside, drawing
+from .local.annealing import Anneal, Annealing, drawing
 from .local.archive import Archive
+from .local.kept_loops import compile_loop_beside
 from .local.priced_paths import PricedPaths, Pricing
 from .local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
 from .local.segment_table import segment_table
@@ -47,7 +48,7 @@ from .simple_plans import seed_placements
 NOT_COMPILED = (
     "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
 )
-_PAID = ("cost", "price")  # objectives of which a path at one time of a batch knows the price
+_PAID = ("cost", "price", "throughput")  # objectives of which a path at one time of a batch knows the price
 _LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _STAGES_OF_A_SEGMENT = 2  # that the annealing prices while the exact search prices one
 
@@ -59,6 +60,7 @@ class Turns:
     Attributes:
         alone_work: Segments that the exact search prices before the other begins, where there is no time limit.
         alone_share, alone_s: Where there is one: the share of it, and the seconds at most, that it works alone.
+        beside: Seconds that the annealing works afterwards for each of the exact search, where there is one.
         compile_share: Share of that after which another process compiles the loop of the annealing, where no earlier
             search did.
     """
@@ -66,6 +68,7 @@ class Turns:
     alone_work: int = 30_000_000
     alone_share: float = 0.1
     alone_s: float = 1.0
+    beside: float = 3.0
     compile_share: float = 0.5
 
 
@@ -86,7 +89,7 @@ class Best:
 
     proof_s: float = 20.0
     effort: Effort = EFFORT
-    annealing: Annealing = field(default_factory=Annealing)
+    annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6))
     pricing: Pricing | None = field(default_factory=Pricing)
     drawn: int = 128
     start: Literal["shipped", "uniform"] = "shipped"
@@ -217,7 +220,9 @@ class _Beside:
     @property
     def _is_due(self) -> bool:
         if self._has_limit:
-            return self._proof.spent_s - self._alone_s > self._spent_s and (self._loop is None or self._loop.is_ready())
+            is_ready = self._loop is None or self._loop.is_ready()
+            beside_s = self._method.turns.beside * (self._proof.spent_s - self._alone_s)
+            return is_ready and beside_s > self._spent_s
         return self._work_of_proof - self._method.turns.alone_work > self._work
 
     def _is_alone_for(self, share: float) -> bool:
@@ -262,10 +267,10 @@ class _Beside:
             self._loop = compile_loop_beside()
         while not self._loop.is_ready(_LOOK_S):
             yield
-        table, draw, pricing = segment_table(problem), drawing(problem, proposals, generator), self._method.pricing
-        self._anneal = anneal = Anneal(table, self._archive, generator, self.deadline, how)
+        draw, pricing = drawing(problem, proposals, generator), self._method.pricing
+        self._anneal = anneal = Anneal(segment_table(problem), self._archive, generator, self.deadline, how)
         if pricing is not None and problem.objective in _PAID:
-            self._paths = PricedPaths(table, anneal.tables, anneal.rules, self._archive, generator, how=pricing)
+            self._paths = PricedPaths(anneal, self._archive, generator, pricing)
             draw = self._paths.drawing(draw)
         yield from anneal.steps(draw)
 

@@ -17,27 +17,24 @@ Left out: the changes and their price (``annealing_loops.py``).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.link_traffic import link_traffic
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
-from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
-from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled
-from heterps_compile.passes.placement.simple_plans import seed_placements
+from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.compiled_loops import compiled
 
 from .annealing_loops import COST, LATENCY, ONE_UNIT, PRICE, SLOWEST, Cooling, Donors, Rules, Tables, Walk, anneal
 from .archive import Archive
-from .path_loops import cheapest_paths, segment_talk
-from .priced_paths import Draw, PricedPaths
-from .sampling import Proposals, draw_plans, stage_rules
-from .segment_table import SegmentTable, segment_table
+from .sampling import Draw, Proposals, draw_plans, stage_rules
+from .segment_table import SegmentTable
 
 _OBJECTIVES = {"cost": COST, "price": PRICE, "latency": LATENCY, "throughput": SLOWEST, "max-load": ONE_UNIT}
 _NONE = np.zeros((0, 0))
+_NO_CHANGE = Cooling(0, 1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class Annealing:
     patience: int = 40
     most_priced: int = 150_000_000
     niches: int = 8
-    odds: tuple[float, ...] = (20, 30, 8, 12, 10, 6, 5, 5, 2, 5)
+    odds: tuple[float, ...] = (20, 30, 8, 12, 10, 6, 5, 5, 2, 5, 5, 10)
     shift: float = 4.0
     hurried: float = 0.6
     hurry: float = 0.2
@@ -85,6 +82,7 @@ class Anneal:
     """An annealing on one problem, from the plans of an archive and into it.
 
     Attributes:
+        table: Of the problem.
         tables, rules: Of the problem, for the loop.
         priced: Stages priced.
     """
@@ -99,7 +97,7 @@ class Anneal:
     ) -> None:
         problem = table.problem
         self._archive, self._generator, self._deadline, self._how = archive, generator, deadline, how
-        self._positions, self._last = table.positions, len(table.positions) - 1
+        self.table, self._positions, self._last = table, table.positions, len(table.positions) - 1
         self.tables = loop_tables(table)
         most = min(self._last, problem.max_stages, max(40, 2 * problem.min_stages))
         odds = np.cumsum(how.odds) / np.sum(how.odds)
@@ -188,6 +186,13 @@ class Anneal:
         numbers = np.array([[self.rules.open_s, np.inf, 0.0], [0.0, np.inf, 0.0]])
         return Walk(np.stack([bounds, none]), np.stack([kinds, kinds]), np.array([count, 0]), numbers, self._random)
 
+    def price(self, types: Ints, begins: Bools, batch_s: float) -> tuple[float, float]:
+        """Return what a plan costs at a time of a batch, in the loop's unit, and what it exceeds constraints by."""
+        walk = self.begin(types, begins)
+        walk.numbers[0, 0] = batch_s
+        compiled(anneal)(self.tables, self.rules, walk, Donors(*self._stacked([])), _NO_CHANGE)
+        return float(walk.numbers[0, 1]), float(walk.numbers[0, 2])
+
     def _stacked(self, plans: list[tuple[Ints, Bools]]) -> tuple[Ints, Ints, Ints]:
         """Return bounds, types and numbers of stages of plans, given layer by layer."""
         bounds, kinds = np.zeros((2, len(plans), self._room), np.int64)
@@ -228,67 +233,53 @@ def drawing(problem: Problem, proposals: Proposals, generator: np.random.Generat
     return draw
 
 
-@cache
-def compile_loop_beside() -> CompiledBeside:
-    """Have another process compile the loops, where that is still to be done; there is one at most."""
-    return CompiledBeside((anneal, segment_talk, cheapest_paths), __name__, compile_loop.__name__)
-
-
-def compile_loop() -> None:
-    """Compile the loops and keep their code: what the other process does."""
-    problem = synthetic_problem(Recipe(seed=0, layers=3, types=2))
-    archive, table, generator = Archive(problem), segment_table(problem), np.random.default_rng(0)
-    archive.add_placements(seed_placements(problem, None))
-    search = Anneal(table, archive, generator, NO_DEADLINE, Annealing(changes=1, fresh=0.0, patience=1))
-    for _ in search.steps(_no_draw):
-        pass
-    PricedPaths(table, search.tables, search.rules, archive, generator).draw()
-
-
-def _no_draw() -> tuple[Ints, Bools]:
-    raise AssertionError("no walk begins with a drawn plan")
-
-
 def loop_tables(table: SegmentTable) -> Tables:
     """Return a problem's tables for the loop."""
-    problem, links = table.problem, link_traffic(table.problem)
+    problem, machines = table.problem, table.problem.machines
     ends, starts = np.arange(len(table.positions)), np.zeros(len(table.positions), np.int64)
     shape = len(ends), problem.type_count
     work, _ = table.work(starts, ends, None, np.zeros(shape))
     talking, _ = table.work(starts[:1], ends[:1], None, np.ones((1, shape[1])))
-    demand, machines = work.demand(), problem.machines
+    demand, together = work.demand(), problem.rented_together
+    of_layers = {
+        "compute_s": work.compute_s,
+        "data_s": work.data_s,
+        "fixed_compute_s": demand.fixed_compute_s,
+        "fixed_data_s": demand.fixed_data_s,
+        "sync_s": demand.sync_s,
+        "shared_s": work.shared_s,
+        "forbidden": table.forbidden,
+    }
+    sums = np.zeros((*shape, len(of_layers)))  # what the loop reads together lies together
+    for column, part in enumerate(of_layers.values()):
+        sums[..., column] = 0.0 if part is None else part
+    of_problem = {
+        "memory_bytes": _NONE if table.memory_bytes is None else table.memory_bytes,
+        "fixed_talk": talking.demand().fixed_data_s[0],
+        "rate": problem.price_per_hour,
+        "limits": np.maximum(problem.max_units, 1e-9).astype(np.float64),
+        "capacity_bytes": problem.memory_bytes,
+        "together": np.ones(shape[1]) if together is None else together.astype(np.float64),
+        "units_per_machine": np.zeros(shape[1]) if machines is None else machines.units,
+        "inner": np.zeros(shape[1]) if machines is None else machines.inner,
+        "layer": table.positions,
+        **_link_tables(table),
+    }
+    parts: dict[str, Any] = {name: sums[..., column] for column, name in enumerate(of_layers)}
+    for name, part in of_problem.items():  # numba compiles the loop anew for arrays that are read-only
+        parts[name] = np.require(part, requirements=("C", "W"))
+    return Tables(**parts)
 
-    def full(part: Floats | None) -> Floats:
-        return np.ascontiguousarray(np.broadcast_to(0.0 if part is None else part, shape), np.float64)
 
-    tables = Tables(
-        compute_s=full(work.compute_s),
-        data_s=full(work.data_s),
-        fixed_compute_s=full(demand.fixed_compute_s),
-        fixed_data_s=full(demand.fixed_data_s),
-        sync_s=full(demand.sync_s),
-        shared_s=full(work.shared_s),
-        forbidden=full(table.forbidden),
-        memory_bytes=_NONE if table.memory_bytes is None else table.memory_bytes,
-        moved_bytes=table.moved_bytes if links is None else _NONE,
-        talks=table.talks if links is None else _NONE,
-        fixed_talk=talking.demand().fixed_data_s[0],
-        rate=problem.price_per_hour,
-        limits=np.maximum(problem.max_units, 1e-9).astype(np.float64),
-        capacity_bytes=problem.memory_bytes,
-        together=np.ones(shape[1]) if problem.rented_together is None else problem.rented_together.astype(np.float64),
-        units_per_machine=np.zeros(shape[1]) if machines is None else machines.units,
-        inner=np.zeros(shape[1]) if machines is None else machines.inner,
-        per_byte=problem.seconds_per_byte[None] if links is None else links.per_byte,
-        latency_s=problem.latency_s[None] if links is None else links.latency_s,
-        layer=table.positions,
-        starts=np.zeros(0, np.int64) if links is None else links.starts,
-        producer=np.zeros(0, np.int64) if links is None else links.producer,
-        size_bytes=np.zeros(0) if links is None else links.size_bytes,
-        low=np.zeros(0, np.int64) if links is None else links.low,
-        high=np.zeros(0, np.int64) if links is None else links.high,
-        reader=np.zeros(0, np.int64) if links is None else links.reader,
-        before=np.zeros(0, np.int64) if links is None else links.before,
-    )
-    # numba compiles the loop anew for arrays that are read-only
-    return Tables._make(np.require(part, requirements=("C", "W")) for part in tables)
+def _link_tables(table: SegmentTable) -> dict[str, Floats | Ints]:
+    """Return what is moved: over links between pairs of types, or else as sums of bytes."""
+    problem, links = table.problem, link_traffic(table.problem)
+    if links is None:
+        none = dict.fromkeys(("starts", "producer", "low", "high", "reader", "before"), np.zeros(0, np.int64))
+        bytes_ = {"moved_bytes": table.moved_bytes, "talks": table.talks, "size_bytes": np.zeros(0)}
+        return {"per_byte": problem.seconds_per_byte[None], "latency_s": problem.latency_s[None], **bytes_, **none}
+    position = np.repeat(np.arange(len(links.starts) - 1), np.diff(links.starts))
+    order = np.lexsort((links.producer, position))
+    entries = {name: getattr(links, name)[order] for name in ("producer", "size_bytes", "low", "high")}
+    whole = {name: getattr(links, name) for name in ("per_byte", "latency_s", "starts", "reader", "before")}
+    return {"moved_bytes": _NONE, "talks": _NONE, **entries, **whole}

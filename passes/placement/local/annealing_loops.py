@@ -11,6 +11,8 @@ A change puts other stages in place of one, two or three neighbours, or a window
     dropped   | cpu       | npu              |      its neighbours take what it had
     swapped   | gpu  | cpu          | npu    |      two stages with each other's types
     crossed   | cpu  |gpu| cpu  | gpu | npu  |      a window as another plan has it
+    exchanged | npu  | gpu          | cpu    |      two stages anywhere with each other's types
+    recut     | gpu                 | npu|cpu|      two stages as one, and another one divided: as many stages
 
 What a stage takes with k replicas is what :class:`~heterps_compile.cost.replicas.ReplicaDemand` says: its parts are
 sums over layers and come as such, the longest of them is found here. Tests hold the prices against ``evaluate``.
@@ -30,8 +32,8 @@ from heterps_compile.cost.rule_times import TIME_TOLERANCE
 COST, PRICE, LATENCY, SLOWEST, ONE_UNIT = range(5)
 """What is minimised: see :mod:`heterps_compile.cost.objective`; the last two are the slowest stage's time."""
 
-KINDS = ("retype", "shift", "merge", "divide", "carve", "slide", "drop", "swap", "cross", "wait")
-"""Changes, in the order of their odds; the last one changes the time of a batch alone."""
+KINDS = ("retype", "shift", "merge", "divide", "carve", "slide", "drop", "swap", "cross", "wait", "exchange", "recut")
+"""Changes, in the order of their odds; ``wait`` changes the time of a batch alone."""
 
 _STUCK = 1e4
 """What a stage that no number of replicas makes feasible exceeds constraints by.
@@ -60,7 +62,8 @@ class Tables(NamedTuple):
         units_per_machine, inner: [T], see ``Machines``; 0 units where every unit is alone.
         per_byte, latency_s: [T, T] of links, [1, T] of types.
         layer: [P], at every position.
-        starts, producer, size_bytes, low, high, reader, before: See ``LinkTraffic``.
+        starts, producer, size_bytes, low, high, reader, before: See ``LinkTraffic``; entries of a position by ascending
+            producer.
     """
 
     compute_s: Floats
@@ -175,19 +178,21 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
     at_floor = rules.objective in (PRICE, LATENCY)
     to_bounds, to_kinds = np.empty(room, np.int64), np.empty(room, np.int64)
     talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
-    used, u, priced = np.empty(types), np.empty(9), 0
+    # of stages of the plan, and of what it is changed into: talk, units, time, passed, excess, stuck
+    had, has, is_kept = np.empty((6, room)), np.empty((6, room)), False
+    used, u, priced = np.empty(types), np.empty(11), 0
     x = walk.random[0]
     for step in range(-1, cooling.steps):
         share = max(step, 0) / max(cooling.steps, 1)
         price = cooling.cheapest * (cooling.dearest / cooling.cheapest) ** share
-        for place in range(9):
+        for place in range(11):
             x ^= x >> np.uint64(12)
             x ^= x << np.uint64(25)
             x ^= x >> np.uint64(27)
             u[place] = ((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
         # what is put in place of stages first .. end - 1: up to three stages
         kind = 0
-        while kind < 9 and u[0] >= rules.odds[kind]:
+        while kind < 11 and u[0] >= rules.odds[kind]:
             kind += 1
         if step < 0:
             kind = 9
@@ -206,7 +211,7 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
                 one = other
             elif u[5] > 0.85:
                 two = other
-        elif kind == 2 and has_left:
+        elif kind in (2, 11) and has_left:
             first = at - 1
             one = kinds[at - 1] if u[4] < 0.4 else own if u[4] < 0.8 else other
         elif kind == 3 and high - low > 1 and count < rules.most:
@@ -228,7 +233,7 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             cut = low + int(u[3] * (high - low + 1))
         elif kind == 7 and has_left:
             first, parts, one, two, cut = at - 1, 2, own, kinds[at - 1], low
-        elif kind == 9:
+        elif kind in (9, 10):
             one = own
         to_count = 0
         if kind == 8 and len(donors.stages) > 0:
@@ -262,6 +267,21 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             for stage in range(end, count):
                 to_bounds[stage + to_count - count], to_kinds[stage + to_count - count] = bounds[stage], kinds[stage]
         to_bounds[to_count] = last
+        if kind == 10:
+            with_ = int(u[3] * count)
+            to_kinds[at], to_kinds[with_] = kinds[with_], own
+        elif kind == 11 and to_count < count:
+            place = int(u[9] * to_count)
+            low, high, own = to_bounds[place], to_bounds[place + 1], to_kinds[place]
+            if high - low > 1:
+                for stage in range(to_count, place, -1):
+                    to_bounds[stage + 1], to_kinds[stage] = to_bounds[stage], to_kinds[stage - 1]
+                to_bounds[place + 1] = low + 1 + int(u[3] * (high - low - 1))
+                to_count += 1
+                if u[10] < 0.3:
+                    to_kinds[place] = other
+                elif u[10] > 0.7:
+                    to_kinds[place + 1] = other
         to_batch_s = batch_s
         if not at_floor and step >= 0 and (u[6] < rules.hurried or kind == 9):
             factor = -rules.hurry * np.log(1.0 - u[7])
@@ -280,9 +300,9 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
                     tables.layer[to_bounds[stage + 1]],
                     to_kinds[stage],
                 )
-                for entry in range(tables.starts[ends], tables.starts[ends + 1]):
+                for entry in range(tables.starts[ends + 1] - 1, tables.starts[ends] - 1, -1):
                     if tables.producer[entry] < begins:
-                        continue
+                        break
                     slowest, reads = 0.0, stage + 1
                     for read in range(tables.low[entry], tables.high[entry]):
                         while tables.layer[to_bounds[reads + 1]] <= tables.reader[read]:
@@ -299,6 +319,25 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
         for stage in range(to_count):
             low, high, type_ = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage]
             talk = talk_s[stage] + in_s[stage] + out_s[stage]
+            has[0, stage] = talk
+            if is_kept and to_batch_s == batch_s:
+                as_was = stage
+                if as_was >= count or bounds[as_was] != low or bounds[as_was + 1] != high:
+                    as_was = max(stage + count - to_count, 0)
+                if (
+                    as_was < count
+                    and bounds[as_was] == low
+                    and bounds[as_was + 1] == high
+                    and kinds[as_was] == type_
+                    and had[0, as_was] == talk
+                ):
+                    has[:, stage] = had[:, as_was]
+                    used[type_] += has[1, stage]
+                    attained_s = max(attained_s, has[2, stage])
+                    passed_s += has[3, stage]
+                    to_excess += has[4, stage]
+                    to_stuck += has[5, stage]
+                    continue
             compute_s = tables.compute_s[high, type_] - tables.compute_s[low, type_]
             data_s = tables.data_s[high, type_] - tables.data_s[low, type_] + talk
             shared_s = tables.shared_s[high, type_] - tables.shared_s[low, type_]
@@ -336,12 +375,16 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
                     time_s = max(fixed_s + divided_s / units, spent_s + divided_data_s / units, shared_s)
             if tables.forbidden[high, type_] > tables.forbidden[low, type_]:
                 stuck = True
+            held, hopeless = 0.0, 0.0
             if len(tables.memory_bytes) > 0:
                 held = tables.memory_bytes[low, high] / tables.capacity_bytes[type_] - 1
-                to_excess += held if held > MEMORY_TOLERANCE else 0.0
+                held = held if held > MEMORY_TOLERANCE else 0.0
             if stuck:
-                to_stuck += _STUCK * (1.0 + (high - low) / last)
+                hopeless = _STUCK * (1.0 + (high - low) / last)
                 units, time_s = 1.0, once_s
+            has[1, stage], has[2, stage], has[3, stage] = units, time_s, compute_s + data_s
+            has[4, stage], has[5, stage] = held, hopeless
+            to_excess, to_stuck = to_excess + held, to_stuck + hopeless
             attained_s = max(attained_s, time_s)
             used[type_] += units
             passed_s += compute_s + data_s
@@ -374,6 +417,8 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             count, value, excess, stuck_excess = to_count, to_value, to_excess, to_stuck
             # a plan without time leaves that of a batch open: none is short enough for what it may become
             batch_s = to_batch_s if at_floor else attained_s if attained_s > 0 else rules.open_s
+            had, has = has, had
+            is_kept = at_floor or (stuck_excess == 0 and attained_s > 0)  # stages take as many units in a shorter time
             for stage in range(count + 1):
                 bounds[stage], kinds[stage] = to_bounds[stage], to_kinds[stage]
             if excess + stuck_excess == 0 and value < walk.numbers[1, 1] * (1 - 1e-9):

@@ -7,33 +7,41 @@ longest one::
     draw a time of a batch, prices (a little dearer or cheaper), and a grid of positions, some of them around the
     bounds of the best plan
     three times:    the cheapest plan; units beyond their limits make a type dearer, spare ones cheaper;
-                    the plan is the next one's context, the first one's a good plan, or none
+                    the plan is the next one's context, the first one's a good plan, or none;
+                    the next grid is finer where the plan's stages begin
 
 The premium of a type is kept by time of a batch, for the draws that follow.
 
 Left out: the walks that make the best of it (``annealing.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.compiled_loops import compiled
 
-from .annealing_loops import Rules, Tables
+from .annealing import Anneal
+from .annealing_loops import PRICE, SLOWEST, Tables
 from .archive import Archive, Found
 from .path_loops import Terms, cheapest_paths, segment_talk
-from .segment_table import SegmentTable
+from .sampling import Draw
 
 _LEAST_PRICE = 1e-12
 _FEWEST_NODES = 12
 _SHORTEST_S = 1e-30  # stands for the time of a batch without any work
 _UNKNOWN = -1  # type of a context's layer: what is read from it, or by it, comes over the cheapest link
 
-Draw = Callable[[], tuple[Ints, Bools]]
-"""Draws a plan: the type of every layer, and where stages begin."""
+
+class _Drawn(NamedTuple):
+    """A plan; the lowest rank is the best."""
+
+    rank: tuple[float, float]
+    types: Ints
+    begins: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +89,14 @@ class PricedPaths:
     """
 
     def __init__(
-        self,
-        table: SegmentTable,
-        tables: Tables,
-        rules: Rules,
-        archive: Archive,
-        generator: np.random.Generator,
-        *,
-        how: Pricing = Pricing(),
+        self, anneal: Anneal, archive: Archive, generator: np.random.Generator, how: Pricing = Pricing()
     ) -> None:
-        self._table, self._tables, self._rules = table, tables, rules
+        self._anneal, self._table, self._tables, self._rules = anneal, anneal.table, anneal.tables, anneal.rules
         self._archive, self._generator, self._how = archive, generator, how
-        self._rate = np.maximum(tables.rate, _LEAST_PRICE)
+        self._rate = np.maximum(self._tables.rate, _LEAST_PRICE)
         self._premiums: dict[int, Floats] = {}
-        self._depth = _depth(tables)
-        states = len(self._rate) ** 3 * (rules.fewest + 1)
+        self._depth = _depth(self._tables)
+        states = len(self._rate) ** 3 * (self._rules.fewest + 1)
         self._nodes = max(_FEWEST_NODES, min(how.nodes, int(np.sqrt(2 * how.most_work / states))))
         self.priced = 0
 
@@ -103,22 +104,28 @@ class PricedPaths:
         """Return what draws the plan that a walk begins with: one of these, or one that is drawn otherwise."""
 
         def draw() -> tuple[Ints, Bools]:
-            if self._generator.random() >= self._how.share:
-                return otherwise()
-            plans = [plan for plan in (self.draw() for _ in range(self._how.draws)) if plan is not None]
-            best = min(plans, key=lambda plan: plan.rank, default=None)
-            return otherwise() if best is None else (best.types, best.begins)
+            found = self.draw() if self._generator.random() < self._how.share else None
+            return otherwise() if found is None else (found.types, found.begins)
 
         return draw
 
     def draw(self) -> Found | None:
-        """Draw plans and add them to the archive; give the best, or None where there is none at the time drawn."""
+        """Draw plans and add the best to the archive; None where there is none at the times drawn."""
+        drawn = [plan for _ in range(self._how.draws) for plan in self._at_a_time()]
+        if not drawn:
+            return None
+        best = min(drawn, key=lambda plan: plan.rank)
+        return self._archive.add(best.types[None], best.begins[None])[0]
+
+    def _at_a_time(self) -> Iterator[_Drawn]:
         problem, how, generator = self._table.problem, self._how, self._generator
-        batch_s, grid = self._batch_s(), self._grid()
+        batch_s, step = self._batch_s(), max(1, (len(self._table.positions) - 1) // self._nodes)
+        is_near = generator.random() < how.around
+        grid = self._grid(self._archive.best.begins if is_near else None, 1)
         place = round(np.log(max(batch_s, _SHORTEST_S) / max(self._rules.open_s, _SHORTEST_S)) / how.width)
         premium = self._premium(place)
         noise = np.exp(how.noise * generator.normal(size=problem.type_count))
-        niches, unknown, best = self._archive.niches(8), np.full(problem.layer_count, _UNKNOWN), None
+        niches, unknown = self._archive.niches(8), np.full(problem.layer_count, _UNKNOWN)
         chosen = int(generator.integers(3 * len(niches)))
         context = niches[chosen % len(niches)].types if chosen < 2 * len(niches) else unknown
         for _ in range(how.rounds):
@@ -129,14 +136,15 @@ class PricedPaths:
                 context = unknown
                 continue
             types, begins, used = found
-            plan = self._archive.add(types[None], begins[None])[0]
-            best = plan if best is None or plan.rank < best.rank else best
+            value, excess = self._anneal.price(types, begins, batch_s)
+            yield _Drawn((np.inf if excess > 0 else value, excess), types, begins)
             over = used / self._tables.limits - 1
             change = np.where(over > 0, np.minimum(over, 1.0) + 0.1, np.where(over < 0, -how.forget, 0.0))
             scale = np.maximum(self._rate + premium, how.floor * np.median(self._rate))
             premium, context = np.maximum(premium + how.step * change * scale, 0.0), types
+            step = max(1, step // 2)
+            grid = self._grid(begins, step)
         self._premiums[place] = premium
-        return best
 
     def _plan(self, grid: Ints, context: Ints, terms: Terms) -> tuple[Ints, Bools, Floats] | None:
         table, last = self._table, len(grid) - 1
@@ -163,23 +171,25 @@ class PricedPaths:
         return self._premiums[min(self._premiums, key=lambda other: abs(other - place))]
 
     def _batch_s(self) -> float:
-        how, open_s, generator = self._how, self._rules.open_s, self._generator
+        how, open_s, generator, objective = self._how, self._rules.open_s, self._generator, self._rules.objective
+        if objective == PRICE:
+            return open_s  # no plan needs fewer units to be faster
         niches = [plan for plan in self._archive.niches(4) if plan.throughput > 0]
-        if niches and generator.random() < how.known:
-            good = niches[int(generator.integers(len(niches)))]
-            return float(
-                min(open_s, self._table.problem.batch / good.throughput * np.exp(how.near * generator.normal()))
-            )
+        if niches and (objective == SLOWEST or generator.random() < how.known):
+            good_s = self._table.problem.batch / niches[int(generator.integers(len(niches)))].throughput
+            off = how.near * generator.normal()
+            return float(min(open_s, good_s * np.exp(-abs(off) if objective == SLOWEST else off)))
         return float(open_s * np.exp(-generator.exponential(how.below)))
 
-    def _grid(self) -> Ints:
+    def _grid(self, around: Bools | None, step: int) -> Ints:
+        """Return positions, some of them around where stages of a plan begin, so far from one to the next."""
         positions, nodes, generator = self._table.positions, self._nodes, self._generator
-        last, best, near = len(positions) - 1, self._archive.best, np.zeros(0, np.int64)
+        last, near = len(positions) - 1, np.zeros(0, np.int64)
         if last <= nodes:
             return np.arange(last + 1)
-        if generator.random() < self._how.around:
-            bounds = np.searchsorted(positions, np.flatnonzero(best.begins))
-            near = generator.permutation(np.ravel(bounds[:, None] + np.arange(-2, 3)))[:nodes]
+        if around is not None:
+            bounds = np.searchsorted(positions, np.flatnonzero(around))
+            near = generator.permutation(np.ravel(bounds[:, None] + step * np.arange(-2, 3)))[:nodes]
         free = max(8, nodes - len(near))
         marks = (np.arange(1, free) + generator.random(free - 1) - 0.5) / free
         inner = np.concatenate([np.searchsorted(self._depth, marks), near])

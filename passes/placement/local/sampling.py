@@ -7,7 +7,7 @@ any number of plans, and still no stage is torn apart by layers that chose alone
 Left out: the network (``policy.py``), and how it learns (``reinforce.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,9 @@ class Proposal:
 
 
 Proposals = Sequence[Proposal]
+
+Draw = Callable[[], tuple[Ints, Bools]]
+"""Draws a plan: the type of every layer, and where stages begin."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

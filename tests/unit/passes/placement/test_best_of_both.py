@@ -14,7 +14,8 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Budget, Deadline, now_s
 from heterps_compile.passes.placement import best as module
 from heterps_compile.passes.placement.best import Best, Turns
-from heterps_compile.passes.placement.local.annealing import Annealing, compile_loop_beside
+from heterps_compile.passes.placement.local.annealing import Annealing
+from heterps_compile.passes.placement.local.kept_loops import compile_loop_beside
 from heterps_compile.passes.placement.method import proving_for
 from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import OPEN, Exact

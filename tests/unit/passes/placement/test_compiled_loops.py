@@ -14,7 +14,7 @@ from small_problems import linked, small_problem
 from heterps_compile.passes.placement import best, compiled_loops
 from heterps_compile.passes.placement.best import NOT_COMPILED, Best, Turns
 from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled, is_kept
-from heterps_compile.passes.placement.local.annealing import compile_loop_beside
+from heterps_compile.passes.placement.local.kept_loops import compile_loop_beside
 from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import OPEN, TIME_UP
 
@@ -97,4 +97,4 @@ def test_the_annealing_is_compiled_as_it_is_called(monkeypatch: pytest.MonkeyPat
         "segment_talk",
         "cheapest_paths",
     ]
-    assert (module, call) == ("heterps_compile.passes.placement.local.annealing", "compile_loop")
+    assert (module, call) == ("heterps_compile.passes.placement.local.kept_loops", "compile_loop")

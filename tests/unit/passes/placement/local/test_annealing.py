@@ -16,7 +16,7 @@ from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.learned.rl import Rl, RlSearch
 from heterps_compile.passes.placement.local import annealing as module
 from heterps_compile.passes.placement.local.annealing import Anneal, Annealing, drawing
-from heterps_compile.passes.placement.local.annealing_loops import Cooling, Donors, anneal
+from heterps_compile.passes.placement.local.annealing_loops import KINDS, Cooling, Donors, anneal
 from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.sampling import draw_plans, stage_rules, uniform_proposal
 from heterps_compile.passes.placement.local.segment_table import segment_table
@@ -67,6 +67,43 @@ def test_a_plan_is_priced_as_it_is_evaluated_whatever_the_problem_has(objective:
                 assert value == pytest.approx(evaluation.values[row], rel=1e-8), (seed, row)
     assert min(judged.values()) > 30
     assert len(compiled(anneal).signatures) == 1  # type: ignore[attr-defined]  # of numba: compiled once for all
+
+
+@pytest.mark.parametrize("objective", ["cost", "price", "throughput", "latency", "max-load"])
+def test_a_plan_that_changed_often_is_priced_as_one_that_is_priced_anew(objective: str) -> None:
+    """Stages that a change leaves as they are keep their price; many stages are asked for, so that most are left."""
+    judged = 0
+    for seed in range(30):
+        problem = replace(posed(seed, objective), min_stages=4)
+        _, search = begin(problem)
+        walk = search.begin(np.arange(7) % 3, np.ones(7, np.bool_))
+        for heat in np.geomspace(0.5, 0.005, 10).tolist():
+            compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, Cooling(200, heat, heat, 3.0, 30.0))
+            changed = walk.numbers[0].copy()
+            compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, STILL)
+            if changed[2] == 0:  # of one that exceeds constraints the time of a batch is open
+                assert walk.numbers[0] == pytest.approx(changed, rel=1e-9), seed
+                judged += 1
+    assert judged > 50
+
+
+@pytest.mark.parametrize("kind", ["exchange", "recut"])
+def test_two_places_change_at_once_and_as_many_stages_are_left(kind: str) -> None:
+    """Stages of layers on types 0 0 | 1 1 | 2 2; every change is taken, since nothing costs anything yet."""
+    problem = linked(small_problem(0, layers=6, types=3, structure=False, memory=False, floor=False), 0)
+    _, search = begin(problem)
+    rules = search.rules._replace(odds=np.cumsum([name == kind for name in KINDS]).astype(np.float64), hurried=0.0)
+    types, begins = np.array([0, 0, 1, 1, 2, 2]), np.arange(6) % 2 == 0
+    seen = set()
+    for _ in range(200):
+        walk = search.begin(types, begins)
+        compiled(anneal)(search.tables, rules, walk, NO_DONORS, Cooling(1, 1e9, 1e9, 3.0, 30.0))
+        assert walk.stages[0] == 3
+        seen.add((tuple(walk.bounds[0, 1:3].tolist()), tuple(walk.types[0, :3].tolist())))
+    if kind == "exchange":
+        assert seen == {((2, 4), kinds) for kinds in ((0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1))}
+    else:  # one cut is left where it was
+        assert {cuts for cuts, _ in seen} == {(1, 2), (2, 3), (2, 4), (2, 5), (1, 4), (3, 4), (4, 5)}
 
 
 @pytest.mark.parametrize("objective", ["cost", "throughput"])

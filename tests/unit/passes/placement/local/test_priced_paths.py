@@ -22,10 +22,10 @@ from heterps_compile.passes.placement.simple_plans import seed_placements
 
 
 def drawing(problem: Problem) -> tuple[Archive, PricedPaths]:
-    archive, table, generator = Archive(problem), segment_table(problem), np.random.default_rng(1)
+    archive, generator = Archive(problem), np.random.default_rng(1)
     archive.add_placements(seed_placements(problem, None))
-    search = Anneal(table, archive, generator, NO_DEADLINE)
-    return archive, PricedPaths(table, search.tables, search.rules, archive, generator)
+    search = Anneal(segment_table(problem), archive, generator, NO_DEADLINE)
+    return archive, PricedPaths(search, archive, generator)
 
 
 def price_at(problem: Problem, types: Ints, begins: Bools, batch_s: float, prices: Floats) -> Floats:
