@@ -51,7 +51,7 @@ import torch
 SAMPLES = torch.randn({batch}, {shape})
 
 def prepare(columns):
-    return {{"x": SAMPLES[: len(columns["number"])]}}
+    return {{"x": SAMPLES[: len(columns["x"])]}}
 
 def loss(outputs, batch):
     return outputs[0].square().mean()
@@ -250,7 +250,7 @@ class Prepared:
         """Return the log of a run of a rank on every host, as `launch` prints it."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        data = ("--data", "random:number=float32")  # one a sample: to draw inputs would take the core that computes
+        data = ("--data", "random:x=float32")  # one a sample: to draw inputs would take the core that computes
         words = ("--hosts", "hosts.toml", "--train", "train.py", *data, "--steps", str(STEPS))
         words = (*words, "--sync", rule, "--log", str(log), "-q")
         printed = self._command("launch", "out", *words)
