@@ -64,14 +64,15 @@ class UnsupportedOpError(GraphError):
 
 
 class UnknownNameError(HeterpsError):
-    """A name is not among the known ones; the message gives the nearest."""
+    """A name is not among the known ones; the message gives the nearest, and where others would come from."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], *, others: str = "") -> None:
         choices = list(dict.fromkeys(known))
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         more = f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else ""
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:_SHOWN])}{more})")
+        also = f"; {others}" if others else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:_SHOWN])}{more}){also}")
 
 
 class InfeasibleError(HeterpsError):

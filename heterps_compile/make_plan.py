@@ -187,6 +187,8 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
             f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
             f"{proven}, and no bound is proven with these rules"
         )
+    rules = dict.fromkeys(parse_rule(stage.sync.rule) for stage in draft.stages if stage.sync is not None)
+    yield from dict.fromkeys(rule.uncounted for rule in rules if rule.uncounted)
 
 
 def _gradient_notes(draft: Emitted) -> Iterator[str]:

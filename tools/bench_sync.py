@@ -7,7 +7,8 @@ steps, `--picture FILE.svg` draws it. `--processes` trains under the rules of `h
 `--data` under those that know how data come: predictors of blocks, and batches that come again.
 `--staleness` looks for the rate that stale gradients want; `--beside` holds `shadow` in processes against foreground,
 `--link` predicted steps against those of hosts behind a throttled link, for which it makes network namespaces.
-`--realtime` lets these two go before all else on the machine.
+`--factors` times what `powersgd` takes a core beside what plans count of it.
+`--realtime` lets `--beside` and `--link` go before all else on the machine.
 """
 
 import argparse
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sync_beside import beside
 from sync_data import rules_of_data
 from sync_data_laws import LAWS_OF_DATA
+from sync_factors import factors
 from sync_laws import LAWS as LAWS_OF_RULES
 from sync_laws import Line
 from sync_link import link
@@ -34,7 +36,7 @@ from sync_staleness import staleness
 from sync_tasks import tasks
 
 LAWS = {**LAWS_OF_RULES, **LAWS_OF_DATA}
-MODES = ("--staleness", "--processes", "--data", "--beside", "--link")
+MODES = ("--staleness", "--processes", "--data", "--beside", "--factors", "--link")
 HEAD = ("| rule | what | expected | measured | holds | expected from |", "|---|---|---|---|---|---|")
 
 
@@ -68,6 +70,8 @@ def of_mode(mode: str, share: float, realtime: bool) -> Iterator[str | Line]:
             yield from rules_of_data()
         case "--beside":
             yield from beside(realtime=realtime)
+        case "--factors":
+            yield from factors()
         case _:
             yield from link(realtime=realtime)
 

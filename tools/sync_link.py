@@ -3,7 +3,8 @@
 Replicas are ranks of `heterps-compile launch`, each in a network namespace of its own, whose card `tc` holds to a rate
 (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that link, by
 a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
-runs.
+runs. Samples are made once, as a plan has no reading of data: numbers drawn for every step take a core that computes 31
+ns each, which made steps 2 and 3 ms longer.
 
 A pool's bandwidth is what reaches a process. It is measured with PyTorch's own all-reduce between the hosts, before the
 runs (`link_rounds.py`), for here the processors of the hosts are the link as well: they part messages into packets. A
@@ -46,6 +47,11 @@ PATIENCE_S = 240.0
 WANTED = 0.10
 TRAINING = """
 import torch
+
+SAMPLES = torch.randn({batch}, {shape})
+
+def prepare(columns):
+    return {{"x": SAMPLES[: len(columns["x"])]}}
 
 def loss(outputs, batch):
     return outputs[0].square().mean()
@@ -193,7 +199,8 @@ class Prepared:
                 external_data=False,
                 verbose=False,
             )
-        (folder / "train.py").write_text(TRAINING, encoding="utf-8")
+        training = TRAINING.format(batch=model.batch, shape=", ".join(map(str, model.shape)))
+        (folder / "train.py").write_text(training, encoding="utf-8")
         replica = model.batch // len(hosts)
         batches = f"{max(1, replica // 4)},{replica}"
         # replicas are machines of their own, and the link is measured by nobody but the runs
@@ -243,8 +250,8 @@ class Prepared:
         """Return the log of a run of a rank on every host, as `launch` prints it."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
-        data = f"random:x=float32[{'x'.join(map(str, self._model.shape))}]"
-        words = ("--hosts", "hosts.toml", "--train", "train.py", "--data", data, "--steps", str(STEPS))
+        data = ("--data", "random:x=float32")  # one a sample: to draw inputs would take the core that computes
+        words = ("--hosts", "hosts.toml", "--train", "train.py", *data, "--steps", str(STEPS))
         words = (*words, "--sync", rule, "--log", str(log), "-q")
         printed = self._command("launch", "out", *words)
         lines = [line for line in printed.splitlines() if "heterps" in line and not line.startswith("#")]

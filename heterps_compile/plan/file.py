@@ -118,7 +118,8 @@ def _fault(fault: Any) -> str:
         return f"{path}: unknown key"
     if fault["type"] == "missing":
         return f"{path}: the key is missing"
-    return f"{path}: {fault['msg']}, got {shorten(repr(fault['input']), _SHOWN_INPUT)}"
+    said = fault["msg"].removeprefix("Value error, ")
+    return f"{path}: {said}, got {shorten(repr(fault['input']), _SHOWN_INPUT)}"
 
 
 def render(value: Any, depth: int = 0) -> str:

@@ -400,6 +400,12 @@ def _rule_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
             f"all_reduces were timed of all-reduces: what {', '.join(dict.fromkeys(others.values()))} takes follows "
             f"from the pool's rates"
         )
+    agreeing = dict.fromkeys(text for number, text in others.items() if plan.stages[number].width > 1)
+    if agreeing:
+        yield (
+            f"what {', '.join(agreeing)} takes the processor of a replica is counted as far as update_s of the layers "
+            f"has it: given costs have no rates for it, as a profile of a model has"
+        )
 
 
 def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from heterps_compile.console import add_numbers, add_text, name_text, note_text,
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan, reading_rows
 from heterps_compile.plan.planned_stage import mixed_document
-from heterps_compile.plan.stage_sync import rule_name
+from heterps_compile.plan.stage_sync import rule_name, sync_document
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
@@ -84,6 +84,10 @@ def _around_actions(plan: Plan) -> Iterator[str]:
             stages = counted(sum(time_s > 0 for time_s in times_s), "stage")
             where = times_s.index(longest_s)
             yield f"{words} of {stages}, the longest {format_seconds(longest_s)} in stage {where}"
+    beside = [stage for stage in plan.stages if stage.sync is not None and not stage.all_reduce_s]
+    if beside:
+        rules = " and ".join(dict.fromkeys(map(rule_name, beside)))
+        yield f"{rules} of {counted(len(beside), 'stage')} beside the steps, which do not wait for it"
 
 
 def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
@@ -138,6 +142,7 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
                 "device": stage.device,
                 "replicas": stage.replicas,
                 **mixed_document(stage),
+                "sync": sync_document(stage),
                 "all_reduce_s": stage.all_reduce_s,
                 "handling_s": stage.handling_s,
                 "update_s": stage.update_s,

@@ -83,6 +83,14 @@ class PowerSGD(SyncRule):
         """Return whether what is left out comes later."""
         return BOUNDED if self.feedback else ANY
 
+    @property
+    def uncounted(self) -> str:
+        """Return that of products traffic alone is counted."""
+        return (
+            "of the products of powersgd the traffic with memory is counted and not the arithmetic, which takes a CPU "
+            "core several times as long (docs/synchronisation.md)"
+        )
+
     def factors(self, shape: tuple[int, ...]) -> Factors:
         """Return what a gradient of a shape is sent as."""
         rows = shape[0] if shape else 1

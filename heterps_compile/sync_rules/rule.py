@@ -191,6 +191,11 @@ class SyncRule(ABC):
         return ""
 
     @property
+    def uncounted(self) -> str:
+        """Return, in words, what times leave out of its work that may be as long as what they count; "" by default."""
+        return ""
+
+    @property
     def period_steps(self) -> int:
         """Return the steps from one exchange to the next."""
         return 1

@@ -47,6 +47,11 @@ those that need servers."""
 COMPARED_BESIDES: tuple[SyncRule, ...] = (PowerSGD(),)
 """What ``sync`` compares besides, and ``auto`` does not choose: its arithmetic is not counted."""
 
+_FROM_PACKAGES = (
+    f"other rules come with packages, by the entry points {ENTRY_POINT_GROUP!r}, and none that is installed has this "
+    f"one"
+)
+
 
 def find_rule(name: str) -> type[SyncRule]:
     """Return the type of the rule of a name.
@@ -60,7 +65,7 @@ def find_rule(name: str) -> type[SyncRule]:
         return RULES[name]
     others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in others:
-        raise UnknownNameError("synchronisation rule", name, [*RULES, *sorted(others)])
+        raise UnknownNameError("synchronisation rule", name, [*RULES, *sorted(others)], others=_FROM_PACKAGES)
     return _checked(others[name])
 
 

@@ -6,7 +6,7 @@ Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (`
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +201,7 @@ class StepLoop:
         """
         result = self.engine.train_step(step, read, is_told=is_told)
         if then.shared_loss is not None:
-            result = then.shared_loss.of_all(result)
+            result = then.shared_loss.of_all(self.engine.with_losses(result))
         if then.optimizer is not None:
             with self._between("optimizer"), self.progress.during(UPDATING):
                 self._update(then.optimizer, step, is_skipped=result.is_skipped)
@@ -237,6 +237,7 @@ class StepLoop:
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
             return None
+        taken = self._with_losses(taken)
         averaged = nullcontext() if then.average is None else then.average.in_place()
         with self._between("validation"), self._agreed(), averaged:
             validation = validator.run(done)
@@ -253,12 +254,17 @@ class StepLoop:
         """Write a checkpoint, where the run keeps some."""
         if then.checkpoints is None:
             return
+        taken = None if taken is None else self._with_losses(taken)
         with self._between("checkpoint"), self.progress.during(SAVING):
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
         if then.hooks is not None and folder is not None:
             with self._between("hooks"):
                 then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
+
+    def _with_losses(self, taken: StepTaken) -> StepTaken:
+        """Return a step with its losses, where replicas wait for each other anyway."""
+        return replace(taken, result=self.engine.with_losses(taken.result))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.

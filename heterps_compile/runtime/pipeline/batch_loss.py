@@ -12,9 +12,11 @@ float16 and parameter servers see those of the weighted mean.
 
 Every micro-batch has a place of its own in what is summed over the ranks, and the sum is rounded once: the means told
 are the same bits on every rank and under every layout.
+
+Left out: when they have been summed (``loss_sums.py``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,11 +28,11 @@ from heterps_compile.runtime.loss_values import (
     loss_values,
     refuse_other_names,
     sample_weights,
-    sum_of,
     total_weight,
 )
 
 from .layout import Layout
+from .loss_sums import LossSums, SummedLosses
 from .rank_group import Group, share_names
 from .rank_parts import Loss, SampleWeight
 
@@ -44,6 +46,7 @@ class BatchLoss:
     Attributes:
         divisor: What the losses that are trained are divided by: the count of micro-batches, or the batch's weight.
         is_weighted: Whether samples have weights, so that :meth:`weigh` is called as a step begins.
+        sums: Of the losses of steps that are on their way.
     """
 
     def __init__(self, loss: Loss, sample_weight: SampleWeight | None, layout: Layout, rank: int) -> None:
@@ -59,6 +62,8 @@ class BatchLoss:
         self._micro_batches, self._size, self._samples = layout.micro_batches, layout.micro_batch_size, layout.batch
         self.divisor: float = layout.micro_batches
         self.is_weighted = sample_weight is not None
+        self.sums = LossSums()
+        self._begun: SummedLosses | None = None
         self._names: tuple[str, ...] | None = None
         self._is_agreed = False
         self._told: dict[int, list[Tensor]] = {}
@@ -119,30 +124,46 @@ class BatchLoss:
 
         return LossValues(weighed(found.total), {name: weighed(part) for name, part in found.parts.items()})
 
-    def means(self, group: Group | None) -> tuple[float, dict[str, float]]:
+    def begin(self, group: Group | None) -> None:
+        """Begin to sum the losses of the step, after the last forward of this rank; not before names are agreed on.
+
+        Replicas must not wait for each other here: the last backward of one may be what the last forward of another
+        waits for.
+
+        Args:
+            group: The replicas of the last stage; None where there is one.
+        """
+        if self._is_agreed:
+            self._begun = self._add(group)
+
+    def means(self, group: Group | None, *, together: int = 1) -> SummedLosses:
         """Return the loss of the whole batch and those that have names, and begin the next one.
 
         Args:
             group: The replicas of the last stage; None where there is one.
+            together: Of so many steps in one message, for which the step does not wait.
 
         Raises:
             RunError: where the replicas have losses of other names.
         """
-        names = self._agree(group)
+        if self._begun is None:
+            self._agree(group)
+        found, self._begun = self._begun or self._add(group, together), None
+        return found
+
+    def _add(self, group: Group | None, together: int = 1) -> SummedLosses:
+        names = self._names or ()
         table = torch.zeros(self._micro_batches, 1 + len(names), dtype=torch.float64)
         for micro_batch, told in self._told.items():
             table[micro_batch] = torch.tensor([one.item() for one in told], dtype=torch.float64)
         self._told.clear()
-        if group is not None:
-            group.sum(table).wait()
-        loss, *others = (sum_of(column) / self.divisor for column in table.T.tolist())
-        return loss, dict(zip(names, others, strict=True))
+        return self.sums.add(group, (table, names, self.divisor), together)
 
-    def _agree(self, group: Group | None) -> Sequence[str]:
-        """Return the names of the losses, which in the first step are agreed on with the other replicas."""
+    def _agree(self, group: Group | None) -> None:
+        """Agree on the names of the losses with the other replicas, in the first step."""
         assert self._names is not None, "a rank of the last stage has a micro-batch"  # noqa: S101
         if group is None or self._is_agreed:
-            return self._names
+            return
         first, *others = share_names(group, self._names, self._rank)
         for replica, names in enumerate(others, 1):
             refuse_other_names(names, first, (f"on replica {replica} of the last stage", "on replica 0"))
@@ -151,4 +172,3 @@ class BatchLoss:
             places = [0, *(1 + self._names.index(name) for name in first)]
             self._told = {key: [told[place] for place in places] for key, told in self._told.items()}
             self._names = first
-        return first

@@ -11,8 +11,8 @@ Left out: processes and process groups (``launch/``), the optimiser, reading dat
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -154,6 +154,8 @@ class Engine:
             (actions_of[stage], micro_batch, is_forward, place in lasts)
             for place, (stage, micro_batch, is_forward) in enumerate(order)
         ]
+        # an accelerator has numbers once all is computed that was begun, for which a step must not wait in its middle
+        self._begins_losses = parts.device.type == "cpu" and self._state is not None and not self._state.steps_alone
         self._untold_since_s: float | None = None
         self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
 
@@ -166,7 +168,7 @@ class Engine:
             is_told: Whether the recorder hears that it is done; a step may be taken twice, with other weights.
 
         Returns:
-            What it came to; the loss is known on the ranks of the last stage.
+            What it came to; the loss is known on the ranks of the last stage, and later where its replicas step alone.
 
         Raises:
             RunError: naming stage, replica, step and micro-batch.
@@ -254,8 +256,24 @@ class Engine:
         """Wait until what was sent in an inference up to this step has arrived, and free what nobody needs."""
         self._flush(step)
 
+    def with_losses(self, result: StepResult) -> StepResult:
+        """Return what the last step came to with its losses, which are waited for where replicas step alone.
+
+        All replicas of the last stage call it after the same steps.
+
+        Raises:
+            RunError: where another rank is gone.
+        """
+        if self._loss is not None and self._state is not None:
+            try:
+                self._loss.sums.settle(self._state.last_group)
+            except RuntimeError as error:
+                raise RunError(f"{self._layout.describe(self._rank)}, at its losses: {_reason(error)}") from error
+        return result.with_losses()
+
     def finish(self) -> None:
         """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        self.with_losses(NOTHING_TOLD)
         if self.shared is not None:
             self.shared.close()
         self._exchange.close()
@@ -283,6 +301,8 @@ class Engine:
         """Begin the sums that may run beside the rest of the step once a stage has ended its forwards or backwards."""
         if is_forward and stage in state.statistics:
             state.statistics[stage].start()
+        if is_forward and self._loss is not None and stage == self._layout.stage_count - 1 and self._begins_losses:
+            self._loss.begin(state.last_group)
         if not is_forward and not self._hooks:
             state.start_gradients(stage)
 
@@ -314,7 +334,11 @@ class Engine:
             agreement = None
             if self.loss_scale is not None and found is not None and norm is None:
                 agreement = self.loss_scale.start_agreeing(found)
-            loss, losses = (None, {}) if self._loss is None else self._loss.means(state.last_group)
+            result = StepResult()
+            if self._loss is not None:
+                result = StepResult(late=self._loss.means(state.last_group, together=state.losses_together))
+            if not state.steps_alone:
+                result = result.with_losses()
             summed_s = perf_counter()
             self._recorder.waited(step, "reduce", began_s, summed_s)
             self._exchange.flush()
@@ -331,7 +355,7 @@ class Engine:
                 self._clip.clip(norm)
         except Exception as error:
             raise self._named_wait(error, step) from error
-        return StepResult(loss, None if is_skipped else norm, scale, is_skipped, MappingProxyType(losses))
+        return replace(result, gradient_norm=None if is_skipped else norm, loss_scale=scale, is_skipped=is_skipped)
 
     def _flush(self, step: int) -> None:
         began_s = perf_counter()

@@ -6,11 +6,24 @@ Left out: what is made of it (``telemetry/``), and clocks of other processes: ti
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from heterps_compile.schedule.order import Phase
+
+
+class LateLosses(Protocol):
+    """The losses of a step that are told after it."""
+
+    @property
+    def are_known(self) -> bool:
+        """Whether they are there."""
+        ...
+
+    def means(self) -> tuple[float, Mapping[str, float]]:
+        """Wait for them; return the loss of the batch, and those that have names."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +31,12 @@ class StepResult:
     """What a training step came to, as far as a rank knows it.
 
     Attributes:
-        loss: Mean over the batch; None on ranks that do not compute it.
+        loss: Mean over the batch; None on ranks that do not compute it, and where it is late.
         gradient_norm: Of the whole model's gradients, where they are clipped and finite; else None.
         loss_scale: By which the losses were multiplied; None where they are not scaled.
         is_skipped: Whether gradients were not finite in float16, so that no rank steps its optimiser.
         losses: The means of those whose sum the loss is, by name; empty where it is one without a name, or not known.
+        late: Both, where replicas that step alone have not summed them yet; else None.
     """
 
     loss: float | None = None
@@ -30,6 +44,14 @@ class StepResult:
     loss_scale: float | None = None
     is_skipped: bool = False
     losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    late: LateLosses | None = None
+
+    def with_losses(self) -> "StepResult":
+        """Return the same with its losses, which are waited for where they are late."""
+        if self.late is None:
+            return self
+        loss, losses = self.late.means()
+        return replace(self, loss=loss, losses=MappingProxyType(dict(losses)), late=None)
 
 
 NOTHING_TOLD = StepResult()

@@ -35,6 +35,7 @@ from heterps_compile.sync_rules.rules import USUAL
 
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
+from .loss_sums import MOST_TOGETHER
 from .ordered_gradient_sums import OrderedGradients
 from .planned_machines import planned_sizes
 from .rank_group import Group
@@ -55,6 +56,7 @@ class SharedState:
         tied: Of tensors that several stages hold.
         statistics: Of every stage of the rank that has several replicas.
         last_group: The replicas of the last stage, where this rank is one of several; else None.
+        last_rule: By which they agree; None where there is no such rule.
         counted: The parameters that are counted here where each of the model counts once: on its first rank.
         scale: By which losses are multiplied.
     """
@@ -63,6 +65,7 @@ class SharedState:
     tied: list[SharedGradients | OrderedGradients] = field(default_factory=list)
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
     last_group: Group | None = None
+    last_rule: Rule | None = None
     counted: list[nn.Parameter] = field(default_factory=list)
     scale: float = 1.0
     _groups: dict[int, list[CountedGroup]] = field(default_factory=dict)
@@ -114,6 +117,16 @@ class SharedState:
         """Return the rules by which this rank agrees with others."""
         shared = (*self.gradients.values(), *self.tied)
         return [gradients.rule for gradients in shared if isinstance(gradients, SharedGradients)]
+
+    @property
+    def losses_together(self) -> int:
+        """Return how many steps' losses replicas of the last stage that step alone sum at once; 1 elsewhere."""
+        return 1 if self.last_rule is None else min(self.last_rule.asked.period_steps, MOST_TOGETHER)
+
+    @property
+    def steps_alone(self) -> bool:
+        """Return whether nothing but their losses would make replicas of the last stage wait in a step."""
+        return self.last_rule is not None and self.last_rule.can.apart
 
     @property
     def parameters_alone(self) -> dict[str, nn.Parameter]:
@@ -282,13 +295,14 @@ def share_state(
             state.gradients[index] = OwnGradients(own)
             continue
         group = Group(ranks, rank)
-        state.gradients[index] = gradients(_each_once(own), group, [index])
+        state.gradients[index] = summed = gradients(_each_once(own), group, [index])
         momentum: Mapping[str, float] = getattr(module, "momentum", {})
         state.statistics[index] = RunningStatistics(
             index, dict(module.named_buffers()), layout.micro_batches, group, momentum
         )
         if index == layout.stage_count - 1:
             state.last_group = group
+            state.last_rule = summed.rule if isinstance(summed, SharedGradients) else None
     state.tied = [
         gradients(parameters, Group(ranks, rank), holders)
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])

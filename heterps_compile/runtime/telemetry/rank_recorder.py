@@ -9,15 +9,16 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 
 import os
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.block_cache import bytes_by_level
-from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult
 from heterps_compile.schedule.order import Phase
 
 from .events import Event, Ran, RankSpans, RankStart, RankStep, RankTables, RankValidation, Received, Waited, to_line
@@ -78,6 +79,7 @@ class TelemetryRecorder:
         self._memory_due_s = 0.0
         self._between_s: dict[str, float] = defaultdict(float)
         self._data_bytes: Mapping[str, int] = {}
+        self._untold: deque[tuple[RankStep, LateLosses | None]] = deque()
         self._reset()
         path = directory / FILE_NAME.format(rank=start.rank)
         try:
@@ -122,7 +124,7 @@ class TelemetryRecorder:
             self._waits.append(Waited(what, began_s, ended_s))
 
     def step_done(self, step: int, samples: int, result: StepResult, began_s: float, ended_s: float) -> None:
-        """Write the step.
+        """Write the step, once its losses are there.
 
         Raises:
             RunError: where it cannot be written.
@@ -137,36 +139,40 @@ class TelemetryRecorder:
         sent = {} if self.shared is None else self.shared.count_sent()
         if step in self._trace_steps:
             self._write(RankSpans(self._rank, step, tuple(self._ran), tuple(self._received), tuple(self._waits)))
-        self._write(
-            RankStep(
-                rank=self._rank,
-                step=step,
-                began_s=began_s,
-                ended_s=ended_s,
-                samples=samples,
-                loss=result.loss,
-                forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
-                backward_s=dict(self._backward_s),
-                micro_batches=self._micro_batches,
-                wait_s=dict(self._wait_s),
-                received_bytes=dict(self._received_bytes),
-                messages=self._messages,
-                rss_bytes=memory.rss_bytes,
-                peak_rss_bytes=memory.peak_rss_bytes,
-                gpu_bytes=memory.gpu_bytes,
-                peak_gpu_bytes=memory.peak_gpu_bytes,
-                gradient_norm=result.gradient_norm,
-                loss_scale=result.loss_scale,
-                is_skipped=result.is_skipped,
-                losses=result.losses,
-                between_s=dict(self._between_s),
-                sync_bytes={stage: all_bytes for stage, (all_bytes, _) in sent.items()},
-                data_bytes={level: size for level, size in data_bytes.items() if size},
-                sync_between_bytes={stage: between for stage, (_, between) in sent.items() if between},
-                replica_gap={} if self.shared is None else self.shared.gaps(),
-                learning_rates=() if self.optimizer is None else _rates(self.optimizer),
+        self._untold.append(
+            (
+                RankStep(
+                    rank=self._rank,
+                    step=step,
+                    began_s=began_s,
+                    ended_s=ended_s,
+                    samples=samples,
+                    loss=result.loss,
+                    forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
+                    backward_s=dict(self._backward_s),
+                    micro_batches=self._micro_batches,
+                    wait_s=dict(self._wait_s),
+                    received_bytes=dict(self._received_bytes),
+                    messages=self._messages,
+                    rss_bytes=memory.rss_bytes,
+                    peak_rss_bytes=memory.peak_rss_bytes,
+                    gpu_bytes=memory.gpu_bytes,
+                    peak_gpu_bytes=memory.peak_gpu_bytes,
+                    gradient_norm=result.gradient_norm,
+                    loss_scale=result.loss_scale,
+                    is_skipped=result.is_skipped,
+                    losses=result.losses,
+                    between_s=dict(self._between_s),
+                    sync_bytes={stage: all_bytes for stage, (all_bytes, _) in sent.items()},
+                    data_bytes={level: size for level, size in data_bytes.items() if size},
+                    sync_between_bytes={stage: between for stage, (_, between) in sent.items() if between},
+                    replica_gap={} if self.shared is None else self.shared.gaps(),
+                    learning_rates=() if self.optimizer is None else _rates(self.optimizer),
+                ),
+                result.late,
             )
         )
+        self._tell()
         self._reset()
         self._between_s.clear()
 
@@ -183,6 +189,7 @@ class TelemetryRecorder:
         Raises:
             RunError: where it cannot be written.
         """
+        self._tell()
         self._write(validation)
 
     def counted(self, tables: RankTables) -> None:
@@ -194,15 +201,31 @@ class TelemetryRecorder:
         self._write(tables)
 
     def close(self) -> None:
-        """Close the file.
+        """Close the file; steps whose losses never came are told without them.
 
         Raises:
             RunError: where what is left cannot be written.
         """
+        self._tell()
+        while self._untold:
+            self._write(self._untold.popleft()[0])
         try:
             self._file.close()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _tell(self) -> None:
+        """Write the steps whose losses are there, in their order."""
+        while self._untold:
+            step, late = self._untold[0]
+            if late is not None:
+                if not late.are_known:
+                    return
+                with suppress(RuntimeError):  # of a group that broke, which whoever sums next tells
+                    loss, losses = late.means()
+                    step = replace(step, loss=loss, losses=losses)
+            self._untold.popleft()
+            self._write(step)
 
     def _reset(self) -> None:
         self._forward_s: dict[int, float] = defaultdict(float)

@@ -14,6 +14,7 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
+from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
 from heterps_compile.runtime.sync.algorithms.shadow import BlockMomentum, replica_gap
 from heterps_compile.runtime.sync.contract import Shared, flats_of, put
 from heterps_compile.runtime.sync.counted_group import CountedGroup
@@ -108,9 +109,57 @@ def running_ahead(rank: int) -> bool:
     return rank == 1 or was_alone
 
 
+class Heard(Recorders):
+    """Keeps what steps came to, as they are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[StepResult] = []
+
+    def step_done(self, step: int, samples: int, result: StepResult, *times_s: float) -> None:
+        self.results.append(result)
+
+
+def losses_of(rank: int, rule: str, *, is_ahead: bool = False) -> list[Any]:
+    """Take steps with weights that stay; return whether each loss was known at once, and the losses.
+
+    Args:
+        rank: Of two.
+        rule: By which they agree.
+        is_ahead: Whether the first replica takes all steps but the first before the second one does.
+    """
+    import torch.distributed as dist  # noqa: PLC0415 - in the ranks alone
+
+    stage, heard = linear_stage(), Heard()
+    shape = StepShape(schedule="1f1b", micro_batches=MICRO_BATCHES, batch=BATCH)
+    layout = make_layout(plan_of([stage], "y"), training=True, replicas=[2], speeds=SPEEDS, step=shape)
+    parts = RankParts(plan_of([stage], "y"), layout, rank, {0: stage}, tied={}, recorder=heard)
+    engine = Engine(parts, StepOptions(linear_loss, sync=(parse_rule(rule),)))
+    store = dist.distributed_c10d._get_default_store()
+    for step in range(STEPS):
+        if is_ahead and rank == 1 and step == 1:
+            store.wait(["losses ahead"], timedelta(seconds=60))
+        engine.train_step(step, reader(step, []))
+    if is_ahead and rank == 0:
+        store.set("losses ahead", "")
+    at_once = [result.late is None for result in heard.results]
+    engine.finish()
+    losses = [result.with_losses().loss for result in heard.results]
+    return [at_once, losses, [late.are_known for result in heard.results if (late := result.late) is not None]]
+
+
+LOSSES = {
+    "all-reduce": ("all-reduce", False),
+    "shadow": ("shadow(every=4)", True),
+    "shadow in every step": ("shadow(every=1)", False),
+    "local": ("local(steps=100)", False),
+}
+
+
 def in_group(rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {rule: (trained(rank, rule), moved(rank, rule)) for rule in RULES}
-    return found | {"ahead": running_ahead(rank)}
+    losses = {name: losses_of(rank, rule, is_ahead=is_ahead) for name, (rule, is_ahead) in LOSSES.items()}
+    return found | {"ahead": running_ahead(rank), "losses": losses}
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +225,14 @@ def test_block_momentum_goes_on_in_the_direction_of_the_last_blocks(by_rank):
         block = (BlockMomentum.beginning(mean) if block is None else block).after_block(mean, 0.5)
         for weights, moved_by in ((one, move), (other, move_1)):
             assert torch.allclose(torch.tensor(weights) + torch.tensor(moved_by), block.weights, atol=1e-6)
+
+
+def test_steps_of_replicas_that_step_alone_do_not_wait_for_their_losses(by_rank):
+    """The first replica takes five steps before the second one does; all losses are there in the end, to the bit."""
+    expected = by_rank[0]["losses"]["all-reduce"][1]
+    assert len(set(expected)) == STEPS
+    for of_rank in by_rank:
+        assert of_rank["losses"]["all-reduce"][0] == [True] * STEPS
+        for name in list(LOSSES)[1:]:
+            at_once, losses, known = of_rank["losses"][name]
+            assert (at_once, losses, known) == ([False] * STEPS, expected, [True] * STEPS)

@@ -137,3 +137,30 @@ def test_clones_of_a_machine_are_told_apart_by_their_names(monkeypatch):
         monkeypatch.setattr("platform.node", lambda node=node: node)
         names.append(machine_name())
     assert names[0] != names[1]
+
+
+class Late:
+    """Losses of a step that come when they are let."""
+
+    def __init__(self, loss: float) -> None:
+        self.loss, self.are_known = loss, False
+
+    def means(self) -> tuple[float, dict[str, float]]:
+        assert self.are_known, "waited for"
+        return self.loss, {"click": self.loss}
+
+
+def test_a_step_is_told_once_its_losses_are_there_and_in_its_turn(tmp_path):
+    first, second = Late(0.5), Late(0.25)
+    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
+        recorder.step_done(0, 1, StepResult(late=first), 0.0, 1.0)
+        recorder.step_done(1, 1, StepResult(late=second), 1.0, 2.0)
+        second.are_known = True
+        recorder.step_done(2, 1, StepResult(0.125), 2.0, 3.0)
+        assert len(events(tmp_path, 0)) == 1  # the start
+        first.are_known = True
+        recorder.step_done(3, 1, StepResult(late=Late(0.0)), 3.0, 4.0)
+        told = [(step.step, step.loss, dict(step.losses)) for step in events(tmp_path, 0)[1:]]
+        assert told == [(0, 0.5, {"click": 0.5}), (1, 0.25, {"click": 0.25}), (2, 0.125, {})]
+    *_, last = events(tmp_path, 0)
+    assert (last.step, last.loss) == (3, None), "a run that ended before its losses came tells the step all the same"
