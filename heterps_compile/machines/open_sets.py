@@ -16,7 +16,8 @@ from heterps_compile.progress import check
 
 from .goal import Goal
 from .outlook import steady_outlook
-from .sets import Candidate, PairSets
+from .mixes import Mixes
+from .sets import MUCH_LONGER, Candidate, Kind, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
@@ -86,10 +87,14 @@ def _of_one_kind(singles: Sequence[Candidate], bounds: StepBounds, goal: Goal, b
     found = []
     for group in sorted(groups.values(), key=lambda group: min(value for value, _ in group)):
         check()
-        least_s = {each.machines.count: each.least_s for _, each in group}
-        kind, counts = group[0][1].kinds[0], sorted(least_s)
-        low_s = np.array([least_s[count] for count in counts])
-        closer = bounds.of_one(kind, np.array(counts), group[0][1].batch, low_s)
+        sets = {each.machines.count: each for _, each in sorted(group, key=lambda one: -one[1].machines.price_per_hour)}
+        counts, kind, batch = sorted(sets), group[0][1].kinds[0], group[0][1].batch
+        cheapest = [sets[count] for count in counts]
+        low_s = np.array([each.least_s for each in cheapest])
+        prices = np.array([each.machines.price_per_hour for each in cheapest])
+        high_s = longest_steps_s(prices, batch, goal, kind.late, best)
+        high_s = np.minimum(high_s, low_s * MUCH_LONGER)
+        closer = bounds.of_one(kind, np.array(counts), batch, low_s, high_s)
         known = dict(zip(counts, closer.tolist(), strict=True))
         found += [replace(each, least_s=known[each.machines.count]) for _, each in group]
     return [each for each in found if _value(each, goal) < float("inf")]
@@ -99,6 +104,7 @@ def _of_two_kinds(
     pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float, effort: int
 ) -> list[PairSets]:
     """Return the sets of two kinds of which some may be better than a value, closer bounded."""
+    pairs = _of_regions(pairs, bounds, goal, best)
     values = [each.values(goal).min() for each in pairs]
     found, left = [], effort
     for number in np.argsort(values, kind="stable").tolist():
@@ -115,3 +121,30 @@ def _of_two_kinds(
             each = replace(each, least_s=least_s)
         found.append(each)
     return found
+
+
+def _of_regions(pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float) -> list[PairSets]:
+    """Return the sets of the pairs of offers whose regions may have a mix that is better than a value."""
+    found = []
+    for batch in goal.batches:
+        left = [each for each in pairs if each.batch == batch and each.values(goal).min() < best]
+        regions: defaultdict[object, dict[int, Kind]] = defaultdict(dict)
+        for each in left:
+            for kind in (kind for pair in each.offers for kind in pair):
+                regions[_region(kind)][id(kind)] = kind
+        of_regions = [list(kinds.values()) for kinds in regions.values()]
+        if not left:
+            continue
+        mixes = Mixes([kind for kinds in of_regions for kind in kinds], bounds, goal, batch, best)
+        least = mixes.least_values(of_regions, min(float(each.least_s.min()) for each in left))
+        known = dict(zip(regions, least, strict=True))
+        for each in left:
+            least_values = np.array([known[_region(pair[0])] for pair in each.offers])
+            places = np.flatnonzero(least_values < best)
+            if len(places):
+                found.append(each.of_offers(places, least_values[places]))
+    return found
+
+
+def _region(kind: Kind) -> object:
+    return kind.rental.offer.provider, kind.rental.offer.region

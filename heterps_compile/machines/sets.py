@@ -10,13 +10,13 @@ Left out: sets of three kinds, pairs of different regions, pairs whose units are
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.cost.problem import Floats
+from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.offers import Offer, Rental, device_of
 from heterps_compile.progress import check
@@ -27,7 +27,7 @@ from .machine_set import MachineSet
 from .outlook import steady_outlook
 from .step_times import StepTimes
 
-_MUCH_LONGER = 1e6  # than its bound no step is asked to be
+MUCH_LONGER = 1e6  # than its bound no step is asked to be
 _LEAST_PRICE = 1e-9  # an hour, that limits are divided by
 
 
@@ -84,6 +84,7 @@ class Candidate:
         likely_s: What its step is likely to be: of one kind the geometric mean of the bound and of what replicas of the
             whole model take, of two kinds the bound.
         kinds: Of its machines.
+        least_value: That it cannot be better than, whatever the bound on its step.
     """
 
     machines: MachineSet
@@ -91,6 +92,7 @@ class Candidate:
     least_s: float
     likely_s: float
     kinds: tuple[Kind, ...]
+    least_value: float = 0.0
 
 
 def kinds_of(offers: Sequence[Offer], *, spot: bool, learned: Learned = NOTHING) -> tuple[list[Kind], int]:
@@ -156,6 +158,7 @@ class PairSets:
         machines: [C, 2], of each kind.
         prices: [O, C], an hour.
         least_s: [C], bounds on steps.
+        least_values: [O], what sets of these offers cannot be better than, whatever their number; None for nothing.
     """
 
     offers: tuple[tuple[Kind, Kind], ...]
@@ -163,6 +166,7 @@ class PairSets:
     machines: Floats
     prices: Floats
     least_s: Floats
+    least_values: Floats | None = None
 
     @property
     def late(self) -> float:
@@ -176,25 +180,38 @@ class PairSets:
 
     def values(self, goal: Goal) -> Floats:
         """Return [O, C], what sets cannot be better than; inf where their bounds break a limit."""
-        return _values(self.prices, self.least_s, self.batch, goal, self.late)
+        found = values_of(self.prices, self.least_s, self.batch, goal, self.late)
+        return found if self.least_values is None else np.maximum(found, self.least_values[:, None])
+
+    def of_offers(self, places: Ints, least_values: Floats) -> "PairSets":
+        """Return the sets of some of the pairs of offers, which no number of them makes better than some values."""
+        offers = tuple(self.offers[place] for place in places.tolist())
+        return replace(self, offers=offers, prices=self.prices[places], least_values=least_values)
 
     def longest_s(self, goal: Goal, best: float) -> Floats:
         """Return [C], the steps from which on no set keeps all limits and is better than some value."""
-        unit = steady_outlook(1.0, 1.0, self.batch, goal, self.late)
-        price = np.maximum(self.prices.min(axis=0), _LEAST_PRICE)
-        limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
-        if goal.deadline_s is not None:
-            limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
-        if goal.budget is not None:
-            limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-        return np.asarray(np.minimum(limit_s, self.least_s * _MUCH_LONGER), np.float64)
+        limit_s = longest_steps_s(self.prices.min(axis=0), self.batch, goal, self.late, best)
+        return np.asarray(np.minimum(limit_s, self.least_s * MUCH_LONGER), np.float64)
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""
         counts = self.machines[place].astype(int).tolist()
         parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
         least_s = float(self.least_s[place])
-        return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
+        least_value = 0.0 if self.least_values is None else float(self.least_values[pair])
+        return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair], least_value)
+
+
+def longest_steps_s(prices: Floats, batch: int, goal: Goal, late: float, best: float) -> Floats:
+    """Return the steps from which on no set of such prices an hour keeps all limits and is better than some value."""
+    unit = steady_outlook(1.0, 1.0, batch, goal, late)
+    price = np.maximum(prices, _LEAST_PRICE)
+    limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
+    if goal.deadline_s is not None:
+        limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
+    if goal.budget is not None:
+        limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
+    return np.asarray(limit_s, np.float64)
 
 
 def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[PairSets]:
@@ -224,7 +241,7 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> li
     return found
 
 
-def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
+def values_of(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
     """Return [O, C], what sets cannot be better than by their bounds; inf where these break a limit."""
     unit = steady_outlook(1.0, 1.0, batch, goal, late)  # all of these are in proportion to price and step
     money = unit.median_money * price * least_s

@@ -78,7 +78,7 @@ def least_paths(length: int, each: Small, one_of: Small | None = None) -> Small:
     return (least if one_of is None else least_with)[:, 0]
 
 
-def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Small:
+def fewest_of(times_s: Small, values: Floats, limits_s: Floats) -> Small:
     """Return [J, R], for ascending limits the least of ascending values [A] with times [R, A] within; inf for none.
 
     Times do not rise with the values.
@@ -90,7 +90,7 @@ def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Small:
     return np.minimum.accumulate(found[:-1], axis=0)
 
 
-def _most_replicas(count: int) -> int:
+def most_replicas(count: int) -> int:
     """Return how many replicas some stage has at least for a plan to have so many micro-batches."""
     return 1 if count <= USUAL_MICRO_BATCHES else -(-count // ROUNDS_OF_REPLICAS)
 
@@ -158,13 +158,44 @@ class StageNeeds:
             found[here] = np.maximum(least, low_s[here])
         return found
 
+    def closer_steps_s(self, units: Floats, low_s: Floats, high_s: Floats) -> Floats:
+        """Return [C], bounds between ``low_s``, which are some, and ``high_s``, with what stages wait for each other."""
+        found = low_s.copy()
+        for place in np.flatnonzero(low_s < high_s).tolist():
+            most, low, high = int(units[place]), grid_below(float(low_s[place])), grid_above(float(high_s[place]))
+            open_counts = self._open_counts(most, high, _usual_first(self.counts))
+            if not open_counts:  # no step is as short as what would matter
+                found[place] = max(float(low_s[place]), grid_s(np.array([high]))[0] * _SURE)
+                continue
+            for _ in range(_HALVINGS):
+                if high - low <= _CLOSE:
+                    break
+                middle = (low + high) // 2
+                still_open = self._open_counts(most, middle, open_counts)
+                low, high = (low, middle) if still_open else (middle, high)
+                open_counts = still_open or open_counts
+            found[place] = max(float(low_s[place]), grid_s(np.array([low]))[0] * _SURE)
+        return found
+
+    def _open_counts(self, most: int, number: int, counts: Sequence[int]) -> list[int]:
+        """Return the numbers of micro-batches with which so many units may have steps of a time of the grid."""
+        return [count for count in counts if self._is_open(count, most, float(grid_s(np.array([number]))[0]))]
+
+    def _is_open(self, count: int, most: int, time_s: float) -> bool:
+        many = most_replicas(count)
+        if self.parts(count).whole_s > time_s or many > most:
+            return False
+        times = self.times(count)
+        waits = times.waits(times.parts.around(), _up(most))
+        return waits.fewest_units(time_s, most, many) <= most
+
     def _least_of(self, count: int, units: Floats, low_s: Floats, most_s: Floats, total: int) -> Floats:
         """Return [C], bounds on steps of so many micro-batches; those that reach ``most_s`` may be any longer."""
         low = grid_below(max(float(low_s.min()), self.parts(count).whole_s))
         high = low + _COARSE * _WIDEST
         if np.isfinite(most_s).all():
             high = min(high, grid_above(float(most_s.max())))
-        if high < low or _most_replicas(count) > total:
+        if high < low or most_replicas(count) > total:
             return np.full(len(units), np.inf)
         times = self.times(count)
         least_s = times.least_s(times.parts.around(), total)
@@ -181,7 +212,7 @@ class StageNeeds:
 
     def _needed(self, times: StageTimes, least_s: Small, numbers: Ints) -> Floats:
         """Return [J], the units that steps of times of the grid need at the least; they do not rise."""
-        each, many = _fewest(least_s, times.units, grid_s(numbers)), _most_replicas(times.count)
+        each, many = fewest_of(least_s, times.units, grid_s(numbers)), most_replicas(times.count)
         one_of = np.maximum(each, np.float32(many)) if many > 1 else None
         return np.asarray(least_paths(times.length, each, one_of), np.float64)
 
@@ -275,7 +306,7 @@ class _Pair:
         found, limits = np.ones(len(units), np.bool_), grid_s(numbers)
         totals = _totals(units.sum(axis=1))
         for count, quicker in self._quicker.items():
-            may_be = (quicker.whole_s <= limits) & (totals >= _most_replicas(count))
+            may_be = (quicker.whole_s <= limits) & (totals >= most_replicas(count))
             for total in np.unique(totals) if is_plain else [None]:
                 still = np.flatnonzero(found & may_be & (True if total is None else totals == total))
                 if len(still):
@@ -286,11 +317,11 @@ class _Pair:
     def _are_few(self, steps: "_Steps", units: Floats, numbers: Ints, *, is_shared: bool) -> Bools:
         """Return [C], the same of one number of micro-batches."""
         limits, row = np.unique(numbers, return_inverse=True)
-        limits_s, many = grid_s(limits), float(_most_replicas(steps.first.count))
-        needs = _fewest(steps.first_s, steps.first.units, limits_s)
-        others = _fewest(steps.second_s, steps.second.units, limits_s)
+        limits_s, many = grid_s(limits), float(most_replicas(steps.first.count))
+        needs = fewest_of(steps.first_s, steps.first.units, limits_s)
+        others = fewest_of(steps.second_s, steps.second.units, limits_s)
         worth, other_worth = (
-            None if each is None else _fewest(each, steps.first.count / steps.first.rounds, limits_s)
+            None if each is None else fewest_of(each, steps.first.count / steps.first.rounds, limits_s)
             for each in (steps.first_shared_s, steps.second_shared_s)
         )
         found = np.zeros(len(units), np.bool_)
