@@ -257,7 +257,8 @@ class Mixes:
             work_s = self._bounds.work_s(self._kinds[place], self._batch)
             usable = np.isfinite(work_s)
             sums, none = (
-                np.concatenate([[0.0], np.cumsum(each)])[self._borders] for each in (np.where(usable, work_s, 0), ~usable)
+                np.concatenate([[0.0], np.cumsum(each)])[self._borders]
+                for each in (np.where(usable, work_s, 0), ~usable)
             )
             first, end = self._runs[0], self._runs[1] + 1
             self._work_s[place] = np.where(none[end] > none[first], np.inf, sums[end] - sums[first])
@@ -273,12 +274,10 @@ class Mixes:
             for place, kind in enumerate(self._kinds):
                 units.setdefault(kind.unit, place)
             length = len(self._borders) - 1
-            found = None
+            found = LayerParts(np.full(length, np.inf), np.full(length, np.inf))
             for place in units.values():
                 parts = self._bounds.parts(self._kinds[place], self._batch, count)
-                if parts is None or len(parts.forward_s) != length:
-                    parts = LayerParts(np.zeros(length), np.zeros(length))
-                found = parts if found is None else found.quicker(parts)
-            assert found is not None
+                is_known = parts is not None and len(parts.forward_s) == length
+                found = found.quicker(parts if is_known else LayerParts(np.zeros(length), np.zeros(length)))
             self._quicker[count] = found
         return self._quicker[count]

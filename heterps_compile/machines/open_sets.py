@@ -15,8 +15,8 @@ import numpy as np
 from heterps_compile.progress import check
 
 from .goal import Goal
-from .outlook import steady_outlook
 from .mixes import Mixes
+from .outlook import steady_outlook
 from .sets import MUCH_LONGER, Candidate, Kind, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 

@@ -159,7 +159,7 @@ class StageNeeds:
         return found
 
     def closer_steps_s(self, units: Floats, low_s: Floats, high_s: Floats) -> Floats:
-        """Return [C], bounds between ``low_s``, which are some, and ``high_s``, with what stages wait for each other."""
+        """Return [C], bounds between ``low_s``, which are some, and ``high_s``, by what stages wait for too."""
         found = low_s.copy()
         for place in np.flatnonzero(low_s < high_s).tolist():
             most, low, high = int(units[place]), grid_below(float(low_s[place])), grid_above(float(high_s[place]))

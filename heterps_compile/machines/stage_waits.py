@@ -8,7 +8,7 @@ computes in stage s, m what it moves there, and ``way`` of its values to the nex
     step >= X(s) - m(s) + what passes from the first forward of stage s to its last backward
 
 so that a cut costs every stage behind it a way there and back, and a sum of gradients that takes long is waited for
-where its stage stands early. For a step of at most T there is, of every number u of units, a least X at every position::
+where its stage stands early. Steps of at most T have at every position a least X for every number u of units::
 
     position    0    1    2    3  ...  n          least[c][u + k] = least over runs (a, c) and replicas k that keep T
     u = 0       0    -    -    -       -
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.cost.problem import Floats, Ints
 
 Small = NDArray[np.float32]
 
@@ -69,27 +69,22 @@ class StageWaits:
         least[0, 0] = 0.0
         for position in range(self.length):
             here = slice(rows[position], rows[position + 1])
-            for kind in range(kinds):
-                own = np.minimum.accumulate(least[kind, position])
-                if np.isfinite(own[-1]):
-                    self._extend(least, kind, own, run[here], number[here], time_s, one_has)
+            least[:, position] = np.minimum.accumulate(least[:, position], axis=1)
+            for place in np.unique(number[here]).tolist():
+                these, replicas = run[here][number[here] == place], int(self.units[place])
+                for kind in range(kinds):
+                    to = kinds - 1 if replicas >= one_has else kind
+                    found = self._behind(least[kind, position, : most + 1 - replicas], these, place, time_s)
+                    ends = self.end[these]
+                    least[to, ends, replicas:] = np.minimum(least[to, ends, replicas:], found)
         found = np.flatnonzero(np.isfinite(least[-1, -1]))
         return float(found[0]) if len(found) else float("inf")
 
-    def _extend(
-        self, least: Floats, kind: int, own: Floats, runs: Ints, numbers: Ints, time_s: float, one_has: int
-    ) -> None:
-        """Lower ``least`` by paths that go on with some runs with classes, from a position with ``own`` [u]."""
-        is_first = not len(runs) or self.first[runs[0]] == 0
-        for number in np.unique(numbers).tolist():
-            these, replicas = runs[numbers == number], int(self.units[number])
-            own_s = own[: len(own) - replicas]
-            sync_s, rest_s = (each[these, number].astype(np.float64)[:, None] for each in (self.sync_s, self.rest_s))
-            found = self.adds_s[these][:, None] + np.maximum(own_s, sync_s)
-            keeps: Bools = np.isfinite(own_s) & (is_first | (own_s + rest_s <= time_s))
-            to = len(least) - 1 if replicas >= one_has else kind
-            target = least[to, self.end[these], replicas:]
-            least[to, self.end[these], replicas:] = np.minimum(target, np.where(keeps, found, np.inf))
+    def _behind(self, waited_s: Floats, runs: Ints, place: int, time_s: float) -> Floats:
+        """Return [S, U], X behind runs [S] of a class that begin where it is ``waited_s`` [U]; inf where T is over."""
+        sync_s, rest_s = (each[runs, place].astype(np.float64)[:, None] for each in (self.sync_s, self.rest_s))
+        keeps = np.isfinite(waited_s) & ((waited_s + rest_s <= time_s) | (self.first[runs] == 0)[:, None])
+        return np.where(keeps, self.adds_s[runs][:, None] + np.maximum(waited_s, sync_s), np.inf)
 
     def _from_start(self, each: Floats) -> Floats:
         """Return [n + 1], the least sum of what runs [R] cost from the first block to a position."""

@@ -36,9 +36,7 @@ class StepBounds:
         self._segments: dict[object, StepSegments | None] = {}
         self.cells = 0
 
-    def of_one(
-        self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None
-    ) -> Floats:
+    def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
         """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some.
 
         With ``high_s``, up to which a bound matters, closer ones.
