@@ -15,9 +15,8 @@ import numpy as np
 from heterps_compile.progress import check
 
 from .goal import Goal
-from .mixes import Mixes
 from .outlook import steady_outlook
-from .sets import MUCH_LONGER, Candidate, Kind, PairSets, longest_steps_s
+from .sets import MUCH_LONGER, Candidate, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
@@ -104,7 +103,6 @@ def _of_two_kinds(
     pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float, effort: int
 ) -> list[PairSets]:
     """Return the sets of two kinds of which some may be better than a value, closer bounded."""
-    pairs = _of_regions(pairs, bounds, goal, best)
     values = [each.values(goal).min() for each in pairs]
     found, left = [], effort
     for number in np.argsort(values, kind="stable").tolist():
@@ -121,30 +119,3 @@ def _of_two_kinds(
             each = replace(each, least_s=least_s)
         found.append(each)
     return found
-
-
-def _of_regions(pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float) -> list[PairSets]:
-    """Return the sets of the pairs of offers whose regions may have a mix that is better than a value."""
-    found = []
-    for batch in goal.batches:
-        left = [each for each in pairs if each.batch == batch and each.values(goal).min() < best]
-        regions: defaultdict[object, dict[int, Kind]] = defaultdict(dict)
-        for each in left:
-            for kind in (kind for pair in each.offers for kind in pair):
-                regions[_region(kind)][id(kind)] = kind
-        of_regions = [list(kinds.values()) for kinds in regions.values()]
-        if not left:
-            continue
-        mixes = Mixes([kind for kinds in of_regions for kind in kinds], bounds, goal, batch, best)
-        least = mixes.least_values(of_regions, min(float(each.least_s.min()) for each in left))
-        known = dict(zip(regions, least, strict=True))
-        for each in left:
-            least_values = np.array([known[_region(pair[0])] for pair in each.offers])
-            places = np.flatnonzero(least_values < best)
-            if len(places):
-                found.append(each.of_offers(places, least_values[places]))
-    return found
-
-
-def _region(kind: Kind) -> object:
-    return kind.rental.offer.provider, kind.rental.offer.region

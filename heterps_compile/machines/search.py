@@ -56,7 +56,7 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 25_000_000
+    pairs: int = 100_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
@@ -202,7 +202,7 @@ class _Found:
             outlook = outlook_of(machines, least_s, candidate.batch, goal, checkpoint_s)
         except InfeasibleError:
             return float("inf")
-        return float("inf") if outlook.misses(goal) else max(outlook.value(goal), candidate.least_value)
+        return float("inf") if outlook.misses(goal) else outlook.value(goal)
 
     def may_win(self, candidate: Candidate) -> bool:
         """Return whether the bound of a set keeps all limits and is better than the best found."""
@@ -350,8 +350,7 @@ def _likely(candidate: Candidate, goal: Goal) -> float:
 def _bound(candidate: Candidate, goal: Goal, *, keeps: bool = False) -> float:
     """Return a value that a set cannot be below; inf where its bounds break a limit and it has to keep them."""
     outlook = _steady(candidate, candidate.least_s, goal)
-    value = max(outlook.value(goal), candidate.least_value)
-    return float("inf") if keeps and outlook.misses(goal) else value
+    return float("inf") if keeps and outlook.misses(goal) else outlook.value(goal)
 
 
 def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:

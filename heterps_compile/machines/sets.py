@@ -10,13 +10,13 @@ Left out: sets of three kinds, pairs of different regions, pairs whose units are
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.offers import Offer, Rental, device_of
 from heterps_compile.progress import check
@@ -84,7 +84,6 @@ class Candidate:
         likely_s: What its step is likely to be: of one kind the geometric mean of the bound and of what replicas of the
             whole model take, of two kinds the bound.
         kinds: Of its machines.
-        least_value: That it cannot be better than, whatever the bound on its step.
     """
 
     machines: MachineSet
@@ -92,7 +91,6 @@ class Candidate:
     least_s: float
     likely_s: float
     kinds: tuple[Kind, ...]
-    least_value: float = 0.0
 
 
 def kinds_of(offers: Sequence[Offer], *, spot: bool, learned: Learned = NOTHING) -> tuple[list[Kind], int]:
@@ -158,7 +156,6 @@ class PairSets:
         machines: [C, 2], of each kind.
         prices: [O, C], an hour.
         least_s: [C], bounds on steps.
-        least_values: [O], what sets of these offers cannot be better than, whatever their number; None for nothing.
     """
 
     offers: tuple[tuple[Kind, Kind], ...]
@@ -166,7 +163,6 @@ class PairSets:
     machines: Floats
     prices: Floats
     least_s: Floats
-    least_values: Floats | None = None
 
     @property
     def late(self) -> float:
@@ -180,13 +176,7 @@ class PairSets:
 
     def values(self, goal: Goal) -> Floats:
         """Return [O, C], what sets cannot be better than; inf where their bounds break a limit."""
-        found = values_of(self.prices, self.least_s, self.batch, goal, self.late)
-        return found if self.least_values is None else np.maximum(found, self.least_values[:, None])
-
-    def of_offers(self, places: Ints, least_values: Floats) -> "PairSets":
-        """Return the sets of some of the pairs of offers, which no number of them makes better than some values."""
-        offers = tuple(self.offers[place] for place in places.tolist())
-        return replace(self, offers=offers, prices=self.prices[places], least_values=least_values)
+        return _values(self.prices, self.least_s, self.batch, goal, self.late)
 
     def longest_s(self, goal: Goal, best: float) -> Floats:
         """Return [C], the steps from which on no set keeps all limits and is better than some value."""
@@ -198,8 +188,7 @@ class PairSets:
         counts = self.machines[place].astype(int).tolist()
         parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
         least_s = float(self.least_s[place])
-        least_value = 0.0 if self.least_values is None else float(self.least_values[pair])
-        return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair], least_value)
+        return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
 
 
 def longest_steps_s(prices: Floats, batch: int, goal: Goal, late: float, best: float) -> Floats:
@@ -241,7 +230,7 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> li
     return found
 
 
-def values_of(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
+def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
     """Return [O, C], what sets cannot be better than by their bounds; inf where these break a limit."""
     unit = steady_outlook(1.0, 1.0, batch, goal, late)  # all of these are in proportion to price and step
     money = unit.median_money * price * least_s

@@ -78,7 +78,7 @@ def least_paths(length: int, each: Small, one_of: Small | None = None) -> Small:
     return (least if one_of is None else least_with)[:, 0]
 
 
-def fewest_of(times_s: Small, values: Floats, limits_s: Floats) -> Small:
+def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Small:
     """Return [J, R], for ascending limits the least of ascending values [A] with times [R, A] within; inf for none.
 
     Times do not rise with the values.
@@ -90,7 +90,7 @@ def fewest_of(times_s: Small, values: Floats, limits_s: Floats) -> Small:
     return np.minimum.accumulate(found[:-1], axis=0)
 
 
-def most_replicas(count: int) -> int:
+def _most_replicas(count: int) -> int:
     """Return how many replicas some stage has at least for a plan to have so many micro-batches."""
     return 1 if count <= USUAL_MICRO_BATCHES else -(-count // ROUNDS_OF_REPLICAS)
 
@@ -182,7 +182,7 @@ class StageNeeds:
         return [count for count in counts if self._is_open(count, most, float(grid_s(np.array([number]))[0]))]
 
     def _is_open(self, count: int, most: int, time_s: float) -> bool:
-        many = most_replicas(count)
+        many = _most_replicas(count)
         if self.parts(count).whole_s > time_s or many > most:
             return False
         times = self.times(count)
@@ -195,7 +195,7 @@ class StageNeeds:
         high = low + _COARSE * _WIDEST
         if np.isfinite(most_s).all():
             high = min(high, grid_above(float(most_s.max())))
-        if high < low or most_replicas(count) > total:
+        if high < low or _most_replicas(count) > total:
             return np.full(len(units), np.inf)
         times = self.times(count)
         least_s = times.least_s(times.parts.around(), total)
@@ -212,7 +212,7 @@ class StageNeeds:
 
     def _needed(self, times: StageTimes, least_s: Small, numbers: Ints) -> Floats:
         """Return [J], the units that steps of times of the grid need at the least; they do not rise."""
-        each, many = fewest_of(least_s, times.units, grid_s(numbers)), most_replicas(times.count)
+        each, many = _fewest(least_s, times.units, grid_s(numbers)), _most_replicas(times.count)
         one_of = np.maximum(each, np.float32(many)) if many > 1 else None
         return np.asarray(least_paths(times.length, each, one_of), np.float64)
 
@@ -306,7 +306,7 @@ class _Pair:
         found, limits = np.ones(len(units), np.bool_), grid_s(numbers)
         totals = _totals(units.sum(axis=1))
         for count, quicker in self._quicker.items():
-            may_be = (quicker.whole_s <= limits) & (totals >= most_replicas(count))
+            may_be = (quicker.whole_s <= limits) & (totals >= _most_replicas(count))
             for total in np.unique(totals) if is_plain else [None]:
                 still = np.flatnonzero(found & may_be & (True if total is None else totals == total))
                 if len(still):
@@ -317,11 +317,11 @@ class _Pair:
     def _are_few(self, steps: "_Steps", units: Floats, numbers: Ints, *, is_shared: bool) -> Bools:
         """Return [C], the same of one number of micro-batches."""
         limits, row = np.unique(numbers, return_inverse=True)
-        limits_s, many = grid_s(limits), float(most_replicas(steps.first.count))
-        needs = fewest_of(steps.first_s, steps.first.units, limits_s)
-        others = fewest_of(steps.second_s, steps.second.units, limits_s)
+        limits_s, many = grid_s(limits), float(_most_replicas(steps.first.count))
+        needs = _fewest(steps.first_s, steps.first.units, limits_s)
+        others = _fewest(steps.second_s, steps.second.units, limits_s)
         worth, other_worth = (
-            None if each is None else fewest_of(each, steps.first.count / steps.first.rounds, limits_s)
+            None if each is None else _fewest(each, steps.first.count / steps.first.rounds, limits_s)
             for each in (steps.first_shared_s, steps.second_shared_s)
         )
         found = np.zeros(len(units), np.bool_)

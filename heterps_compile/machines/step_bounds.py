@@ -14,13 +14,12 @@ import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.cost.problem import Floats, Ints
-from heterps_compile.passes.placement.steps.step_segments import StepSegments, classes
+from heterps_compile.passes.placement.steps.step_segments import classes
 from heterps_compile.schedule.load import micro_batch_counts
 
 from .goal import Goal
 from .sets import Candidate, Kind
 from .stage_needs import PairNeeds, StageNeeds
-from .stage_times import LayerParts, parts_of
 from .step_times import StepTimes
 
 
@@ -33,7 +32,6 @@ class StepBounds:
         self._most_machines = goal.most_machines
         self._most_units = goal.most_machines * max(kind.units for kind in kinds)
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
-        self._segments: dict[object, StepSegments | None] = {}
         self.cells = 0
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
@@ -86,28 +84,6 @@ class StepBounds:
         """Return how many runs of layers a bound of a set of two kinds looks at; 0 where it looks at none."""
         needs = self._of(kind, batch, _quickest_inside(kind.device), alone=False)
         return 0 if needs is None else needs.runs
-
-    def in_mixes(self, kind: Kind, batch: int) -> tuple[StageNeeds, ...]:
-        """Return what stages on a kind need beside other kinds, on one machine and on several; none where unknown."""
-        alone = (False, True) if kind.units > 1 else (False,)
-        found = [self._of(kind, batch, _quickest_inside(kind.device), alone=each) for each in alone]
-        return tuple(each for each in found if each is not None) if None not in found else ()
-
-    def parts(self, kind: Kind, batch: int, count: int) -> LayerParts | None:
-        """Return what so many parts of a batch take on a unit of a kind; None where no plan is possible on it."""
-        key = (kind.unit, batch)
-        if key not in self._segments:
-            self._segments[key] = self._times.segments_of(kind.device, kind.units, batch)
-        segments = self._segments[key]
-        return None if segments is None else parts_of(segments, count)
-
-    def work_s(self, kind: Kind, batch: int) -> Floats:
-        """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
-        return self._times.work_s(kind.device, batch)
-
-    def is_divisible(self, batch: int) -> bool:
-        """Return whether replicas can share the batch."""
-        return self._times.is_divisible(batch)
 
     def of_shared(self, candidate: Candidate, high_s: float) -> float:
         """Return a bound, up to ``high_s``, on steps on a set of two kinds of plans of which some stage has both."""

@@ -16,7 +16,6 @@ from heterps_compile.machines import Goal
 from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
-from heterps_compile.machines.mixes import Mixes
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
@@ -114,39 +113,6 @@ def test_no_plan_of_one_kind_or_two_is_below_the_bound_of_its_set(draw):
         for plan, _, step in mixed_steps(posed, mixed):
             least = with_both_s if plan.mixed_stages else least_s
             assert least[place] <= step.step_s * (1 + 1e-9), (plan, step)
-
-
-@pytest.mark.slow  # all plans of small sets, one by one
-@given(drawn, st.sampled_from([0.0, 0.5, 1.0]))
-@few
-def test_no_plan_of_any_set_of_a_region_is_below_what_its_stages_are_paid(draw, part):
-    widths, *of_offers = draw
-    times, offers = steps_of(widths, wide=widths[0]), offers_of(*of_offers)
-    loose = Goal(1e9, (BATCH,), deadline_s=1e15, most_machines=2)
-    kinds, _ = kinds_of(offers, spot=False)
-    [pairs] = sets_of_two_kinds(kinds, times, loose)
-    steps = [(pairs.candidate(0, place, NOTHING).machines, pairs.units[place]) for place in range(len(pairs.machines))]
-    looks = []
-    for machines, units in steps:
-        found = [shortest_of_every_plan(times, machines, BATCH)]
-        parts, order = times._hardware(machines)
-        posed = times._pose(parts, BATCH)
-        total = [int(each) for each in units[list(order)]]
-        cuts = [each for count in range(3) for each in combinations(range(1, posed.problem.layer_count), count)]
-        plans = [MixedPlacement((0, *cut), each) for cut in cuts for each in shared_out(total, len(cut) + 1)]
-        found += [step.step_s for _, _, step in mixed_steps(posed, [plan for plan in plans if plan.mixed_stages])]
-        looks.append(outlook_of(machines, min(found), BATCH, loose))
-    slow = sorted(look.most_s for look in looks)[int(part * (len(looks) - 1))] * 1.001
-    dear = sorted(look.most_money for look in looks)[int(part * (len(looks) - 1))] * 1.001
-    for goal in (replace(loose, deadline_s=slow), replace(loose, deadline_s=None, budget=dear)):
-        best = min(look.value(goal) for look in looks if not look.misses(goal))
-        bounds = StepBounds(times, kinds, goal, 10**9)
-        for much in (1.01, 3.0):
-            mixes = Mixes(kinds, bounds, goal, BATCH, best * much)
-            [least] = mixes.least_values([kinds], float(pairs.least_s.min()))
-            assert 0 < least <= best * (1 + 1e-9)
-        few_cells = Mixes(kinds, StepBounds(times, kinds, goal, 0), goal, BATCH, best * 3)
-        assert few_cells.least_values([kinds], float(pairs.least_s.min()))[0] <= best * (1 + 1e-9)
 
 
 @pytest.mark.slow  # all plans of small sets, one by one
