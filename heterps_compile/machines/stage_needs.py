@@ -38,7 +38,7 @@ _WIDEST = 70  # of these from the lowest bound on
 _SHORTEST_S = 1e-15  # of the grid; a model may have nothing to compute
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
-_HALVINGS = 5
+_HALVINGS, _FEW_HALVINGS = 5, 3  # of the steps between which a bound is looked for
 _ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 _CLOSE = 2  # steps of the grid, between which a bound is not looked for
 
@@ -167,7 +167,7 @@ class StageNeeds:
             if not open_counts:  # no step is as short as what would matter
                 found[place] = max(float(low_s[place]), grid_s(np.array([high]))[0] * _SURE)
                 continue
-            for _ in range(_HALVINGS):
+            for _ in range(_FEW_HALVINGS):
                 if high - low <= _CLOSE:
                     break
                 middle = (low + high) // 2
