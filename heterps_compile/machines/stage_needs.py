@@ -353,7 +353,8 @@ class _Pair:
             around = quicker.around()
             shared: tuple[Small | None, Small | None] = (None, None)
             if total is None:
-                shared = (own.shared_least_s(around, quicker), other.shared_least_s(around, quicker))
+                sum_s = np.maximum(own.gradients_s, other.gradients_s)  # one ring, as slow as the slower kind's
+                shared = (own.shared_least_s(around, quicker, sum_s), other.shared_least_s(around, quicker, sum_s))
             self._least[key] = _Steps(own, other, own.least_s(around, total), other.least_s(around, total), *shared)
         return self._least[key]
 

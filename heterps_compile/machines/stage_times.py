@@ -197,8 +197,11 @@ class StageTimes:
         least_s[inner] = np.maximum(least_s[inner], np.minimum(gpipe_s, taking_turns_s))
         least_s[np.ix_(inner, np.flatnonzero(others < 1))] = np.inf
 
-    def shared_least_s(self, around: Around, quicker: LayerParts) -> Small:
-        """Return [R, B], the least step with a stage that is shared, in which each unit here takes so many rounds."""
+    def shared_least_s(self, around: Around, quicker: LayerParts, gradients_s: Floats) -> Small:
+        """Return [R, B], the least step with a stage that is shared, in which each unit here takes so many rounds.
+
+        ``gradients_s`` [R] is what ever more replicas of the slower of its kinds take to sum the gradients.
+        """
         first, end, rounds = self.first, self.end, self.rounds
 
         def between(each: Floats) -> Floats:
@@ -211,7 +214,7 @@ class StageTimes:
         rest_s = (around.after_s[end] + 2 * to_s)[:, None]
         alone_s = before_s + busy_at_least_s(rounds, forward_s, backward_s, forward_s + backward_s, rest_s)
         works_s = self.count * (between(quicker.forward_s) + between(quicker.backward_s))
-        sum_s = self.gradients_s[:, None]
+        sum_s = gradients_s[:, None]
         ratio = np.divide(sum_s, works_s, out=np.zeros_like(sum_s), where=works_s > 0)  # all at once for no work
         of_many_s = np.where(works_s > 0, (alone_s + sum_s + ratio * before_s) / (1 + ratio), 0.0)
         least_s = np.maximum(np.maximum(alone_s + end_s, alone_s + sum_s / 2), of_many_s).astype(np.float32) * BELOW
