@@ -155,7 +155,7 @@ class StageTimes:
         before_s = (around.before_s[self.first] + self.way_from_s)[:, None].astype(np.float32)
         return StageWaits(
             self.length, self.first, self.end, self.units, least_s,
-            rest_s=between_s * BELOW - ways * self.moving_s * _ABOVE,
+            rest_s=(between_s * BELOW - ways * self.moving_s * _ABOVE).astype(np.float32),
             sync_s=(before_s + self.sync_s) * BELOW,
             adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
         )  # fmt: skip
