@@ -169,7 +169,7 @@ class StageTimes:
         np.maximum(found, self.busy_s, out=found)
         if total is not None:
             self._raise_by_schedules(found, round_s, total)
-        return found
+        return np.asarray(found, np.float32)
 
     def _least_of_class_s(self, around: Around, between_s: Small) -> Small:
         before_s, end_s = (
@@ -177,7 +177,7 @@ class StageTimes:
         )
         least_s = between_s + np.maximum(self.pull_s, before_s + self.from_s)
         least_s += np.maximum(self.sync_s, end_s + self.from_s if self.is_back else end_s)
-        return least_s
+        return np.asarray(least_s, np.float32)
 
     def _raise_by_schedules(self, least_s: Small, round_s: Small, total: int) -> None:
         """Raise [R, A] what is between the first forward and the last backward of stages with others behind them."""

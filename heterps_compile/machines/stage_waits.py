@@ -74,9 +74,9 @@ class StageWaits:
                 these, replicas = run[here][number[here] == place], int(self.units[place])
                 for kind in range(kinds):
                     to = kinds - 1 if replicas >= one_has else kind
-                    found = self._behind(least[kind, position, : most + 1 - replicas], these, place, time_s)
+                    waited_s = self._behind(least[kind, position, : most + 1 - replicas], these, place, time_s)
                     ends = self.end[these]
-                    least[to, ends, replicas:] = np.minimum(least[to, ends, replicas:], found)
+                    least[to, ends, replicas:] = np.minimum(least[to, ends, replicas:], waited_s)
         found = np.flatnonzero(np.isfinite(least[-1, -1]))
         return float(found[0]) if len(found) else float("inf")
 
