@@ -243,7 +243,7 @@ class CountRange:
         least, _, most = text.partition(":")
         most = most if ":" in text else least
         if not (_is_count(least) and _is_count(most) and int(least) <= int(most)):
-            raise InputError(f"{short(text)} is not MIN:MAX with 1 <= MIN <= MAX, such as 1:4")
+            raise InputError(f"{short(text)} is not MIN:MAX with 1 <= MIN <= MAX <= {MOST_WHOLE}, such as 1:4")
         return int(least), int(most)
 
 

@@ -16,7 +16,7 @@ from heterps_compile.progress import check
 
 from .goal import Goal
 from .outlook import steady_outlook
-from .sets import Candidate, PairSets
+from .sets import MUCH_LONGER, Candidate, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
@@ -86,10 +86,14 @@ def _of_one_kind(singles: Sequence[Candidate], bounds: StepBounds, goal: Goal, b
     found = []
     for group in sorted(groups.values(), key=lambda group: min(value for value, _ in group)):
         check()
-        least_s = {each.machines.count: each.least_s for _, each in group}
-        kind, counts = group[0][1].kinds[0], sorted(least_s)
-        low_s = np.array([least_s[count] for count in counts])
-        closer = bounds.of_one(kind, np.array(counts), group[0][1].batch, low_s)
+        sets = {each.machines.count: each for _, each in sorted(group, key=lambda one: -one[1].machines.price_per_hour)}
+        counts, kind, batch = sorted(sets), group[0][1].kinds[0], group[0][1].batch
+        cheapest = [sets[count] for count in counts]
+        low_s = np.array([each.least_s for each in cheapest])
+        prices = np.array([each.machines.price_per_hour for each in cheapest])
+        high_s = longest_steps_s(prices, batch, goal, kind.late, best)
+        high_s = np.minimum(high_s, low_s * MUCH_LONGER)
+        closer = bounds.of_one(kind, np.array(counts), batch, low_s, high_s)
         known = dict(zip(counts, closer.tolist(), strict=True))
         found += [replace(each, least_s=known[each.machines.count]) for _, each in group]
     return [each for each in found if _value(each, goal) < float("inf")]

@@ -335,9 +335,15 @@ def _steady(candidate: Candidate, step_s: float, goal: Goal) -> Outlook:
     return steady_outlook(machines.price_per_hour, step_s, candidate.batch, goal, machines.late)
 
 
+def _likely_outlook(candidate: Candidate, goal: Goal) -> Outlook:
+    """Return the outlook of a set with its likely step, with what all machines take to start."""
+    steady = _steady(candidate, candidate.likely_s, goal)
+    return steady.later(goal.first_start_s, candidate.machines.price_per_hour)
+
+
 def _likely(candidate: Candidate, goal: Goal) -> float:
     """Return the value that a set is likely to have; inf where it is likely to break a limit."""
-    outlook = _steady(candidate, candidate.likely_s, goal)
+    outlook = _likely_outlook(candidate, goal)
     return float("inf") if outlook.misses(goal) else outlook.value(goal)
 
 
@@ -349,7 +355,7 @@ def _bound(candidate: Candidate, goal: Goal, *, keeps: bool = False) -> float:
 
 def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:
     """Return the sets that no other is likely to beat in both time and money, the best first."""
-    told = [(_steady(each, each.likely_s, goal), each) for each in singles]
+    told = [(_likely_outlook(each, goal), each) for each in singles]
     ordered = sorted(enumerate(told), key=lambda one: (one[1][0].median_s, one[1][0].median_money, one[0]))
     front: list[Candidate] = []
     cheapest = float("inf")

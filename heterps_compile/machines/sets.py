@@ -27,7 +27,7 @@ from .machine_set import MachineSet
 from .outlook import steady_outlook
 from .step_times import StepTimes
 
-_MUCH_LONGER = 1e6  # than its bound no step is asked to be
+MUCH_LONGER = 1e6  # than its bound no step is asked to be
 _LEAST_PRICE = 1e-9  # an hour, that limits are divided by
 
 
@@ -180,14 +180,8 @@ class PairSets:
 
     def longest_s(self, goal: Goal, best: float) -> Floats:
         """Return [C], the steps from which on no set keeps all limits and is better than some value."""
-        unit = steady_outlook(1.0, 1.0, self.batch, goal, self.late)
-        price = np.maximum(self.prices.min(axis=0), _LEAST_PRICE)
-        limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
-        if goal.deadline_s is not None:
-            limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
-        if goal.budget is not None:
-            limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-        return np.asarray(np.minimum(limit_s, self.least_s * _MUCH_LONGER), np.float64)
+        limit_s = longest_steps_s(self.prices.min(axis=0), self.batch, goal, self.late, best)
+        return np.asarray(np.minimum(limit_s, self.least_s * MUCH_LONGER), np.float64)
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""
@@ -195,6 +189,18 @@ class PairSets:
         parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
         least_s = float(self.least_s[place])
         return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
+
+
+def longest_steps_s(prices: Floats, batch: int, goal: Goal, late: float, best: float) -> Floats:
+    """Return the steps from which on no set of such prices an hour keeps all limits and is better than some value."""
+    unit = steady_outlook(1.0, 1.0, batch, goal, late)
+    price = np.maximum(prices, _LEAST_PRICE)
+    limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
+    if goal.deadline_s is not None:
+        limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
+    if goal.budget is not None:
+        limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
+    return np.asarray(limit_s, np.float64)
 
 
 def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[PairSets]:

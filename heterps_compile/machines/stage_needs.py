@@ -38,7 +38,7 @@ _WIDEST = 70  # of these from the lowest bound on
 _SHORTEST_S = 1e-15  # of the grid; a model may have nothing to compute
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
-_HALVINGS = 5
+_HALVINGS, _FEW_HALVINGS = 5, 3  # of the steps between which a bound is looked for
 _ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 _CLOSE = 2  # steps of the grid, between which a bound is not looked for
 
@@ -157,6 +157,37 @@ class StageNeeds:
                 least = np.minimum(least, self._least_of(count, units[here], low_s[here], least, int(total)))
             found[here] = np.maximum(least, low_s[here])
         return found
+
+    def closer_steps_s(self, units: Floats, low_s: Floats, high_s: Floats) -> Floats:
+        """Return [C], bounds between ``low_s``, which are some, and ``high_s``, by what stages wait for too."""
+        found = low_s.copy()
+        for place in np.flatnonzero(low_s < high_s).tolist():
+            most, low, high = int(units[place]), grid_below(float(low_s[place])), grid_above(float(high_s[place]))
+            open_counts = self._open_counts(most, high, _usual_first(self.counts))
+            if not open_counts:  # no step is as short as what would matter
+                found[place] = max(float(low_s[place]), grid_s(np.array([high]))[0] * _SURE)
+                continue
+            for _ in range(_FEW_HALVINGS):
+                if high - low <= _CLOSE:
+                    break
+                middle = (low + high) // 2
+                still_open = self._open_counts(most, middle, open_counts)
+                low, high = (low, middle) if still_open else (middle, high)
+                open_counts = still_open or open_counts
+            found[place] = max(float(low_s[place]), grid_s(np.array([low]))[0] * _SURE)
+        return found
+
+    def _open_counts(self, most: int, number: int, counts: Sequence[int]) -> list[int]:
+        """Return the numbers of micro-batches with which so many units may have steps of a time of the grid."""
+        return [count for count in counts if self._is_open(count, most, float(grid_s(np.array([number]))[0]))]
+
+    def _is_open(self, count: int, most: int, time_s: float) -> bool:
+        many = _most_replicas(count)
+        if self.parts(count).whole_s > time_s or many > most:
+            return False
+        times = self.times(count)
+        waits = times.waits(times.parts.around(), _up(most))
+        return waits.fewest_units(time_s, most, many) <= most
 
     def _least_of(self, count: int, units: Floats, low_s: Floats, most_s: Floats, total: int) -> Floats:
         """Return [C], bounds on steps of so many micro-batches; those that reach ``most_s`` may be any longer."""
@@ -322,7 +353,8 @@ class _Pair:
             around = quicker.around()
             shared: tuple[Small | None, Small | None] = (None, None)
             if total is None:
-                shared = (own.shared_least_s(around, quicker), other.shared_least_s(around, quicker))
+                sum_s = np.maximum(own.gradients_s, other.gradients_s)  # one ring, as slow as the slower kind's
+                shared = (own.shared_least_s(around, quicker, sum_s), other.shared_least_s(around, quicker, sum_s))
             self._least[key] = _Steps(own, other, own.least_s(around, total), other.least_s(around, total), *shared)
         return self._least[key]
 

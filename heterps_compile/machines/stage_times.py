@@ -38,10 +38,12 @@ from numpy.typing import NDArray
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import Around, StepSegments, busy_at_least_s, class_times
 
+from .stage_waits import StageWaits
+
 Small = NDArray[np.float32]
 """Of what there is much of."""
 
-_BELOW = np.float32(1 - 1e-6)  # what sums of such numbers are rounded by, at the most
+BELOW, _ABOVE = np.float32(1 - 1e-6), np.float32(1 + 1e-6)  # what sums of such numbers are rounded by, at the most
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,11 @@ def _sums(each: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(each), each, 0.0))])
 
 
+def _between(each: Floats, first: Ints, end: Ints) -> Floats:
+    sums = _sums(each)
+    return np.asarray(sums[end] - sums[first], np.float64)
+
+
 def parts_of(segments: StepSegments, count: int) -> LayerParts:
     """Return what parts of a batch take on the one type of a problem."""
     part, chain = segments.of.parts(count), segments.chain
@@ -98,6 +105,7 @@ class StageTimes:
         units, most: [A], the fewest replicas of every class, ascending, and the most.
         turns: [A], n, which is the same for all of a class.
         pull_s, busy_s, forward_s, backward_s, sync_s: [R, A], parts of the formula; inf where there is no such stage.
+        moving_s: [R, A], the part of what it moves that a way is no longer by.
         from_s, to_s: [R, A], the ways of a micro-batch from the stage before and to the next, less the own part of it.
         way_from_s, way_to_s: [R], all of these ways.
         is_back: Whether gradients come back over them in no less time.
@@ -117,6 +125,7 @@ class StageTimes:
     forward_s: Small
     backward_s: Small
     sync_s: Small
+    moving_s: Small
     from_s: Small
     to_s: Small
     way_from_s: Floats
@@ -134,22 +143,41 @@ class StageTimes:
 
         With ``total`` of plans without shared stages on so many units at the most.
         """
-        before_s, end_s, after_s = (
-            each[:, None].astype(np.float32)
-            for each in (
-                around.before_s[self.first], around.before_backward_s[self.first], around.after_s[self.end],
-            )
+        least_s = self._least_of_class_s(around, self.between_s(around, total))
+        return np.minimum.accumulate(least_s * BELOW, axis=1)
+
+    def waits(self, around: Around, total: int) -> StageWaits:
+        """Return what plans without shared stages on so many units at the most are made of, stage by stage."""
+        between_s, ways = self.between_s(around, total), 1 + self.is_back
+        least_s = self._least_of_class_s(around, between_s) * BELOW
+        work_s = _between(self.parts.forward_s, self.first, self.end)
+        work_s += _between(self.parts.backward_s, self.first, self.end)
+        before_s = (around.before_s[self.first] + self.way_from_s)[:, None].astype(np.float32)
+        return StageWaits(
+            self.length, self.first, self.end, self.units, least_s,
+            rest_s=(between_s * BELOW - ways * self.moving_s * _ABOVE).astype(np.float32),
+            sync_s=(before_s + self.sync_s) * BELOW,
+            adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
         )  # fmt: skip
-        round_s = after_s + (1 + self.is_back) * self.to_s
+
+    def between_s(self, around: Around, total: int | None) -> Small:
+        """Return [R, A], the least from the first forward of a stage to its last backward; arguments as above."""
+        round_s = around.after_s[self.end][:, None].astype(np.float32) + (1 + self.is_back) * self.to_s
         turns = self.turns.astype(np.float32)
-        least_s = np.maximum(self.forward_s + turns * self.backward_s, turns * self.forward_s + self.backward_s)
-        least_s += round_s
-        np.maximum(least_s, self.busy_s, out=least_s)
+        found = np.maximum(self.forward_s + turns * self.backward_s, turns * self.forward_s + self.backward_s)
+        found += round_s
+        np.maximum(found, self.busy_s, out=found)
         if total is not None:
-            self._raise_by_schedules(least_s, round_s, total)
-        least_s += np.maximum(self.pull_s, before_s + self.from_s)
+            self._raise_by_schedules(found, round_s, total)
+        return np.asarray(found, np.float32)
+
+    def _least_of_class_s(self, around: Around, between_s: Small) -> Small:
+        before_s, end_s = (
+            each[self.first][:, None].astype(np.float32) for each in (around.before_s, around.before_backward_s)
+        )
+        least_s = between_s + np.maximum(self.pull_s, before_s + self.from_s)
         least_s += np.maximum(self.sync_s, end_s + self.from_s if self.is_back else end_s)
-        return np.minimum.accumulate(least_s * _BELOW, axis=1)
+        return np.asarray(least_s, np.float32)
 
     def _raise_by_schedules(self, least_s: Small, round_s: Small, total: int) -> None:
         """Raise [R, A] what is between the first forward and the last backward of stages with others behind them."""
@@ -169,13 +197,15 @@ class StageTimes:
         least_s[inner] = np.maximum(least_s[inner], np.minimum(gpipe_s, taking_turns_s))
         least_s[np.ix_(inner, np.flatnonzero(others < 1))] = np.inf
 
-    def shared_least_s(self, around: Around, quicker: LayerParts) -> Small:
-        """Return [R, B], the least step with a stage that is shared, in which each unit here takes so many rounds."""
+    def shared_least_s(self, around: Around, quicker: LayerParts, gradients_s: Floats) -> Small:
+        """Return [R, B], the least step with a stage that is shared, in which each unit here takes so many rounds.
+
+        ``gradients_s`` [R] is what ever more replicas of the slower of its kinds take to sum the gradients.
+        """
         first, end, rounds = self.first, self.end, self.rounds
 
         def between(each: Floats) -> Floats:
-            sums = _sums(each)
-            return np.asarray((sums[end] - sums[first])[:, None], np.float64)
+            return _between(each, first, end)[:, None]
 
         forward_s, backward_s = between(self.parts.forward_s), between(self.parts.backward_s)
         from_s, to_s = (self.way_from_s, self.way_to_s) if self.is_back else np.zeros((2, len(first)))
@@ -184,10 +214,10 @@ class StageTimes:
         rest_s = (around.after_s[end] + 2 * to_s)[:, None]
         alone_s = before_s + busy_at_least_s(rounds, forward_s, backward_s, forward_s + backward_s, rest_s)
         works_s = self.count * (between(quicker.forward_s) + between(quicker.backward_s))
-        sum_s = self.gradients_s[:, None]
+        sum_s = gradients_s[:, None]
         ratio = np.divide(sum_s, works_s, out=np.zeros_like(sum_s), where=works_s > 0)  # all at once for no work
         of_many_s = np.where(works_s > 0, (alone_s + sum_s + ratio * before_s) / (1 + ratio), 0.0)
-        least_s = np.maximum(np.maximum(alone_s + end_s, alone_s + sum_s / 2), of_many_s).astype(np.float32) * _BELOW
+        least_s = np.maximum(np.maximum(alone_s + end_s, alone_s + sum_s / 2), of_many_s).astype(np.float32) * BELOW
         is_none = ~np.isfinite(self.busy_s).any(axis=1)
         least_s[is_none] = np.inf
         return np.minimum.accumulate(least_s, axis=1)
@@ -212,7 +242,8 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
     own_part = np.where((first == 0) | (end == length), 1.0, 0.5)[:, None]
     moving_s = np.zeros((runs, len(rounds)))
     moving_s[row] = times.moving_s
-    from_s, to_s = (np.maximum(0.0, each[:, None] - own_part * moving_s).astype(np.float32) for each in ways_s)
+    moving_s *= own_part
+    from_s, to_s = (np.maximum(0.0, each[:, None] - moving_s).astype(np.float32) for each in ways_s)
     parts = parts_of(segments, count)
     gradients_s = np.zeros(runs)
     sums = segments.chain.prefix_sums(segments.of.problem.sync_s)[0]
@@ -232,6 +263,7 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
         forward_s=forward_s,
         backward_s=backward_s,
         sync_s=sync_s,
+        moving_s=moving_s.astype(np.float32),
         from_s=from_s,
         to_s=to_s,
         way_from_s=ways_s[0],

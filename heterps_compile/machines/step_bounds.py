@@ -34,14 +34,20 @@ class StepBounds:
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
         self.cells = 0
 
-    def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats) -> Floats:
-        """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some."""
+    def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
+        """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some.
+
+        With ``high_s``, up to which a bound matters, closer ones.
+        """
         found = low_s.copy()
         for alone in (True, False):
             here = np.flatnonzero((machines == 1) == alone)
             needs = self._of(kind, batch, kind.device, alone=alone) if len(here) else None
             if needs is not None:
-                found[here] = needs.least_steps_s(machines[here].astype(np.float64) * kind.units, low_s[here])
+                units = machines[here].astype(np.float64) * kind.units
+                found[here] = needs.least_steps_s(units, low_s[here])
+                if high_s is not None:
+                    found[here] = needs.closer_steps_s(units, found[here], high_s[here])
         return found
 
     def of_two(

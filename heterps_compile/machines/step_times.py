@@ -59,6 +59,16 @@ QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, ch
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
 """How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
 
+_FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
+_LESS = 8  # times less is tried on more
+
+
+def _tried(effort: ClosingEffort, posed: Posed) -> ClosingEffort:
+    """Return how hard it is tried to prove something of a set: less on so many units that it is in vain."""
+    if posed.problem.max_units.sum() <= _FEW_UNITS:
+        return effort
+    return replace(effort, branches=effort.branches // _LESS, extended=effort.extended // _LESS)
+
 
 @dataclass(frozen=True, slots=True)
 class StepFound:
@@ -210,7 +220,7 @@ class StepTimes:
         if key not in self._segments:
             self._segments[key] = StepSegments(steps_of(posed))
         segments = self._segments[key]
-        return none_below(segments, than_s, RULING_OUT)
+        return none_below(segments, than_s, _tried(RULING_OUT, posed))
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
         """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
@@ -255,7 +265,12 @@ class StepTimes:
             return posed
         shared = self._share(parts, batch)
         found = search_steps(
-            steps_of(posed), [], Deadline.after(None), effort=effort, seed=self._seed, closing=QUICK_CLOSING
+            steps_of(posed),
+            [],
+            Deadline.after(None),
+            effort=effort,
+            seed=self._seed,
+            closing=_tried(QUICK_CLOSING, posed),
         )
         plan, names = found.plan, [device.name for device in _devices(parts)]
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):

@@ -88,7 +88,12 @@ def test_no_plan_of_one_kind_or_two_is_below_the_bound_of_its_set(draw):
     for single in sets_of_one_kind(kinds, times, goal):
         machines = np.array([single.machines.count])
         [least_s] = bounds.of_one(single.kinds[0], machines, BATCH, np.array([single.least_s]))
-        assert single.least_s <= least_s <= shortest_of_every_plan(times, single.machines, BATCH) * (1 + 1e-9)
+        shortest_s = shortest_of_every_plan(times, single.machines, BATCH)
+        assert single.least_s <= least_s <= shortest_s * (1 + 1e-9)
+        for high_s in (0.97 * shortest_s, 1.02 * shortest_s, 2 * shortest_s):
+            low_s, most_s = np.array([single.least_s]), np.array([high_s])
+            [closer_s] = bounds.of_one(single.kinds[0], machines, BATCH, low_s, most_s)
+            assert least_s * (1 - 1e-9) <= closer_s <= shortest_s * (1 + 1e-9)
     [pairs] = sets_of_two_kinds(kinds, times, goal)
     sets, high_s = (pairs.offers[0], pairs.machines.astype(int), BATCH, pairs.least_s), pairs.least_s * 1e4
     least_s, with_both_s = bounds.of_two(*sets, high_s), bounds.of_two(*sets, high_s, shared=True)

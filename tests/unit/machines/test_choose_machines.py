@@ -20,7 +20,7 @@ from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, stale_prices, told
 from heterps_compile.machines.outlook import outlook_of
-from heterps_compile.machines.search import SearchEffort, choose_machines, excess
+from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines, excess
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
@@ -365,6 +365,19 @@ def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times)
     within = replace(goal, samples=1e6, deadline_s=599.0)
     with pytest.raises(InfeasibleError, match=r"takes 10\.1 min in nine of ten runs \(--deadline 0\.17h\)"):
         choose_machines(catalogue(T4), times, within)
+
+
+def test_sets_are_ranked_with_what_their_machines_take_to_start(times):
+    dear_and_fast = replace(V100, instance="fast", price_per_hour=V100.price_per_hour * 40)
+    goal = Goal(1e7, (1024,), deadline_s=1e6, most_machines=1)
+    with_start = replace(goal, transience=Transience(start_up_s=3600.0), counts_start=True)
+    kinds, _ = kinds_of([dear_and_fast, T4], spot=False)
+    singles = sets_of_one_kind(kinds, times, goal)
+    for each in singles:
+        start = each.machines.price_per_hour  # an hour of it
+        assert _likely(each, with_start) == pytest.approx(_likely(each, goal) + start)
+        assert _likely(each, replace(with_start, deadline_s=3600.0)) == float("inf")
+    assert next(each.machines.title for each in _likely_front(singles, with_start)).startswith("1 x aws g4dn")
 
 
 def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
