@@ -148,7 +148,7 @@ class Bench:
         inside: dict[str, float] = {}
         outside: dict[str, float] = {}
         loss: dict[str, float] = {}
-        byte_s, arrived_s = [], []
+        byte_s = []
         for training in (False, True):
             runs = {model: self._idle(Case(model, training, HALVES, 256, 16)) for model in ("narrow", "wide")}
             narrow, wide = runs["narrow"], runs["wide"]
@@ -161,13 +161,7 @@ class Bench:
                 (wide.around_s[of] - narrow.around_s[of]) / (wide.sent_bytes[of] - narrow.sent_bytes[of])
                 for of in wide.sent_bytes
             ]
-            readers = {Phase.FORWARD: 1, Phase.BACKWARD: 0}
-            arrived_s += [
-                (wide.inside_s[readers[of], of] - narrow.inside_s[readers[of], of])
-                / (wide.sent_bytes[of] - narrow.sent_bytes[of])
-                for of in wide.sent_bytes
-            ]
-        self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)), max(0.0, median(arrived_s)))
+        self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
         self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
         if self.cores < len(THIRDS):
             self._more_ranks = {training: self._crowded(training=training) for training in (False, True)}

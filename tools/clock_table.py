@@ -95,7 +95,7 @@ def overhead_lines(inference: Overheads, training: Overheads, link: LinkProfile,
     yield (
         f"the runtime adds, in us of a forward/backward: {shown(training.inside_s)} inside, "
         f"{shown(training.outside_s)} around, {shown(training.loss_s)} for the loss; "
-        f"and {training.byte_s * 1e9:.2f} ns a byte, {training.arrived_s * 1e9:.2f} ns for each that arrives"
+        f"and {training.byte_s * 1e9:.2f} ns a byte"
     )
 
 

@@ -2,8 +2,7 @@
 
 A rank does the actions of the schedule in order. An action takes what its layers take, and what the runtime adds: a
 fixed part inside of it (seeding random numbers, the loss), one outside (reading, receiving, sending), and one for every
-byte that is received or sent; inside, one for every byte that arrived, which lies in the cache of another core. Ranks
-share the cores (``schedule/shared_cores.py``); messages take the time of the link.
+byte that is received or sent. Ranks share the cores (``schedule/shared_cores.py``); messages take the time of the link.
 
 A plan gives every replica a core of its own. Where a machine has fewer cores than the run has ranks, a step takes what
 :func:`step_on_cores` says at least: by the plan's times, nothing added.
@@ -41,7 +40,6 @@ class Overheads:
         inside_s, outside_s: Of an action, by phase: within what the runtime calls the action, and around it.
         loss_s: More inside of an action of the last stage, which has the loss.
         byte_s: For every byte received or sent.
-        arrived_s: Inside of an action, for every byte that it received and reads.
         together: How much longer computation takes while all cores are busy.
         crowded: How much longer a step takes where ranks are more than cores, and the system changes between them.
         switched: How much longer an action takes there, in caches that others have used.
@@ -51,7 +49,6 @@ class Overheads:
     outside_s: Mapping[str, float] = field(default_factory=dict)
     loss_s: Mapping[str, float] = field(default_factory=dict)
     byte_s: float = 0.0
-    arrived_s: float = 0.0
     together: float = 1.0
     crowded: float = 1.0
     switched: float = 1.0
@@ -135,7 +132,7 @@ def predict(
                 if phase is Phase.BACKWARD:
                     own_s = times[stage].accumulate_s if stage in seen else times[stage].backward_s
                     seen.add(stage)
-                own_s += added.inside_s.get(phase, 0.0) + added.arrived_s * run.moved_bytes(action, is_received=True)
+                own_s += added.inside_s.get(phase, 0.0)
                 if layout.training and stage == layout.stage_count - 1:
                     own_s += added.loss_s.get(phase, 0.0)
                 actions_s.setdefault((stage, str(phase)), []).append(own_s)
@@ -172,12 +169,11 @@ class _Run:
             for at, a in enumerate(queue)
         }
 
-    def moved_bytes(self, action: Action, *, is_received: bool = False) -> float:
-        """Return what an action receives and sends, or what it receives alone."""
-        stage, is_backward = self._layout.stage_of(action), action.phase is Phase.BACKWARD
-        routes = [(route, route.source if is_backward else route.target) for route in self._routes]
-        ends = [r for r, reads in routes if stage == reads or (not is_received and stage in (r.source, r.target))]
-        return sum(self._message_bytes(route, is_backward) for route in ends)
+    def moved_bytes(self, action: Action) -> float:
+        """Return what an action receives and sends."""
+        stage = self._layout.stage_of(action)
+        ends = [route for route in self._routes if stage in (route.source, route.target)]
+        return sum(self._message_bytes(route, action.phase is Phase.BACKWARD) for route in ends)
 
     def messages(self, step: int, action: Action) -> Iterator[tuple[int, int, float]]:
         """Yield the jobs whose messages an action waits for, and how long those travel."""
