@@ -228,6 +228,7 @@ def compile(  # noqa: A001 - the product's verb
             warm_fingerprints={} if old is None else old.fingerprints,
             baselines=tuple(baselines),
             can_recompute=chosen.capabilities.recomputes,
+            makes_sparse=chosen.capabilities.sparse_gradients,
             build=build,
         )
         progress.begin()
