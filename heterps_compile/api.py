@@ -390,8 +390,7 @@ def open_draft(
     reading = {option.name: asked.pop(option.name) for option in READING.options if option.name in asked}
     request = make_request(pool.currency, **asked)
     measurements = None if profile is None else read_measurements(pool, profile)
-    graph = read_model(model, example_inputs, **reading)
-    verify_graph(graph)
+    verify_graph(graph := read_model(model, example_inputs, **reading))
     return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
 
 
