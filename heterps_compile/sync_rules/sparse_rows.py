@@ -24,8 +24,8 @@ from .amounts import Amounts
 from .handling import Handling, Work
 from .rule import OWN, REFUSED, SUMMED, Exposed, FlatBuffer, SyncGroup, SyncRule
 
-_OWN_PASSES = 20.0
-_SUM_PASSES, _PASSES_OF_EACH = 44.0, 7.0
+_OWN_PASSES = 18.0
+_SUM_PASSES, _PASSES_OF_EACH = 38.0, 4.4
 # Bytes that are read or written for one of the rows of a batch: of two replicas each finds the order of its half and
 # writes every row once; all rows are put in one piece, ordered and added, and copied once more for every other replica.
 # The time of it over that of a copy, which is 2: tools/bench_gradients.py
