@@ -78,6 +78,7 @@ class Capabilities:
         draws_as: The families whose models draw the same random numbers in stages as whole.
         exports: Formats that stages can be written in besides; see :meth:`Backend.exporting`.
         recomputes: They can compute their activations again for the backward; see :meth:`Backend.recomputing`.
+        sparse_gradients: Look-ups that make gradients of rows alone in the model do so in them.
     """
 
     trains: bool = False
@@ -87,6 +88,7 @@ class Capabilities:
     draws_as: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     recomputes: bool = False
+    sparse_gradients: bool = False
 
 
 class Backend(ABC):

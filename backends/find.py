@@ -54,7 +54,7 @@ BACKENDS: Mapping[str, BuiltIn] = MappingProxyType(
             "heterps_compile.backends.torch.backend:TorchBackend",
             "torch",
             (TORCH, ONNX),
-            Capabilities(trains=True, is_module=True, draws_as=(TORCH,), recomputes=True),
+            Capabilities(trains=True, is_module=True, draws_as=(TORCH,), recomputes=True, sparse_gradients=True),
         ),
         "jax": BuiltIn(
             "heterps_compile.backends.jax.backend:JaxBackend",
@@ -112,12 +112,22 @@ def differentiating_backend() -> Backend:
 
 def trains(name: str) -> bool:
     """Say whether the stages of a backend train; those of a third party's that is not installed here do not."""
+    return _capabilities(name).trains
+
+
+def makes_sparse_gradients(name: str) -> bool:
+    """Say whether look-ups make sparse gradients in the stages of a backend; likewise."""
+    return _capabilities(name).sparse_gradients
+
+
+def _capabilities(name: str) -> Capabilities:
+    """Return what the stages of a backend can do; nothing where it is a third party's that is not installed here."""
     if name in BACKENDS:
-        return BACKENDS[name].capabilities.trains
+        return BACKENDS[name].capabilities
     try:
-        return find_backend(name).capabilities.trains
+        return find_backend(name).capabilities
     except (UnknownNameError, PlugInError, MissingPackageError):
-        return False
+        return Capabilities()
 
 
 def training_backends() -> tuple[str, ...]:

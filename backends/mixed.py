@@ -98,6 +98,7 @@ class MixedBackend(Backend):
             own_threads=any(of.own_threads for of in each.values()),
             stages_are_data=all(of.stages_are_data for of in each.values()),
             recomputes=all(of.recomputes for of in each.values()),
+            sparse_gradients=all(of.sparse_gradients for of in each.values()),
         )
 
     def tolerance(self, family: str) -> float:

@@ -228,6 +228,7 @@ def compile(  # noqa: A001 - the product's verb
             warm_fingerprints={} if old is None else old.fingerprints,
             baselines=tuple(baselines),
             can_recompute=chosen.capabilities.recomputes,
+            makes_sparse=chosen.capabilities.sparse_gradients,
             build=build,
         )
         progress.begin()
@@ -389,8 +390,7 @@ def open_draft(
     reading = {option.name: asked.pop(option.name) for option in READING.options if option.name in asked}
     request = make_request(pool.currency, **asked)
     measurements = None if profile is None else read_measurements(pool, profile)
-    graph = read_model(model, example_inputs, **reading)
-    verify_graph(graph)
+    verify_graph(graph := read_model(model, example_inputs, **reading))
     return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
 
 

@@ -4,18 +4,18 @@ Left out: how the draft came to be (``passes/``), verification and time spent, w
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
+from types import MappingProxyType
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
-from heterps_compile.cost.memory import SAFETY_FACTOR
+from heterps_compile.cost.memory import TAKE_NO_SPARSE
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.pose import gradient_bytes
 from heterps_compile.cost.precision import FULL, rate_notes
-from heterps_compile.cost.served_tables import dense_tables
+from heterps_compile.cost.served_tables import dense_tables, tables_of
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
@@ -36,6 +36,20 @@ from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted, format_bytes
 
 _LOST_SHOWN = 3
+_MUCH = 0.1  # of what a replica holds, from which on gradients as large as tables are told
+_REFUSES = "and a run fails; take another (--optimizer), or leave sparse=True out"
+_OF_SPARSE: Mapping[str, str] = MappingProxyType(
+    {
+        "adam": (
+            "the plan has stepped by rows, and torch.optim.Adam refuses: the optimizer of the training file has to be "
+            "torch.optim.SparseAdam for these tables"
+        ),
+        "momentum": "torch.optim.SGD with momentum steps whole, as their velocity goes on where a gradient has no row",
+        "adafactor": f"torch.optim.Adafactor refuses, {_REFUSES}",
+        "adam-8bit": f"bitsandbytes.optim.Adam8bit has no step for, {_REFUSES}",
+    }
+)
+"""What the optimizers of ``--optimizer`` make of sparse gradients, but for ``sgd``, which steps their rows."""
 
 
 def make_plan(draft: Emitted, backend: Backend) -> Plan:
@@ -192,27 +206,39 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
 
 
 def _gradient_notes(draft: Emitted) -> Iterator[str]:
-    """Say where replicas sum, or a unit cannot hold, gradients of tables that a plan counts the rows of a batch of."""
+    """Tell where gradients as large as tables are much of what a replica holds, and how optimizers take sparse ones."""
     if draft.request.mode != "training":
         return
     place = {layer.name: index for index, layer in enumerate(draft.layers.layers)}
     for stage in draft.stages:
         layers = [place[name] for name in stage.layers]
-        tables = {name: index for index in layers for name in dense_tables(draft.layers, index, draft.costs[index])}
-        whole = sum(draft.graph.parameters[name].size_bytes for name in tables)
-        rows = sum(gradient_bytes(draft.layers, index, draft.costs[index]) for index in set(tables.values()))
-        units = [draft.cluster.device_type(device) for device, _ in stage.units]
-        free = min(unit.memory_bytes for unit in units) - (0 if stage.memory is None else stage.memory.total_bytes)
-        fits = SAFETY_FACTOR * (whole - rows) <= free
-        if whole <= rows or (fits and stage.replicas < 2):
-            continue
-        summed = ", and its replicas sum all of it in every step" if stage.replicas > 1 else ""
-        yield (
-            f"stage {stage.index} holds {counted(len(tables), 'table')} whose gradients are made as large as the "
-            f"tables, {format_bytes(whole)}, where the plan counts the rows of a batch, {format_bytes(rows)}: a "
-            f"replica holds so much more{'' if fits else ', which does not fit'}{summed}; look up with sparse=True, or "
-            f"put the tables on servers (--tables served)"
+        yield from _whole_gradients_note(draft, stage, layers)
+        sparse = {each.name for index in layers for each in draft.costs[index].looked_up if not each.is_pushed}
+        if sparse and draft.request.optimizer in _OF_SPARSE:
+            has = f"stage {stage.index} has {counted(len(sparse), 'table')} with sparse gradients (sparse=True)"
+            yield f"{has}, which {_OF_SPARSE[draft.request.optimizer]}"
+
+
+def _whole_gradients_note(draft: Emitted, stage: PlannedStage, layers: Sequence[int]) -> Iterator[str]:
+    """Say how much of what a replica holds are gradients that could be of the rows of a batch."""
+    whole = {name for index in layers for name in dense_tables(draft.layers, index, draft.costs[index])}
+    tables = [table for table in tables_of(draft.layers, draft.costs) if table.name in whole]
+    whole_bytes, names = sum(table.size_bytes for table in tables), {draft.layers.layers[i].name for i in layers}
+    rows_bytes = sum(size for table in tables for layer, size in table.rows_bytes.items() if layer in names)
+    held_bytes = 0 if stage.memory is None else stage.memory.total_bytes
+    if whole_bytes < _MUCH * held_bytes or whole_bytes < 2 * rows_bytes:
+        return
+    ways = ["put the tables on servers (--tables served)"]
+    if draft.graph.family == TORCH and draft.makes_sparse and draft.request.optimizer not in TAKE_NO_SPARSE:
+        ways.insert(
+            0, f"look up with sparse=True, which makes gradients of the {format_bytes(rows_bytes)} of rows of a batch"
         )
+    summed = "replicas sum and " if stage.replicas > 1 else ""
+    yield (
+        f"{format_bytes(whole_bytes)} of the {format_bytes(held_bytes)} that a replica of stage {stage.index} holds "
+        f"are gradients as large as {counted(len(tables), 'table')}, which {summed}the optimizer steps whole; "
+        f"{', or '.join(ways)}"
+    )
 
 
 def _precision_notes(draft: Emitted) -> Iterator[str]:

@@ -15,6 +15,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.layer_cost import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost, layer_costs
 from heterps_compile.cost.precision import in_precision
 from heterps_compile.cost.roofline import ridge_flop_per_byte
+from heterps_compile.cost.served_tables import with_gradients
 
 from .drafts import Annotated, Layered, advance
 
@@ -40,5 +41,8 @@ class AnnotateIntensity:
     def __call__(self, draft: Layered) -> Annotated:
         """Fill in ``costs``, and give the values of ``layers`` the dtypes of the precision that is asked for."""
         layers = replace(draft.layers, graph=in_precision(draft.graph, draft.request.precision))
-        costs = tuple(annotate(cost, layers.dtype(i), draft.cluster) for i, cost in enumerate(layer_costs(layers)))
+        counted, by_servers = layer_costs(layers), draft.request.sync_rules.uses_servers
+        if by_servers or not draft.makes_sparse:
+            counted = with_gradients(layers, counted, makes_sparse=draft.makes_sparse, by_servers=by_servers)
+        costs = tuple(annotate(cost, layers.dtype(i), draft.cluster) for i, cost in enumerate(counted))
         return advance(draft, Annotated, layers=layers, costs=costs)

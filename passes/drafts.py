@@ -51,6 +51,7 @@ class Draft:
         served_layers: Names of layers whose tables a plan has put on servers; None where that is to be decided.
         baselines: Names of placement methods to try beside that of the request.
         can_recompute: Whether what the stages run on can compute activations again.
+        makes_sparse: Whether look-ups that make gradients of rows alone do so in what the stages run on.
         build: Builds the stages; None for a plan alone.
     """
 
@@ -63,6 +64,7 @@ class Draft:
     served_layers: tuple[str, ...] | None = None
     baselines: tuple[str, ...] = ()
     can_recompute: bool = True
+    makes_sparse: bool = True
     build: Build | None = None
 
     @property

@@ -114,7 +114,7 @@ def _chosen(given: GivenProblem, request: Request, plan: GivenPlan, stage: Given
 
     if not group.agrees:
         return USUAL
-    candidates = [rule for rule in rules_to_choose_from(request) if rule == USUAL or is_possible(rule)]
+    candidates = [rule for rule in rules_to_choose_from(request, ()) if rule == USUAL or is_possible(rule)]
     return min((rule for rule in candidates if is_worth_it(rule, group)), key=waits_s)
 
 

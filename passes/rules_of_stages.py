@@ -30,6 +30,7 @@ from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
+from heterps_compile.sync_rules.sparse_rows import exposed, handling, refusal, sent_bytes_a_step
 from heterps_compile.units import format_bytes, format_rate
 
 from .choose_schedule import step_of
@@ -82,10 +83,10 @@ def with_rule(
     if not group.agrees:
         return stage
     with faults_of(type(rule)):
-        refusal = rule.never_planned or rule.refusal(group)
-        if refusal:
+        why_not = rule.never_planned or refusal(rule, group)
+        if why_not:
             raise InfeasibleError(
-                f"stage {stage.index} cannot agree by {rule_text(rule)}: {refusal}; give it another rule (--sync "
+                f"stage {stage.index} cannot agree by {rule_text(rule)}: {why_not}; give it another rule (--sync "
                 f"{str(RuleEntry(stage.layers[0], USUAL)) + ', *=...'!r})"
             )
         agreeing = _agreeing(stage, rule, timed, rates)
@@ -94,13 +95,13 @@ def with_rule(
 
 def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: Sequence[StepRates]) -> PlannedStage:
     """Return a stage with what its replicas take to agree."""
-    exposed = rule.exposed(timed)
-    bytes_s = exposed.bytes_s
+    waited = exposed(rule, timed)
+    bytes_s = waited.bytes_s
     return replace(
         stage,
         data_s=stage.data_s - stage.sync_s + bytes_s,
         sync_s=bytes_s,
-        sync_hops_s=exposed.hops_s,
+        sync_hops_s=waited.hops_s,
         handling_s=_handling_s(rule, timed, rates),
         mixed=tuple(replace(each, data_s=each.data_s - stage.sync_s + bytes_s) for each in stage.mixed),
     )
@@ -108,21 +109,21 @@ def _agreeing(stage: PlannedStage, rule: SyncRule, timed: SyncGroup, rates: Sequ
 
 def _handling_s(rule: SyncRule, group: SyncGroup, rates: Sequence[StepRates]) -> float:
     """Return what a rule takes the processor of a replica; of several device types the slowest counts."""
-    handling = rule.handling(group)
-    return max(each.handling_s(handling, group.replicas) for each in rates)
+    work = handling(rule, group)
+    return max(each.handling_s(work, group.replicas) for each in rates)
 
 
 def _with_other_rule(stage: PlannedStage, rule: SyncRule, group: SyncGroup, timed: SyncGroup) -> PlannedStage:
     """Return a stage that takes what another rule than an all-reduce does with what it moves and holds."""
-    plain = USUAL.exposed(timed)
+    plain = exposed(USUAL, timed)
     return replace(
         stage,
         memory=None if stage.memory is None else replace(stage.memory, sync_bytes=rule.extra_bytes(group)),
         sync=StageSync(
             rule_text(rule),
             rule.exactness,
-            rule.sent_bytes_a_step(group),
-            USUAL.sent_bytes_a_step(group),
+            sent_bytes_a_step(rule, group),
+            sent_bytes_a_step(USUAL, group),
             plain.time_s,
         ),
     )
@@ -158,10 +159,10 @@ def with_request(draft: Provisioned) -> Provisioned:
 def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
     """Return the rule of every stage that makes the shortest step, by the module's rule."""
     groups = [group_of(draft, stage) for stage in draft.stages]
-    candidates = rules_to_choose_from(draft.request)
+    candidates = rules_to_choose_from(draft.request, draft.costs)
 
     def exposed_s(rule: SyncRule, group: SyncGroup, stage: PlannedStage) -> float:
-        found = rule.exposed(group)
+        found = exposed(rule, group)
         if not draft.request.minimises_step:
             return found.bytes_s
         return found.time_s + _handling_s(rule, group, _rates(draft, stage))
@@ -169,7 +170,7 @@ def chosen_rules(draft: Provisioned) -> tuple[SyncRule, ...]:
     def usable(index: int, group: SyncGroup) -> list[SyncRule]:
         if not group.agrees:
             return [USUAL]
-        found = [rule for rule in candidates if not rule.refusal(group) and is_worth_it(rule, group)]
+        found = [rule for rule in candidates if not refusal(rule, group) and is_worth_it(rule, group)]
         return [rule for rule in found if not rule.extra_bytes(group) or _fits(draft, index, rule)]
 
     of_stages = [usable(index, group) for index, group in enumerate(groups)]

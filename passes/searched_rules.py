@@ -15,29 +15,36 @@ replicas: their placements are searched with an all-reduce.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.pose_rules import PossibleRule, agreed_on, with_rules
 from heterps_compile.cost.sync_groups import layer_words
 from heterps_compile.plan.request import PROVISIONERS, Request
 from heterps_compile.sync_rules.assignment import Assignment, LayerWords
-from heterps_compile.sync_rules.rule import EXACTNESSES, SyncGroup, SyncRule, allowed_classes
+from heterps_compile.sync_rules.rule import EXACTNESSES, REFUSED, SyncGroup, SyncRule, allowed_classes
 from heterps_compile.sync_rules.rules import COMPARED, USUAL, faults_of
+from heterps_compile.sync_rules.sparse_rows import exposed, sent_bytes_a_step
 
 from .drafts import Posed
 
 
-def rules_to_choose_from(request: Request) -> tuple[SyncRule, ...]:
-    """Return the rules that ``auto`` may give a stage, those that keep most of training in one process first."""
+def rules_to_choose_from(request: Request, costs: Sequence[LayerCost]) -> tuple[SyncRule, ...]:
+    """Return the rules that ``auto`` may give a stage, those that keep most of training in one process first.
+
+    Where the model makes sparse gradients, in whatever stage, rules that refuse these are not among them.
+    """
     named = request.rules_named or COMPARED
-    allowed = allowed_classes(request.allow)
-    found = (rule for rule in (USUAL, *named) if rule.exactness in allowed and not rule.uses_servers)
+    allowed, has_sparse = allowed_classes(request.allow), any(cost.looked_up for cost in costs)
+    usable = (rule for rule in (USUAL, *named) if not (has_sparse and rule.of_sparse == REFUSED))
+    found = (rule for rule in usable if rule.exactness in allowed and not rule.uses_servers)
     return tuple(sorted(dict.fromkeys(found), key=lambda rule: EXACTNESSES.index(rule.exactness)))
 
 
 def is_worth_it(rule: SyncRule, group: SyncGroup) -> bool:
     """Return whether ``auto`` may give a group a rule, by what it sends and by who waits for it."""
     with faults_of(type(rule)):
-        is_waited_for = rule.exposed(group).time_s > 0
-        return rule == USUAL or not is_waited_for or rule.sent_bytes_a_step(group) < USUAL.sent_bytes_a_step(group)
+        is_waited_for = exposed(rule, group).time_s > 0
+        is_less = sent_bytes_a_step(rule, group) < sent_bytes_a_step(USUAL, group)
+        return rule == USUAL or not is_waited_for or is_less
 
 
 def with_searched_rules(draft: Posed) -> Posed:
@@ -50,7 +57,7 @@ def with_searched_rules(draft: Posed) -> Posed:
     is_usual = request.is_all_reduced or request.mode != "training" or request.provisioner != PROVISIONERS[0]
     if is_usual:
         return draft
-    possible = possible_rules(request, layer_words(draft.layers, draft.costs))
+    possible = possible_rules(request, layer_words(draft.layers, draft.costs), draft.costs)
     if not possible:
         return draft
     found = agreed_on(draft.problem, draft.layers, draft.costs, draft.cluster)
@@ -58,14 +65,16 @@ def with_searched_rules(draft: Posed) -> Posed:
     return draft if problem is None else replace(draft, problem=problem)
 
 
-def possible_rules(request: Request, words: Sequence[LayerWords]) -> list[PossibleRule]:
+def possible_rules(
+    request: Request, words: Sequence[LayerWords], costs: Sequence[LayerCost] = ()
+) -> list[PossibleRule]:
     """Return the rules that stages of layers may have; none where all all-reduce, or pay servers for as much."""
-    possible = _allowed(request) if request.chooses_rules else _asked(request.sync_rules, words)
+    possible = _allowed(request, costs) if request.chooses_rules else _asked(request.sync_rules, words)
     return [] if all(each.rule == USUAL or each.rule.uses_servers for each in possible) else possible
 
 
-def _allowed(request: Request) -> list[PossibleRule]:
-    return [PossibleRule(rule, is_open=True, saves=rule != USUAL) for rule in rules_to_choose_from(request)]
+def _allowed(request: Request, costs: Sequence[LayerCost]) -> list[PossibleRule]:
+    return [PossibleRule(rule, is_open=True, saves=rule != USUAL) for rule in rules_to_choose_from(request, costs)]
 
 
 def _asked(assignment: Assignment, words: Sequence[LayerWords]) -> list[PossibleRule]:

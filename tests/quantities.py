@@ -159,6 +159,7 @@ ELSEWHERE = (
     r"^stage \d+: \d+ x .*",
     r"SHA-256.*",
     r"(tables|On servers:) *\d+ tables? \(.*",  # tests/unit/plan/test_plan_words.py
+    r"\S+ \S+ of the .* gradients as large as .*",  # tests/unit/cost/test_gradients.py
     r"(hourly bill that|price of a million samples at or above).* --objective \w+",  # of another plan
 )
 """Text whose numbers are of one output alone, or tested elsewhere."""

@@ -19,6 +19,7 @@ from heterps_compile.cluster.load import as_pool
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import Placement
 from heterps_compile.cost.provisioners import parameter_servers
+from heterps_compile.cost.served_tables import with_gradients
 from heterps_compile.cost.server_cost import server_cost
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.escape import printable
@@ -224,7 +225,8 @@ def _servers(model: ModelWork, work: BatchWork, gpus: int) -> ServerAdvice | Non
         return None
     round_s = work.divided_s / gpus + work.again_s + work.serial_s
     priced = detail(draft.problem, Placement((0,) * draft.problem.layer_count), np.array([float(gpus)]))
-    fuller = server_cost(draft.layers, draft.costs, server).cores(priced.stages)
+    costs = with_gradients(draft.layers, draft.costs, makes_sparse=draft.makes_sparse, by_servers=True)
+    fuller = server_cost(draft.layers, costs, server).cores(priced.stages)
     lemma = parameter_servers(model.weights_bytes, gpus, server.bytes_per_s, round_s)
     return ServerAdvice(server.bytes_per_s, round_s, lemma, fuller, max(stage.time_s for stage in priced.stages))
 

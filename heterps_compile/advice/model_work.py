@@ -21,8 +21,9 @@ import numpy as np
 
 from heterps_compile.api import open_draft
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.gradients import ring_bytes
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.memory import stage_memory
-from heterps_compile.cost.pose import gradient_bytes
 from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
@@ -98,20 +99,17 @@ class ModelWork:
         alphas = np.full(problem.layer_count, problem.compute_parallel[0]) if own is None else own[:, 0]
         whole_s, serial_s = float(each_s.sum()), float(((1 - alphas) * each_s).sum())
         again_s = min(max(0.0, 2 * half_s - whole_s), whole_s - serial_s)
-        gradients, of_draft = self._gradient_bytes(part), self._gradient_bytes(1.0)
+        costs = [_looking_up(cost, part) for cost in draft.costs]
         memory = stage_memory(
             draft.layers,
-            draft.costs,
+            costs,
             0,
             problem.layer_count,
             optimizer=draft.request.trains_with,
             recompute=draft.recompute,
         )
-        grown = replace(
-            memory,
-            gradients_bytes=round(memory.gradients_bytes * (gradients / of_draft if of_draft else 1.0)),
-            activations_bytes=round(memory.activations_bytes * part),
-        )
+        grown = replace(memory, activations_bytes=round(memory.activations_bytes * part))
+        gradients = sum(ring_bytes(draft.layers, i, cost) for i, cost in enumerate(costs))
         return BatchWork(
             batch,
             max(0.0, whole_s - serial_s - again_s),
@@ -123,12 +121,6 @@ class ModelWork:
             tuple(round(size * part) for size in _workspaces(draft.layers)),
         )
 
-    def _gradient_bytes(self, part: float) -> float:
-        """Return what replicas sum for such a part of the draft's batch; of an embedding the rows that it touches."""
-        layers = self.draft.layers
-        costs = (replace(cost, touched_bytes=round(cost.touched_bytes * part)) for cost in self.draft.costs)
-        return float(sum(gradient_bytes(layers, i, cost) for i, cost in enumerate(costs)))
-
     def step_s(self, replicas: int) -> float:
         """Return the simulated step of a plan with so many replicas of the whole model; inf where it has no room.
 
@@ -137,6 +129,12 @@ class ModelWork:
         of, placement = self.steps, Placement((0,) * self.draft.problem.layer_count)
         plans = with_units(of, placement, [replicas], of.counts(replicas))
         return min(simulated_s(of, plan, name) for plan in plans for name in TRAINING_SCHEDULES)
+
+
+def _looking_up(cost: LayerCost, part: float) -> LayerCost:
+    """Return the work of a layer that looks up so much of the rows; gradients that are whole stay as they are."""
+    looked_up = tuple(replace(each, rows=round(each.rows * part)) for each in cost.looked_up)
+    return replace(cost, looked_up=looked_up, pulled_bytes=round(cost.pulled_bytes * part))
 
 
 def model_work(model: Any, example_inputs: tuple[Any, ...], pool: Cluster, **asked: Any) -> ModelWork:

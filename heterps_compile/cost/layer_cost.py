@@ -70,6 +70,22 @@ class KindWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A trained table of which a step makes the gradients of rows alone, and what a layer looks up in it for a batch.
+
+    Attributes:
+        name: Of the parameter.
+        rows: Each as often as it is looked up.
+        is_pushed: Whether servers that the run starts step the table, to which its rows go; else all look-ups in it
+            say so themselves (``sparse=True``).
+    """
+
+    name: str
+    rows: int
+    is_pushed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCost:
     """The work of one layer for one batch.
 
@@ -90,6 +106,7 @@ class LayerCost:
             them.
         served: Names of its tables that lie on parameter servers; its parameters above are the others.
         pulled_bytes: Of their rows that a batch looks up (``served_tables.py``).
+        looked_up: Its tables whose gradients are of rows alone; of all others gradients are whole (``gradients.py``).
     """
 
     flops: int
@@ -107,6 +124,7 @@ class LayerCost:
     fixed_bytes: int = 0
     served: tuple[str, ...] = ()
     pulled_bytes: int = 0
+    looked_up: tuple[LookedUp, ...] = ()
 
     @property
     def flop_per_byte(self) -> float:
@@ -130,8 +148,12 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
         for reader in edge.consumers:
             entering[reader] += edge.size_bytes
     crossing, trained = {edge.value for edge in layer_graph.edges}, _of_weights(layer_graph.graph)
+    sparse = _sparse_tables(layer_graph.graph)
     found = tuple(
-        _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing, trained)
+        replace(
+            _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing, trained),
+            looked_up=tuple(_looked_up(layer_graph.graph, layer, sparse)),
+        )
         for i, layer in enumerate(layer_graph.layers)
     )
     return (_begun_cold(found[0], found), *found[1:]) if found else found
@@ -143,6 +165,25 @@ def _begun_cold(first: LayerCost, costs: Sequence[LayerCost]) -> LayerCost:
     moved = sum(work.moved_bytes for work in works)
     kept = sum(work.parameter_bytes + work.table_bytes for work in works)
     return replace(first, by_kind=(*first.by_kind, KindWork(COLD_START, 1, 0, moved, kept, has_backward=False)))
+
+
+def _sparse_tables(graph: Graph) -> set[str]:
+    """Return the trained weights that look-ups with sparse gradients read, and nothing else does, under any name."""
+    found = {name for name, parameter in graph.parameters.items() if parameter.kind == "weight"}
+    read = {name for node in graph.nodes if node.sparse for name in node.inputs}
+    otherwise = {name for node in graph.nodes if not node.sparse for name in node.inputs}
+    dense = {graph.parameters[name].storage for name in found & (otherwise | set(graph.outputs))}
+    return {name for name in found & read if graph.parameters[name].storage not in dense}
+
+
+def _looked_up(graph: Graph, layer: Layer, sparse: set[str]) -> Iterator[LookedUp]:
+    if not sparse:
+        return
+    rows: dict[str, int] = {}
+    for node in (graph.nodes[i] for i in layer.nodes):
+        for name in sparse.intersection(node.inputs):
+            rows[name] = rows.get(name, 0) + looked_up_rows(graph, node)
+    yield from (LookedUp(name, rows[name]) for name in layer.parameters if name in rows)
 
 
 def _of_weights(graph: Graph) -> set[str]:
@@ -227,7 +268,13 @@ def _work_by_kind(graph: Graph, layer: Layer, trained: set[str]) -> tuple[KindWo
             work = (parts, node.flops, 2 * made, 0, 0)
             if node.kind is OpKind.EMBEDDING:
                 given = made or sum(graph.size_bytes(out) for out in _parts_of(graph, layer, node))
-                work = (1, _rows(graph, node), looked_up_bytes(graph, node) + given, 0, 0 if node.sparse else held)
+                work = (
+                    1,
+                    looked_up_rows(graph, node),
+                    looked_up_bytes(graph, node) + given,
+                    0,
+                    0 if node.sparse else held,
+                )
         else:
             read = sum(graph.size_bytes(name) for name in set(node.inputs) if name not in graph.parameters)
             inside = _attention_bytes(graph, node) if node.kind is OpKind.ATTENTION else 0
@@ -245,7 +292,7 @@ def looked_up_bytes(graph: Graph, node: Node) -> int:
     """Return the bytes of the rows of tables that a node looks up: what it gives, of a bag what it adds up."""
     tables = [graph.parameters[name] for name in node.inputs if name in graph.parameters]
     if _is_bag(node) and tables and tables[0].shape and tables[0].shape[0] > 0:
-        return _rows(graph, node) * (tables[0].size_bytes // tables[0].shape[0])
+        return looked_up_rows(graph, node) * (tables[0].size_bytes // tables[0].shape[0])
     return sum(graph.size_bytes(out) for out in node.outputs)
 
 
@@ -253,7 +300,7 @@ def _is_bag(node: Node) -> bool:
     return node.kind is OpKind.EMBEDDING and "embeddingbag" in node.op.lower().replace("_", "")
 
 
-def _rows(graph: Graph, node: Node) -> int:
+def looked_up_rows(graph: Graph, node: Node) -> int:
     """Return how many rows of tables a node looks up; a bag has ids first, and then where its bags begin."""
     ids = [name for name in _tensors(graph, node.inputs) if _is_whole(graph, name)]
     return sum(graph.numel(name) for name in (ids[:1] if _is_bag(node) else ids))

@@ -99,23 +99,36 @@ def orders_of(layer_graph: LayerGraph, costs: Sequence[LayerCost] = (), *, optim
         for edge in layer_graph.edges
         if edge.is_opaque and edge.producer >= 0 and edge.consumers
     }
-    served = {layer_graph.graph.parameters[name].storage for cost in costs for name in cost.served}
-    tied = tied_storages(layer_graph, served, optimizer=optimizer)
+    parameters = layer_graph.graph.parameters
+    served = {parameters[name].storage for cost in costs for name in cost.served}
+    rows = {parameters[each.name].storage for cost in costs for each in cost.looked_up}
+    tied = tied_storages(layer_graph, served, rows, optimizer=optimizer)
     ties = tuple((readers, SAFETY_FACTOR * size) for readers, size in tied)
     return LayerOrders(layer_graph.predecessors, tuple(sorted(opaque)), ties)
 
 
 def tied_storages(
-    layer_graph: LayerGraph, served: Collection[str] = (), *, optimizer: str | None
+    layer_graph: LayerGraph, served: Collection[str] = (), rows: Collection[str] = (), *, optimizer: str | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return the layers that share each storage that is not served, ascending, and what holding it once more takes."""
+    """Return the layers that share each storage that is not served, ascending, and what holding it once more takes.
+
+    Args:
+        layer_graph: The layers.
+        served: Storages on servers.
+        rows: Storages of which gradients are of rows alone: each layer has those of its own.
+        optimizer: None in inference.
+    """
     graph = layer_graph.graph
     by_storage = {parameter.storage: name for name, parameter in graph.parameters.items()}
-    # an embedding's sparse gradient is smaller than this dense one: the saving is understated, never overstated
+
+    def again_bytes(storage: str) -> int:
+        name = by_storage[storage]
+        has_gradient = optimizer is not None and storage not in rows and graph.parameters[name].kind == "weight"
+        gradient_bytes = graph.parameters[name].size_bytes if has_gradient else 0
+        return gradient_bytes + sum(parameter_parts(graph, [name], optimizer=optimizer))
+
     return [
-        (readers, sum(parameter_parts(graph, [by_storage[storage]], 0.0, optimizer=optimizer)))
-        for storage, readers in layer_graph.tied_layers.items()
-        if storage not in served
+        (readers, again_bytes(storage)) for storage, readers in layer_graph.tied_layers.items() if storage not in served
     ]
 
 

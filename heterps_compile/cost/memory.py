@@ -1,7 +1,7 @@
 """What a stage holds in memory, part by part.
 
-Every storage is held once. Training adds a gradient of every weight and what the optimiser keeps of it; the
-gradient of an embedding is sparse, the rows one batch touches. Activations are those of one whole batch: in
+Every storage is held once. Training adds a gradient of every weight, as large as the weight or of rows alone
+(``gradients.py``), and what the optimiser keeps of it. Activations are those of one whole batch: in
 training the sum over layers, which the backward pass reads, in inference those of the largest layer; a layer that makes
 an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. In bfloat16
 or float16 a stage also holds narrow copies of the weights of its products, once for every micro-batch under way. A
@@ -26,6 +26,7 @@ from types import MappingProxyType
 from heterps_compile.ir.graph import Graph, Parameter
 from heterps_compile.ir.layers import LayerGraph
 
+from .gradients import Gradient, gradients_of, held_bytes
 from .layer_cost import LayerCost
 
 SAFETY_FACTOR = 1.2
@@ -68,6 +69,12 @@ Two moments (Kingma and Ba, ICLR 2015), nothing, one momentum, factored second m
 ``torch.optim.Adafactor``), or two moments in blocks of 8-bit numbers (Dettmers and others, ICLR 2022;
 ``bitsandbytes.optim.Adam8bit``).
 """
+
+STEPS_ALL_ROWS = ("momentum",)
+"""Which step all rows of a table although its gradient is of some: a velocity goes on where no gradient is."""
+
+TAKE_NO_SPARSE = ("adafactor", "adam-8bit")
+"""Which refuse gradients of rows."""
 
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
 """By which servers can step rows; the first is what a run takes where nothing else is said."""
@@ -134,41 +141,46 @@ class MemoryParts:
         return replace(self, copies_bytes=self.copies_bytes + AVERAGE_COPIES * self.weights_bytes)
 
 
-def parameter_parts(
-    graph: Graph, names: Sequence[str], touched: float, *, optimizer: str | None
-) -> tuple[int, int, int]:
-    """Return bytes of weights, gradients and optimiser state for parameters of distinct storages.
+def parameter_parts(graph: Graph, names: Sequence[str], *, optimizer: str | None) -> tuple[int, int]:
+    """Return bytes of parameters of distinct storages, and of the optimiser's states of those that are trained.
 
     Args:
         graph: Where the parameters are described.
         names: The parameters.
-        touched: The part of them, in [0, 1], that a batch reads: dense gradients are whole, sparse ones are not.
-        optimizer: One of :data:`OPTIMIZERS`; None for inference, which holds neither gradients nor states.
+        optimizer: One of :data:`OPTIMIZERS`; None for inference, which holds no states.
     """
     held = sum(graph.parameters[name].size_bytes for name in names)
     if optimizer is None:
-        return held, 0, 0
+        return held, 0
     weights = [graph.parameters[name] for name in names if graph.parameters[name].kind == "weight"]
-    trained = sum(weight.size_bytes for weight in weights)
-    return held, math.ceil(trained * touched), sum(map(OPTIMIZERS[optimizer], weights))
+    return held, sum(map(OPTIMIZERS[optimizer], weights))
 
 
 def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, optimizer: str | None) -> int:
     """Return the bytes that a stage holds for a layer's parameters, each storage once, and for narrow copies."""
-    parts = _layer_parts(layer_graph, _distinct(layer_graph, index, cost), cost, optimizer=optimizer)
+    parts = _layer_parts(layer_graph, index, _distinct(layer_graph, index, cost), cost, optimizer=optimizer)
     return sum(parts) + cost.copied_bytes
 
 
 def stepped_parts(layer_graph: LayerGraph, index: int, cost: LayerCost, *, optimizer: str) -> tuple[float, float, int]:
     """Return bytes of weights and of states, and tensors, that a step of the optimizer reads and writes for a layer.
 
-    Of an embedding they are those of the rows of a batch, as its gradient is; tables on servers are stepped there.
+    Of a gradient of rows they are those of its rows, unless the optimizer is one of :data:`STEPS_ALL_ROWS`; tables on
+    servers are stepped there.
     """
-    parameters = layer_graph.graph.parameters
-    names = [name for name in _distinct(layer_graph, index, cost) if parameters[name].kind == "weight"]
-    weights, _, states = parameter_parts(layer_graph.graph, names, 1.0, optimizer=optimizer)
-    touched = min(1.0, _touched(cost))
-    return weights * touched, states * touched, len(names)
+    gradients, parameters = gradients_of(layer_graph, index, cost), layer_graph.graph.parameters
+    parts = [_stepped_part(each, optimizer) for each in gradients]
+    weights = sum(part * parameters[each.name].size_bytes for each, part in zip(gradients, parts, strict=True))
+    states = sum(
+        part * OPTIMIZERS[optimizer](parameters[each.name]) for each, part in zip(gradients, parts, strict=True)
+    )
+    return float(weights), float(states), len(gradients)
+
+
+def _stepped_part(gradient: Gradient, optimizer: str) -> float:
+    if gradient.is_sparse and optimizer in STEPS_ALL_ROWS:
+        return 1.0
+    return gradient.distinct / gradient.table_rows
 
 
 def stage_memory(
@@ -196,7 +208,7 @@ def stage_memory(
         distinct = _distinct(layer_graph, index, costs[index])
         names = [name for name in distinct if layer_graph.graph.parameters[name].storage not in seen]
         seen.update(layer_graph.graph.parameters[name].storage for name in names)
-        parts = _layer_parts(layer_graph, names, costs[index], optimizer=optimizer)
+        parts = _layer_parts(layer_graph, index, names, costs[index], optimizer=optimizer)
         weights, gradients, states = weights + parts[0], gradients + parts[1], states + parts[2]
     activations = [activation_bytes(costs[index]) for index in range(first, end)]
     return MemoryParts(
@@ -238,18 +250,21 @@ def activation_bytes(cost: LayerCost) -> int:
 
 
 def _layer_parts(
-    layer_graph: LayerGraph, names: Sequence[str], cost: LayerCost, *, optimizer: str | None
+    layer_graph: LayerGraph, index: int, names: Sequence[str], cost: LayerCost, *, optimizer: str | None
 ) -> tuple[int, int, int]:
-    """Return what is held of a layer's parameters; of tables on servers the rows of a batch, and their gradients."""
-    weights, gradients, states = parameter_parts(layer_graph.graph, names, _touched(cost), optimizer=optimizer)
-    return weights + cost.pulled_bytes, gradients + (cost.pulled_bytes if optimizer is not None else 0), states
+    """Return what is held of some of a layer's parameters; of tables on servers rows of a batch, and their gradients.
+
+    Rows that it looks up have gradients beside those of other layers, whether these hold the table already or not.
+    """
+    weights, states = parameter_parts(layer_graph.graph, names, optimizer=optimizer)
+    if optimizer is None:
+        return weights + cost.pulled_bytes, 0, states
+    made = gradients_of(layer_graph, index, cost)
+    gradients = held_bytes(each for each in made if each.name in names or each.looked_up is not None)
+    return weights + cost.pulled_bytes, gradients + cost.pulled_bytes, states
 
 
 def _distinct(layer_graph: LayerGraph, index: int, cost: LayerCost) -> list[str]:
     parameters = layer_graph.graph.parameters
     names = [name for name in layer_graph.layers[index].parameters if name not in cost.served]
     return list({parameters[name].storage: name for name in reversed(names)}.values())
-
-
-def _touched(cost: LayerCost) -> float:
-    return cost.touched_bytes / cost.parameter_bytes if cost.parameter_bytes else 1.0

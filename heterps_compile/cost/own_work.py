@@ -20,6 +20,7 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.sync_rules.handling import Work
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL, faults_of
+from heterps_compile.sync_rules.sparse_rows import handling
 
 from .layer_cost import LayerCost
 from .layer_times import LayerTimes
@@ -86,13 +87,13 @@ def own_work(
         PlugInError: where a third party's rule fails.
     """
     groups = groups_of_layers(layers, costs, tied=True)
-    handling = []
+    of_rules = []
     for rule in rules:
         with faults_of(type(rule)):
-            found = [rule.handling(group) for group in groups]
+            found = [handling(rule, group) for group in groups]
         parts = ([each.once for each in found], [each.shared for each in found], [each.each for each in found])
-        handling.append(HandlingTimes(*(_seconds(times, works) for works in parts)))
-    return OwnWork(update_times(layers, costs, times, optimizer), tuple(handling))
+        of_rules.append(HandlingTimes(*(_seconds(times, works) for works in parts)))
+    return OwnWork(update_times(layers, costs, times, optimizer), tuple(of_rules))
 
 
 def update_times(layers: LayerGraph, costs: Sequence[LayerCost], times: LayerTimes, optimizer: str) -> Floats:

@@ -19,11 +19,12 @@ from heterps_compile.sync_rules.network import Network, endless_s
 
 from .all_reduce import Machines
 from .allowed import allowed_types
+from .gradients import ring_bytes
 from .layer_cost import LayerCost
 from .layer_fractions import ALPHA, BETA
 from .layer_orders import orders_of
 from .layer_times import LayerTimes
-from .memory import SAFETY_FACTOR, USUAL_OPTIMIZER, activation_bytes, layer_parameters_bytes, parameter_parts
+from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes
 from .problem import FREE_PRICE_PER_HOUR, Floats, Ints, Problem
 from .served_tables import with_served_tables
 
@@ -107,7 +108,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         compute_s=times.compute_s,
         data_s=np.outer(input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
-            [gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
+            [ring_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
             [endless_s(1.0, own) for own in card_seconds_per_byte],
         ),
         compute_parallel=np.array([device.compute_parallel for device in devices]),
@@ -231,13 +232,3 @@ def input_bytes(layer_graph: LayerGraph) -> list[int]:
         if edge.producer < 0 and edge.consumers:
             size[min(edge.consumers, key=layer_graph.rank)] += edge.size_bytes
     return size
-
-
-def gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
-    """Return the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows.
-
-    Those of tables on servers are pushed there.
-    """
-    graph, names = layer_graph.graph, [n for n in layer_graph.layers[index].parameters if n not in cost.served]
-    dense = parameter_parts(graph, names, 1.0, optimizer=USUAL_OPTIMIZER)[1]
-    return min(dense, cost.touched_bytes) if layer_graph.layers[index].kind is OpKind.EMBEDDING else dense

@@ -16,6 +16,7 @@ from heterps_compile.sync_rules.amounts import Amounts
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rules import faults_of
+from heterps_compile.sync_rules.sparse_rows import amounts
 
 from .layer_cost import LayerCost
 from .memory import SAFETY_FACTOR
@@ -89,7 +90,7 @@ def _amounts(rule: SyncRule, groups: Sequence[SyncGroup]) -> list[Amounts] | Non
     if "amounts" not in vars(type(rule)):
         return None
     with faults_of(type(rule)):
-        found = [rule.amounts(group) for group in groups]
+        found = [amounts(rule, group) for group in groups]
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None
 
@@ -101,10 +102,8 @@ def held_without_rules(problem: Problem) -> Floats:
     return problem.weight_bytes - tied_bytes + problem.activation_bytes * problem.keeps_activations
 
 
-def _tables(
-    problem: Problem, of: AgreedOn, each: PossibleRule, amounts: tuple[list[Amounts], list[Amounts]]
-) -> RuleSums:
-    (of_time, of_memory), networks, safety = amounts, of.networks, of.safety_factor
+def _tables(problem: Problem, of: AgreedOn, each: PossibleRule, found: tuple[list[Amounts], list[Amounts]]) -> RuleSums:
+    (of_time, of_memory), networks, safety = found, of.networks, of.safety_factor
     per_byte = np.array([network.seconds_per_byte for network in networks])
     rule_bytes = safety * np.array([one.held_bytes for one in of_memory])
     present = np.zeros(problem.layer_count)

@@ -31,7 +31,8 @@ from heterps_compile.cluster.devices import Cluster, ParameterServer
 from heterps_compile.ir.graph import Node, OpKind, Parameter
 from heterps_compile.ir.layers import LayerGraph
 
-from .layer_cost import KindWork, LayerCost, looked_up_bytes
+from .gradients import gradients_of
+from .layer_cost import KindWork, LayerCost, LookedUp, layer_costs, looked_up_bytes
 from .memory import OPTIMIZERS, SAFETY_FACTOR
 from .problem import FREE_PRICE_PER_HOUR, Floats, Problem
 
@@ -92,14 +93,9 @@ def held_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[s
 
 
 def dense_tables(layer_graph: LayerGraph, index: int, cost: LayerCost) -> tuple[str, ...]:
-    """Return the trained tables of a layer that it holds, and whose gradients are as large as they, not of rows alone.
-
-    Plans count the rows of a batch of every table's gradient (``memory.py``, ``pose.py``).
-    """
-    graph = layer_graph.graph
-    sparse = {name for i in layer_graph.layers[index].nodes if graph.nodes[i].sparse for name in graph.nodes[i].inputs}
-    held = held_tables(layer_graph, index, cost)
-    return tuple(name for name in held if name not in sparse and graph.parameters[name].kind == "weight")
+    """Return the trained tables of a layer that it holds, and whose gradients are as large as they."""
+    whole = {each.name for each in gradients_of(layer_graph, index, cost) if each.looked_up is None}
+    return tuple(name for name in held_tables(layer_graph, index, cost) if name in whole)
 
 
 def _looks_up(node: Node) -> bool:
@@ -124,10 +120,48 @@ def _served(cost: LayerCost, layer: str, tables: Sequence[Table]) -> LayerCost:
         cost,
         parameter_bytes=cost.parameter_bytes - size_bytes,
         touched_bytes=max(0, cost.touched_bytes - rows_bytes),
+        looked_up=tuple(each for each in cost.looked_up if all(each.name != table.name for table in tables)),
         served=(*cost.served, *(each.name for each in tables)),
         pulled_bytes=cost.pulled_bytes + rows_bytes,
         by_kind=tuple(map(_of_rows_alone, cost.by_kind)),
     )
+
+
+def with_gradients(
+    layer_graph: LayerGraph, costs: Sequence[LayerCost], *, makes_sparse: bool, by_servers: bool
+) -> tuple[LayerCost, ...]:
+    """Return the work of layers with the gradients that a run makes of the tables that they hold.
+
+    Args:
+        layer_graph: The layers.
+        costs: Of each, with whatever gradients.
+        makes_sparse: Whether look-ups of rows alone are so in what stages run on.
+        by_servers: Whether servers of the run step tables.
+    """
+    found = tuple(
+        replace(
+            cost,
+            looked_up=tuple(each for each in own.looked_up if makes_sparse and each.name not in cost.served),
+        )
+        for cost, own in zip(costs, layer_costs(layer_graph), strict=True)
+    )
+    return _stepped_by_servers(layer_graph, found) if by_servers else found
+
+
+def _stepped_by_servers(layer_graph: LayerGraph, costs: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
+    """Return the work of layers whose tables servers of a run step, as far as they can; the plan still holds them."""
+    found, parameters = [], layer_graph.graph.parameters
+    tables = {table.name: table for table in tables_of(layer_graph, costs)}
+    for layer, cost in zip(layer_graph.layers, costs, strict=True):
+        pushed = tuple(
+            LookedUp(name, tables[name].rows_bytes[layer.name] * parameters[name].shape[0] // size, is_pushed=True)
+            for name in layer.parameters
+            if name in tables and (size := tables[name].size_bytes)
+        )
+        taken = {each.name for each in pushed}
+        others = tuple(each for each in cost.looked_up if each.name not in taken)
+        found.append(replace(cost, looked_up=(*others, *pushed)))
+    return tuple(found)
 
 
 def _of_rows_alone(work: KindWork) -> KindWork:

@@ -19,9 +19,9 @@ from heterps_compile.sync_rules.through_servers import Servers
 
 from .chosen_units import BUDGET_TOLERANCE
 from .evaluate import Fault, PlacementDetail, StageDetail, detail, evaluate, to_arrays
+from .gradients import gradients_of, held_bytes
 from .layer_cost import LayerCost
 from .objective import OBJECTIVES
-from .pose import gradient_bytes
 from .problem import Floats, Placement, Problem
 from .provisioners import parameter_servers
 from .sync_groups import layer_words
@@ -34,7 +34,7 @@ class ServerCost:
     """What servers are needed for and cost.
 
     Attributes:
-        gradient_bytes: Of every layer, what its replicas synchronise for a batch.
+        gradient_bytes: Of every layer, what each of its replicas pushes for a batch.
         bytes_per_s: Of a core.
         price_per_hour: Of a core.
         rules: By which stages agree; those through servers count.
@@ -78,11 +78,11 @@ def server_cost(
 
     Args:
         layers: The layers.
-        costs: The work of each.
+        costs: The work of each, with tables stepped by servers.
         server: A core of the pool's.
         rules: By which stages agree; by default all through servers.
     """
-    gradients = tuple(gradient_bytes(layers, index, cost) for index, cost in enumerate(costs))
+    gradients = tuple(held_bytes(gradients_of(layers, index, cost)) for index, cost in enumerate(costs))
     return ServerCost(gradients, server.bytes_per_s, server.price_per_hour, rules, layer_words(layers, costs))
 
 

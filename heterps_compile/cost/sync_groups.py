@@ -1,20 +1,20 @@
 """What the replicas of a stage agree on, for the rules of ``sync_rules/``: gradients, parameters, the network.
 
-Gradients are those of a batch: of an embedding the rows that it touches, of all else every element. A storage that
-several layers of the stage read counts once; tables on servers do not count.
+Gradients are those of a batch (``gradients.py``), sparse ones apart. A storage that several layers of the stage read
+counts once, and each layer's rows of a sparse gradient; tables on servers do not count.
 
 Left out: parameters that several stages hold, which their replicas sum together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
-from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.sync_rules.assignment import LayerWords
 from heterps_compile.sync_rules.network import Network
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
+from heterps_compile.sync_rules.rule import FlatBuffer, SparseRows, SyncGroup, TensorShape
 
+from .gradients import Gradient, gradients_of
 from .layer_cost import LayerCost
 
 
@@ -45,17 +45,11 @@ def sync_group(
         by_layer: Count a storage for every layer that reads it, as the times of a problem do.
     """
     wanted, seen = set(names), set[str]()
-    gradients, parameters, shapes = dict[int, int](), dict[int, int](), list[TensorShape]()
+    found = list[_Counted]()
     for index, layer in enumerate(layers.layers):
-        if layer.name not in wanted:
-            continue
-        weights = list(_weights(layers, index, costs[index], set() if by_layer else seen))
-        shapes += weights
-        for counted, found in zip(
-            (gradients, parameters), _elements(layers, index, costs[index], weights), strict=True
-        ):
-            _add(counted, found)
-    return SyncGroup(replicas, _buffers(gradients), _buffers(parameters), len(shapes), network, tuple(shapes))
+        if layer.name in wanted:
+            found += _counted(layers, index, costs[index], set() if by_layer else seen)
+    return _group(replicas, found, network)
 
 
 def groups_of_layers(layers: LayerGraph, costs: Sequence[LayerCost], *, tied: bool) -> list[SyncGroup]:
@@ -73,44 +67,40 @@ def groups_of_layers(layers: LayerGraph, costs: Sequence[LayerCost], *, tied: bo
     several = set[str]() if tied else {storage for storage, count in readers.items() if count > 1}
     found = []
     for index, cost in enumerate(costs):
-        weights = list(_weights(layers, index, cost, set(several)))
-        gradients, parameters = _elements(layers, index, cost, weights)
-        groups = _buffers(gradients), _buffers(parameters)
-        found.append(SyncGroup(2, *groups, tensors=len(weights), shapes=tuple(weights)))
+        alone = [each for each in _counted(layers, index, cost, set(several)) if each[1]]
+        found.append(_group(2, alone, Network(0.0)))
     return found
 
 
-def _elements(
-    layers: LayerGraph, index: int, cost: LayerCost, weights: Iterable[TensorShape]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the elements of a layer's gradients and of its parameters by their bytes, of those weights."""
-    gradients, parameters = dict[int, int](), dict[int, int]()
-    touched = cost.touched_bytes if layers.layers[index].kind is OpKind.EMBEDDING else None
-    for weight in weights:
-        size, elements = weight.element_bytes, prod(weight.shape)
-        read = elements if touched is None else min(elements, touched // size)
-        touched = None if touched is None else touched - read * size
-        _add(parameters, {size: elements})
-        _add(gradients, {size: read})
-    return gradients, parameters
+_Counted = tuple[Gradient, bool]
+"""A gradient, and whether its storage counts here: rows of a sparse one count also where the storage did before."""
 
 
-def _add(counted: dict[int, int], more: dict[int, int]) -> None:
-    for size, elements in more.items():
-        counted[size] = counted.get(size, 0) + elements
+def _counted(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> list[_Counted]:
+    """Return the gradients of a layer; storages that nobody counted yet are counted."""
+    parameters, found = layers.graph.parameters, list[_Counted]()
+    for gradient in gradients_of(layers, index, cost):
+        storage = parameters[gradient.name].storage
+        if storage not in seen or gradient.looked_up is not None:
+            found.append((gradient, storage not in seen))
+        seen.add(storage)
+    return found
 
 
-def _weights(layers: LayerGraph, index: int, cost: LayerCost, seen: set[str]) -> Iterator[TensorShape]:
-    """Yield the trained weights of a layer whose storage nobody counted yet."""
-    for name in layers.layers[index].parameters:
-        weight = layers.graph.parameters[name]
-        if name in cost.served or weight.kind != "weight" or weight.storage in seen:
-            continue
-        seen.add(weight.storage)
-        elements = prod(weight.shape)
-        if elements:
-            yield TensorShape(tuple(weight.shape), weight.size_bytes // elements)
+def _group(replicas: int, counted: Sequence[_Counted], network: Network) -> SyncGroup:
+    gradients = _buffers((each.element_bytes, each.elements) for each, _ in counted if not each.is_sparse)
+    held = [each for each, is_first in counted if is_first]
+    parameters = _buffers((each.element_bytes, prod(each.shape)) for each in held)
+    shapes = tuple(TensorShape(each.shape, each.element_bytes) for each in held if not each.is_sparse)
+    sparse = tuple(
+        SparseRows(each.looked_up or 0, each.row_bytes, each.table_rows) for each, _ in counted if each.is_sparse
+    )
+    return SyncGroup(replicas, gradients, parameters, len(held), network, shapes, sparse)
 
 
-def _buffers(elements: dict[int, int]) -> tuple[FlatBuffer, ...]:
-    return tuple(FlatBuffer(count, size) for size, count in elements.items() if count)
+def _buffers(counted: Iterable[tuple[int, int]]) -> tuple[FlatBuffer, ...]:
+    """Return a buffer for all of one element's bytes, of pairs of these and of elements."""
+    elements: dict[int, int] = {}
+    for size_bytes, count in counted:
+        elements[size_bytes] = elements.get(size_bytes, 0) + count
+    return tuple(FlatBuffer(count, size_bytes) for size_bytes, count in elements.items() if count)

@@ -24,11 +24,12 @@ import numpy as np
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.allowed import allowed_types
+from heterps_compile.cost.gradients import ring_bytes
 from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
-from heterps_compile.cost.pose import gradient_bytes, network_of
+from heterps_compile.cost.pose import network_of
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.ir.graph import Graph
@@ -185,7 +186,7 @@ class StepTimes:
         least_s = self.least_s(device, units, batch)
         if not self.is_divisible(batch):
             return least_s
-        network, size_bytes = network_of(_pool((device,)), device.name), self._gradient_bytes(batch)
+        network, size_bytes = network_of(_pool((device,)), device.name), self._ring_bytes(batch)
         reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
         return np.asarray(least_s + np.array(reduced_s), np.float64)
 
@@ -251,10 +252,10 @@ class StepTimes:
         found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
         return float(sum(found))
 
-    def _gradient_bytes(self, batch: int) -> float:
+    def _ring_bytes(self, batch: int) -> float:
         if batch not in self._gradients:
             draft = self._draft(batch)
-            found = (gradient_bytes(draft.layers, i, cost) for i, cost in enumerate(draft.costs))
+            found = (ring_bytes(draft.layers, i, cost) for i, cost in enumerate(draft.costs))
             self._gradients[batch] = float(sum(found))
         return self._gradients[batch]
 

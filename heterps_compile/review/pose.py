@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from heterps_compile.backends.find import makes_sparse_gradients
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
@@ -124,7 +125,9 @@ def pose_again(
             f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
             "today (--batch N, --shape NAME=N)"
         ) from error
-    layered = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Annotated)
+    makes_sparse = all(makes_sparse_gradients(stage.backend or plan.backend) for stage in plan.stages)
+    opened = Draft(graph=graph, cluster=pool, request=request, measurements=measurements, makes_sparse=makes_sparse)
+    layered = run_to(opened, Annotated)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
     matched = match_layers(of_plan, make_fingerprints(layered.layers_as_read))
     served = () if plan.tables is None else tuple(matched[name] for name in plan.tables.layers if name in matched)

@@ -9,9 +9,10 @@ better; the looks of it (``comparison_words.py``).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.cost.evaluate import PlacementDetail
+from heterps_compile.cost.served_tables import with_gradients
 from heterps_compile.cost.server_cost import server_cost
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.passes.rules_of_stages import group_of
@@ -23,6 +24,7 @@ from heterps_compile.sync_rules.assignment import EVERY, Assignment, RuleEntry, 
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import COMPARED, COMPARED_BESIDES, USUAL, faults_of
+from heterps_compile.sync_rules.sparse_rows import sent_bytes_a_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +114,29 @@ def compare_rules(posed: PosedAgain, rules: Sequence[str] = (), *, allow_stale: 
         )
     asked = tuple(map(parse_rule, rules)) or (*COMPARED, *COMPARED_BESIDES)
     priced = own_detail(posed, posed.fitting(allow_stale=allow_stale))
-    groups = tuple(group_of(posed.draft, stage) for stage in posed.stages())
-    rows = tuple(_with(posed, priced, groups, rule) for rule in dict.fromkeys((USUAL, *asked)))
+    groups = _groups(posed)
+    rows = tuple(_with(_counted_for(posed, rule), priced, rule) for rule in dict.fromkeys((USUAL, *asked)))
     return RuleComparison(posed, groups, decided_rules(plan), rows)
 
 
-def _with(posed: PosedAgain, priced: PlacementDetail, groups: Sequence[SyncGroup], rule: SyncRule) -> RuleOnPlan:
-    text = rule_text(rule)
+def _groups(posed: PosedAgain) -> tuple[SyncGroup, ...]:
+    return tuple(group_of(posed.draft, stage) for stage in posed.stages())
+
+
+def _counted_for(posed: PosedAgain, rule: SyncRule) -> PosedAgain:
+    """Return a plan whose layers' work is that with a rule: servers step the rows of tables, which replicas do not."""
+    draft = posed.draft
+    costs = with_gradients(draft.layers, draft.costs, makes_sparse=draft.makes_sparse, by_servers=rule.uses_servers)
+    return replace(posed, draft=replace(draft, costs=costs))
+
+
+def _with(posed: PosedAgain, priced: PlacementDetail, rule: SyncRule) -> RuleOnPlan:
+    text, groups = rule_text(rule), _groups(posed)
     try:
         draft = scheduled_with(posed, priced, [rule] * len(groups))
         paid = _price(posed, priced, rule)
         with faults_of(type(rule)):
-            sent_bytes = tuple(rule.sent_bytes_a_step(group) * group.replicas for group in groups)
+            sent_bytes = tuple(sent_bytes_a_step(rule, group) * group.replicas for group in groups)
     except HeterpsError as error:
         return RuleOnPlan(text, rule.exactness, str(error))
     step_s, batch = draft.schedule.step_s, posed.plan.batch

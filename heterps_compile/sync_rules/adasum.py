@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from .amounts import Amounts
 from .handling import Handling, Work, flat_gradients
-from .rule import ANY, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+from .rule import ANY, NOTHING, OWN, REFUSED, Exactness, Exchange, SyncGroup, SyncRule
 
 PRODUCTS_BYTES = 24
 """Of a tensor: a.b, a.a and b.b in float64."""
@@ -42,6 +42,11 @@ class Adasum(SyncRule):
     def exactness(self) -> Exactness:
         """Return that the step is another one: what gradients have in common counts once."""
         return ANY
+
+    @property
+    def of_sparse(self) -> str:
+        """Return that steps are combined whatever made them, and of gradients dense ones alone."""
+        return REFUSED if self.on == "gradient" else OWN
 
     def exchange(self, group: SyncGroup) -> Exchange:
         """Return the halves, their products, and what is folded in."""

@@ -24,7 +24,7 @@ from heterps_compile.errors import InputError
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
 from .handling import Handling, Work, flat_gradients, summed
-from .rule import BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
+from .rule import BOUNDED, REFUSED, Exactness, Exchange, SyncGroup, SyncRule
 
 _LONGEST_DELAY = 64
 
@@ -66,6 +66,11 @@ class Adsaga(SyncRule):
     def exactness(self) -> Exactness:
         """Return that what a step takes of other batches is an epoch or two old at the most."""
         return BOUNDED
+
+    @property
+    def of_sparse(self) -> str:
+        """Return that its table is of dense gradients."""
+        return REFUSED
 
     def table_bytes(self, size_bytes: int) -> int:
         """Return the bytes of the table of gradients of so many bytes."""

@@ -21,7 +21,7 @@ from heterps_compile.errors import InputError
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
 from .handling import Handling, Work, flat_gradients, summed
-from .rule import ANY, BOUNDED, Exactness, Exchange, SyncGroup, SyncRule
+from .rule import ANY, BOUNDED, OWN, Exactness, Exchange, SyncGroup, SyncRule
 
 _FEWEST_BLOCKS = 2
 _MOST_BLOCKS = 10_000
@@ -100,6 +100,11 @@ class LocalSteps(SyncRule):
     def exactness(self) -> Exactness:
         """Return that replicas are apart for so many steps at the most; predictors of blocks are another model."""
         return ANY if self.has_blocks else BOUNDED
+
+    @property
+    def of_sparse(self) -> str:
+        """Return that each replica steps on its own."""
+        return OWN
 
     @property
     def period_steps(self) -> int:

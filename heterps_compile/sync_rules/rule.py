@@ -67,16 +67,36 @@ class TensorShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseRows:
+    """The gradient of a table of which look-ups make rows alone.
+
+    Attributes:
+        rows: That all replicas look up for a batch, each as often as it is.
+        row_bytes: Of one, with its index.
+        table_rows: Of the table.
+    """
+
+    rows: int
+    row_bytes: int
+    table_rows: int
+
+
+SUMMED, OWN, REFUSED = "summed", "own", "refused"
+"""What becomes of sparse gradients by a rule: all replicas sum them, each steps on its own, or there may be none."""
+
+
+@dataclass(frozen=True, slots=True)
 class SyncGroup:
     """The replicas of a stage, and what they agree on.
 
     Attributes:
         replicas: k.
-        gradients: What a step makes: of dense tensors all elements, of an embedding the rows of a batch.
+        gradients: What a step makes, all elements of it: dense gradients, and rows of tables that servers step.
         parameters: What replicas hold copies of, embeddings whole.
         tensors: Parameters, counted.
         network: Between the replicas.
-        shapes: Of the parameters, whose gradients they are too; empty where nobody knows them.
+        shapes: Of the parameters whose gradients are dense; empty where nobody knows them.
+        sparse: Gradients of rows alone, which rules do not see (``sparse_rows.py``).
     """
 
     replicas: int
@@ -85,10 +105,11 @@ class SyncGroup:
     tensors: int = 1
     network: Network = _NOWHERE
     shapes: tuple[TensorShape, ...] = ()
+    sparse: tuple[SparseRows, ...] = ()
 
     @property
     def gradient_bytes(self) -> int:
-        """Return the bytes of a replica's gradients."""
+        """Return the bytes of a replica's gradients, but for sparse ones."""
         return sum(buffer.size_bytes for buffer in self.gradients)
 
     @property
@@ -109,7 +130,7 @@ class SyncGroup:
     @property
     def agrees(self) -> bool:
         """Return whether there is anything to agree on."""
-        return self.replicas > 1 and self.gradient_bytes > 0
+        return self.replicas > 1 and (self.gradient_bytes > 0 or bool(self.sparse))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +215,11 @@ class SyncRule(ABC):
     def uncounted(self) -> str:
         """Return, in words, what times leave out of its work that may be as long as what they count; "" by default."""
         return ""
+
+    @property
+    def of_sparse(self) -> str:
+        """Return what becomes of sparse gradients: :data:`SUMMED`, :data:`OWN` or :data:`REFUSED`."""
+        return SUMMED
 
     @property
     def period_steps(self) -> int:

@@ -15,7 +15,7 @@ from heterps_compile.errors import InputError
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
 from .handling import Handling, Work, flat_gradients, summed
-from .rule import ANY, Exactness, Exchange, Exposed, SyncGroup, SyncRule
+from .rule import ANY, OWN, Exactness, Exchange, Exposed, SyncGroup, SyncRule
 
 _COPIES = {"average": 3, "easgd": 5, "bmuf": 5}
 """Copies of the weights: the one that becomes the mean, the replica's own beside it, and the move that follows; besides
@@ -57,6 +57,11 @@ class Shadow(SyncRule):
     def exactness(self) -> Exactness:
         """Return that nothing bounds how far replicas are apart."""
         return ANY
+
+    @property
+    def of_sparse(self) -> str:
+        """Return that each replica steps on its own."""
+        return OWN
 
     @property
     def period_steps(self) -> int:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 from test_tiny import tiny_onnx
+from torch import nn
 
 from heterps_compile.advice import advise
 from heterps_compile.advice.model_work import model_work
@@ -82,11 +84,16 @@ def test_a_batch_in_proportion_is_the_batch_of_the_model_read_there(conv_onnx, o
     assert found.workspaces_bytes == own.workspaces_bytes
 
 
-def test_an_embedding_sums_the_rows_that_a_batch_touches(tmp_path):
-    tiny = tiny_onnx(tmp_path / "tiny.onnx")
-    read, there = (model_work(tiny, (), pool(), batch=batch) for batch in (32, 256))
-    for batch in (1, 8, 256, 4096):
+def test_a_whole_gradient_is_that_of_any_batch_and_a_sparse_one_of_the_rows_that_it_looks_up(tmp_path):
+    read, there = (model_work(tiny_onnx(tmp_path / "tiny.onnx"), (), pool(), batch=batch) for batch in (32, 256))
+    for batch in (1, 8, 256, 10**6):
+        assert read.at(batch).gradients_s == pytest.approx(there.at(1).gradients_s)
+    net = nn.Sequential(nn.Embedding(1000, 8, sparse=True), nn.Linear(8, 2)).train()
+    read, there = (model_work(net, (torch.zeros(batch, dtype=torch.int64),), pool()) for batch in (32, 256))
+    for batch in (8, 256, 4096):
         assert read.at(batch).gradients_s == pytest.approx(there.at(batch).gradients_s)
+        own = model_work(net, (torch.zeros(batch, dtype=torch.int64),), pool()).at(batch)
+        assert read.at(batch).memory_bytes == pytest.approx(own.memory_bytes, rel=0.01)
     assert read.at(1).gradients_s < read.at(8).gradients_s < read.at(65536).gradients_s == read.at(10**6).gradients_s
 
 

@@ -84,10 +84,12 @@ def notes_of(*, sparse: bool, **asked: Any) -> list[str]:
     return [note for note in plan.notes if "gradients" in note]
 
 
-def test_a_plan_tells_that_replicas_sum_gradients_as_large_as_tables_where_it_counts_rows() -> None:
-    asked = {"min_throughput": 1.5e6}
+def test_a_plan_tells_of_gradients_as_large_as_tables_and_what_sparse_ones_would_be() -> None:
+    asked = {"min_throughput": 1e6}
     (note,) = notes_of(sparse=False, **asked)
-    assert "2 tables whose gradients are made as large as the tables, 19.5 MiB, where the plan counts" in note
-    assert "the rows of a batch, 32 KiB: a replica holds so much more, and its replicas sum all of it" in note
-    assert not notes_of(sparse=True, **asked)
-    assert not notes_of(sparse=False)
+    assert "that a replica of stage 0 holds are gradients as large as 2 tables, which the optimizer steps whole" in note
+    assert note.startswith("19.5 MiB of the ")
+    assert "look up with sparse=True, which makes gradients of the 32 KiB of rows of a batch, or put the" in note
+    (of_adam,) = notes_of(sparse=True, **asked)
+    assert "has 2 tables with sparse gradients (sparse=True), which the plan has stepped by rows" in of_adam
+    assert not notes_of(sparse=True, optimizer="sgd", **asked)

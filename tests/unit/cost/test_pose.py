@@ -1,5 +1,6 @@
 """Layers, costs and a pool become the arrays a search sees; every number can be checked by hand."""
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
-from heterps_compile.cost.layer_cost import layer_costs
+from heterps_compile.cost.gradients import ring_bytes
+from heterps_compile.cost.layer_cost import LayerCost, LookedUp, layer_costs
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import OPTIMIZERS, SAFETY_FACTOR, USUAL_OPTIMIZER, stage_memory
 from heterps_compile.cost.pose import network_of, pose_problem
@@ -96,11 +98,17 @@ def test_graph_inputs_are_read_at_the_input_bandwidth() -> None:
     assert posed().data_s[:, 0].tolist() == [4 * 4 / 20.0, 0.0, 0.0]
 
 
-def test_gradients_are_synchronised_in_training_only_and_sparsely_for_embeddings() -> None:
+def test_gradients_are_synchronised_in_training_only_whole_or_as_half_the_rows_that_are_gathered() -> None:
     assert not posed().sync_s.any()
-    assert posed(training=True).sync_s[:, 0].tolist() == pytest.approx(
-        [2 * 4 * 8 * 4 / 10, 2 * 8 * 2 * 4 / 10, 2 * 8 * 2 * 4 / 10]
-    )
+    of_head = 2 * 8 * 2 * 4 / 10
+    assert posed(training=True).sync_s[:, 0].tolist() == pytest.approx([2 * 100 * 8 * 4 / 10, of_head, of_head])
+    whole = layers()
+    nodes = tuple(replace(node, sparse=node.kind == "embedding") for node in whole.graph.nodes)
+    sparse = replace(whole, graph=replace(whole.graph, nodes=nodes))
+    looked_up = layer_costs(sparse)[0].looked_up
+    assert [each.name for each in looked_up] == ["table"]
+    rows = LayerCost(*([0] * 7), looked_up=(LookedUp("table", 4),))
+    assert ring_bytes(sparse, 0, rows) == 4 / 2 * (8 * 4 + 8)
 
 
 def test_tied_weights_are_held_once_where_both_readers_are_in_one_stage() -> None:

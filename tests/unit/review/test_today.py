@@ -13,7 +13,7 @@ from heterps_compile.plan_diff.decisions import decisions
 from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
 
-TRAINING = replace(REQUEST, mode="training")
+TRAINING = replace(REQUEST, mode="training", min_throughput=1_000.0)
 DEARER = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=3 * GPU.price_per_hour)))
 
 

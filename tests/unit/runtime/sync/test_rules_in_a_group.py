@@ -20,7 +20,17 @@ from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import GROUP, find_runtime, make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.rule import NOTHING, Exactness, Exchange, FlatBuffer, SyncGroup, SyncRule
+from heterps_compile.sync_rules.rule import (
+    NOTHING,
+    OWN,
+    REFUSED,
+    SUMMED,
+    Exactness,
+    Exchange,
+    FlatBuffer,
+    SyncGroup,
+    SyncRule,
+)
 
 LENGTHS = 40, 57
 LENGTH = sum(LENGTHS)
@@ -283,3 +293,10 @@ def test_a_third_party_brings_a_rule_and_what_runs_it(monkeypatch):
     entry.load = lambda: Gossip
     with pytest.raises(PlugInError, match=r"the plug-in 'gossip' .* is no class that inherits Rule of heterps_compile"):
         find_runtime("gossip")
+
+
+@pytest.mark.parametrize("text", [*RULES, "adasum(on=step)", "local(steps=2)", "shadow(every=2)", "adsaga(batches=4)"])
+def test_what_a_plan_says_becomes_of_sparse_gradients_is_what_a_run_does(text):
+    rule = parse_rule(text)
+    can = capabilities_of(rule)
+    assert rule.of_sparse == (OWN if can.steps_alone else SUMMED if can.takes_sparse else REFUSED)

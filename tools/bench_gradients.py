@@ -1,0 +1,70 @@
+"""What summing sparse gradients takes a processor: `python tools/bench_gradients.py [--rows 200000] [--width 16]`.
+
+Each of k replicas has a k-th of the rows of a batch. It puts its own in order, each once (`coalesce`), and adds up all
+that it gathered, as PyTorch's all-reduce of sparse tensors over gloo does. Both are told as the bytes that a copy would
+move in that time, over the bytes of the rows of the batch: a copy is 2. The cost model counts what is in the last
+column (`heterps_compile/sync_rules/sparse_rows.py`). One thread, by its own clock; the shortest of some rounds.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from heterps_compile.sync_rules.all_reduce_rule import AllReduce
+from heterps_compile.sync_rules.rule import SparseRows, SyncGroup
+from heterps_compile.sync_rules.sparse_rows import handling
+
+_TABLE_ROWS, _ROUNDS = 5_000_000, 7
+
+
+def shortest_s(work: Callable[[], object]) -> float:
+    """Return what some work takes."""
+    found = []
+    for _ in range(_ROUNDS):
+        begun = time.thread_time()
+        work()
+        found.append(time.thread_time() - begun)
+    return min(found)
+
+
+def gradient(rows: int, width: int) -> Tensor:
+    """Return a gradient of random rows of a table."""
+    ids = torch.randint(0, _TABLE_ROWS, (1, rows))
+    return torch.sparse_coo_tensor(ids, torch.randn(rows, width), (_TABLE_ROWS, width), check_invariants=False)
+
+
+def summed(parts: list[Tensor]) -> Tensor:
+    """Return the sum of gradients, made as an all-reduce makes it."""
+    pieces = [torch.sparse_coo_tensor(p.indices(), p.values(), p.shape, check_invariants=False) for p in parts]
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total = total + piece
+    return total.coalesce()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--width", type=int, default=16)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    values = torch.randn(asked.rows, asked.width)
+    copy_s = shortest_s(values.clone)
+    print(f"rows of a batch: {asked.rows:,} of {asked.width} numbers; copied in {1e3 * copy_s:.3g} ms\n")
+    print("| replicas | own rows in order | all rows added up | both | counted |\n|---:|---:|---:|---:|---:|")
+    for count in (2, 3, 4, 8):
+        own = gradient(asked.rows // count, asked.width)
+        parts = [gradient(asked.rows // count, asked.width).coalesce() for _ in range(count)]
+        order, add = (2 * shortest_s(work) / copy_s for work in (own.coalesce, lambda parts=parts: summed(parts)))
+        found = handling(AllReduce(), SyncGroup(count, (), (), sparse=(SparseRows(1, 1, _TABLE_ROWS),)))
+        counted = found.once.moved + (count - 1) * found.each.moved
+        print(f"| {count} | {order:.1f} | {add:.1f} | {order + add:.1f} | {counted:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
