@@ -16,8 +16,7 @@ of it. There are two exceptions:
 Tables that lie on servers by the plan have no gradient here (``served_tables.py``).
 
 Left out: rows that samples share, which a gradient has once after it is summed; a second copy of the largest gradient,
-which a backward makes before it is added to that of the micro-batches before; layers whose tables one stage looks up
-sparsely and another densely, which no run sums.
+which a backward makes before it is added to that of the micro-batches before.
 """
 
 from collections.abc import Iterable

@@ -28,7 +28,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.sync.contract import RESIDUAL, Flat, Rule, Work
 
-_NONE, _DENSE, _SPARSE = range(3)
+_NONE, _SPARSE, _DENSE = range(3)  # what is more on one rank holds for all: a tied table may be looked up on another
 
 
 class SharedGradients:
@@ -118,7 +118,7 @@ class SharedGradients:
             for parameter, part in zip(parameters, views, strict=True):
                 view = part.view(parameter.shape)
                 if parameter.grad is not None:
-                    view.copy_(parameter.grad)
+                    view.copy_(parameter.grad.to_dense())
                 parameter.grad = view
                 self._views.append((parameter, view))
             names = {id(parameter): name for name, parameter in self.parameters.items()}

@@ -21,10 +21,15 @@ from torch.nn import functional
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.gradient_sums import SharedGradients
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.sync.contract import Shared
+from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.schedule.order import Phase
+from heterps_compile.sync_rules.rules import USUAL
 
 STEPS = 3
 Trained = tuple[list[float], dict[str, list[float]]]
@@ -199,6 +204,30 @@ def _sparse(rank: int) -> list[Trained | None]:
     return made
 
 
+def _tied_both_ways(rank: int) -> list[list[float]]:
+    """Sum a table that ranks of even numbers look up sparsely and the others multiply by, in two steps."""
+    table = torch.nn.Parameter(torch.arange(8.0).reshape(4, 2))
+    sums = SharedGradients(make_rule(USUAL, Shared(Group(range(4), rank), rank, {"table": table}, 0.25)))
+    found = []
+    for step in range(2):
+        sums.begin()
+        if rank % 2 == 0:
+            functional.embedding(torch.tensor([step, rank]), table, sparse=True).sum().backward()
+        else:
+            (torch.ones(1, 2) @ table.T).sum().backward()
+        sums.start()
+        sums.finish()
+        assert table.grad is not None
+        found.append(table.grad.flatten().tolist())
+    return found
+
+
+def test_a_tied_table_that_some_stages_look_up_sparsely_is_summed_as_dense(by_rank):
+    for of_rank in by_rank:
+        # two ranks add 1 everywhere; look-ups add 1 to rows 0 and 2, and 2 to the row of the step's number
+        assert of_rank["tied"] == [[5.0, 5.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0]]
+
+
 class Heard:
     """A recorder and a hook that keep what they are told."""
 
@@ -343,6 +372,7 @@ def _everything(rank: int) -> dict[str, Any]:
         "recomputing": _recomputing(rank),
         "narrow": _narrow(rank),
         "sparse": _sparse(rank),
+        "tied": _tied_both_ways(rank),
         "heard": _heard(rank) if rank < 2 else None,
         "changing": _changing(rank) if rank < 2 else None,
         "faulty": _faulty(rank) if rank == 0 else None,
