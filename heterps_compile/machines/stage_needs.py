@@ -30,7 +30,8 @@ from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.schedule.load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES
 
-from .stage_times import LayerParts, Small, StageTimes, parts_of, stage_times
+from .stage_times import LayerParts, StageTimes, parts_of, stage_times
+from .stage_waits import Small
 
 _STEP = log(1.005)  # times are looked at on a grid of this ratio
 _COARSE = 40  # steps of the grid, to find where to look

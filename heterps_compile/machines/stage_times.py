@@ -33,15 +33,11 @@ Left out: cuts further away; whole machines, which prices have (``sets.py``); th
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import Around, StepSegments, busy_at_least_s, class_times
 
-from .stage_waits import StageWaits
-
-Small = NDArray[np.float32]
-"""Of what there is much of."""
+from .stage_waits import Small, StageWaits
 
 BELOW, _ABOVE = np.float32(1 - 1e-6), np.float32(1 + 1e-6)  # what sums of such numbers are rounded by, at the most
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from heterps_compile.cost.problem import Floats, Ints
 
 Small = NDArray[np.float32]
+"""Of what there is much of."""
 
 
 @dataclass(frozen=True, eq=False)
