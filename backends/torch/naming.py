@@ -31,11 +31,17 @@ def attribute(name: str, tensors: Container[str] = ()) -> str:
     path = name.split(".")
     if any(".".join(path[:i]) in tensors for i in range(1, len(path))):
         return f"self.find({name!a})"
-    return "self" + "".join(map(_step, name.split(".")))
+    return "self" + "".join(map(step, path))
 
 
-def _step(atom: str) -> str:
-    if _INDEX.fullmatch(atom):
+def is_index(atom: str) -> bool:
+    """Say whether a part of a name is a number as it is written."""
+    return bool(_INDEX.fullmatch(atom))
+
+
+def step(atom: str) -> str:
+    """Write how a block reads what it has under a part of a name."""
+    if is_index(atom):
         return f"[{atom}]"
     is_plain = _PLAIN.fullmatch(atom) and not keyword.iskeyword(atom) and len(atom) <= _LONGEST_ATTRIBUTE
     return f".{atom}" if is_plain and atom not in _TAKEN else f".at({atom!a})"

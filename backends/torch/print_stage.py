@@ -17,9 +17,10 @@ from heterps_compile.backends.local_names import LocalNames
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import OPAQUE, Graph, Value
 
+from .block_locals import BlockLocals
 from .calls import bodies_of, is_control_flow, write_call
 from .lower import OpGraph
-from .naming import MODULE_LEVEL, attribute
+from .naming import MODULE_LEVEL
 from .onnx_stage import OnnxStage
 from .stage import TorchStage
 from .stage_template import TEMPLATE
@@ -68,7 +69,8 @@ class _Forward:
     def __init__(self, graph: Graph, stage: AnyStage, ops: OpGraph, held: Container[str]) -> None:
         self.graph, self.stage, self.ops = graph, stage, ops
         self._names = LocalNames(MODULE_LEVEL)
-        self._expressions: dict[fx.Node, str] = {node: attribute(name, held) for node, name in ops.parameters.items()}
+        self._blocks = BlockLocals([ops.parameters[read] for read in _reads(ops)], held, self._names)
+        self._expressions: dict[fx.Node, str] = {node: self._blocks.write(name) for node, name in ops.parameters.items()}
         self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
 
     def lines(self) -> Iterator[str]:
@@ -132,6 +134,10 @@ class _Forward:
         if is_control_flow(node):
             yield from self._control_flow(node)
             return
+        for read in node.all_input_nodes:
+            if read in self.ops.parameters:
+                yield from (f"        {line}" for line in self._blocks.assign(self.ops.parameters[read]))
+                self._expressions[read] = self._blocks.write(self.ops.parameters[read])
         try:
             call = write_call(node, self._expressions.__getitem__)
         except TypeError as error:
@@ -177,6 +183,13 @@ class _Forward:
         assert isinstance(results, (tuple, list))  # noqa: S101 - our own graphs end so; this tells the type checker
         written = [self._find(result) for result in results]
         return f"        return ({', '.join(written)}{',' if len(written) == 1 else ''})"
+
+
+def _reads(ops: OpGraph) -> Iterator[fx.Node]:
+    """Yield the tensors that nodes read, as often as they do; not those in the bodies of control flow."""
+    for node in ops.graph.nodes:
+        if node.op not in ("placeholder", "output") and not is_control_flow(node):
+            yield from (read for read in node.all_input_nodes if read in ops.parameters)
 
 
 def _dim(size: int | torch.SymInt) -> int | str:

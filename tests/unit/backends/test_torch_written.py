@@ -212,8 +212,9 @@ def test_nothing_is_pickled_and_no_path_is_written(tmp_path: Path) -> None:
 def test_the_source_reads_like_the_model(tmp_path: Path) -> None:
     written(read_model(REAL["bert"]()), 1, tmp_path)
     source = (tmp_path / "stage_0.py").read_text("ascii")
-    attention = "self.encoder.layer[1].attention.self.query"
-    assert f"F.linear(layer_norm_2, {attention}.weight, {attention}.bias)  # float32[2, 8, 32]" in source
+    assert "layer_1 = self.encoder.layer[1]" in source
+    assert "query_1 = layer_1.attention.self.query" in source
+    assert "F.linear(layer_norm_2, query_1.weight, query_1.bias)  # float32[2, 8, 32]" in source
     assert "# encoder.layer.1.attention.self.query\n" in source
     assert "    'pooler.dense.bias': ('weight', torch.float32, (32,)),\n" in source
 
