@@ -38,7 +38,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import Around, StepSegments, busy_at_least_s, class_times
 
-from .stage_waits import SharedWaits, Small, StageWaits
+from .stage_waits import ScheduledStages, SharedWaits, Small, StageWaits
 
 BELOW, _ABOVE = np.float32(1 - 1e-6), np.float32(1 + 1e-6)  # what sums of such numbers are rounded by, at the most
 
@@ -165,6 +165,16 @@ class StageTimes:
             adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
             turns_s=longer_s - ways * self.moving_s * _ABOVE,
             least_round_s=float(around.after_s[0]) * float(BELOW) ** 2,
+            schedules=None if total is None else self._scheduled(around),
+        )  # fmt: skip
+
+    def _scheduled(self, around: Around) -> ScheduledStages:
+        """Return what stages without shared ones among them do under each schedule."""
+        moved_s = (1 + self.is_back) * self.moving_s * _ABOVE
+        behind_s = around.after_s[self.end][:, None].astype(np.float32) + (1 + self.is_back) * self.to_s
+        return ScheduledStages(
+            self.count, self.most, self.turns, self.forward_s * BELOW, self.backward_s * BELOW,
+            (behind_s * BELOW - moved_s).astype(np.float32), moved_s.astype(np.float32),
         )  # fmt: skip
 
     def between_s(self, around: Around, total: int | None) -> Small:

@@ -27,7 +27,12 @@ stages, and n micro-batches of the busiest replica of stage s::
     step >= R + (n - 1) max( f(s), b(s) ) - m(s)
 
 so that plans are looked at by how long R is, a part of all R after the other: where it is long, replicas are many, and
-where it is short, cuts are few.
+where it is short, cuts are few. So they are by their schedule: under GPipe by the replicas e of the last stage, none of
+which begins a backward before its last forward, and under 1F1B with p micro-batches under way in a replica, of the
+units from its stage on::
+
+    GPipe   step >= X(s) + (floor((M - e) / k) + 1) f + round + n b
+    1F1B    step >= X(s) + ceil(n / p) (f + round + b) + ((n - 1) mod p) b
 
 Left out: sums of gradients and ways at once in that; three kinds.
 """
@@ -47,7 +52,8 @@ from .waits_loops import StageTable, UnitsLeft, least_to_end, least_waits
 Small = NDArray[np.float32]
 """Of what there is much of."""
 
-_ROUNDS = 6  # parts of all R that are looked at by themselves
+_LAST_HAS = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0)  # replicas of the last stage
+_ROUNDS = 4  # parts of all R that are looked at by themselves
 ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 
 
@@ -65,6 +71,7 @@ class StageWaits:
         adds_s: [R], w + way.
         turns_s: [R, A], what a step with it lasts beyond R.
         least_round_s: Of R, with any stages.
+        schedules: What the two schedules depend on; None where plans are not looked at by these.
     """
 
     length: int
@@ -77,11 +84,45 @@ class StageWaits:
     adds_s: Floats
     turns_s: Small
     least_round_s: float
+    schedules: "ScheduledStages | None" = None
 
     def within(self, time_s: float, turns_s: float) -> Bools:
         """Return [R, A], which stages there may be in a step of at most T, and of so much beyond R."""
         keeps = self.least_s <= np.float32(time_s)
         return keeps if np.isinf(turns_s) else keeps & (self.turns_s <= np.float32(turns_s))
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledStages:
+    """What a step under GPipe or 1F1B depends on besides, by runs [R] and classes of replicas [A].
+
+    Attributes:
+        count: M.
+        most: [A], the most replicas of every class.
+        turns: [A], n.
+        forward_s, backward_s: [R, A].
+        behind_s: [R, A], of a micro-batch in the stages behind, with the own ways, less m.
+        moved_s: [R, A], m.
+    """
+
+    count: int
+    most: Floats
+    turns: Floats
+    forward_s: Small
+    backward_s: Small
+    behind_s: Small
+    moved_s: Small
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that a plan is under: 1F1B, or GPipe with a last stage of so many replicas.
+
+    Attributes:
+        last: The fewest and the most replicas of the last stage under GPipe; None for 1F1B.
+    """
+
+    last: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +185,7 @@ class Within:
         shared: Stages that may have units of both kinds; None for none.
         is_shared: Some stage has.
         round_s: The least R and the most; None for any.
+        schedule: That plans are under; None for either.
     """
 
     time_s: float
@@ -152,6 +194,12 @@ class Within:
     shared: SharedWaits | None = None
     is_shared: bool = False
     round_s: tuple[float, float] | None = None
+    schedule: Schedule | None = None
+
+    @property
+    def turns_s(self) -> float:
+        """Return what steps may last beyond R."""
+        return float("inf") if self.round_s is None else self.time_s - self.round_s[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +214,7 @@ class FoundStage:
 
 @dataclass(frozen=True, eq=False)
 class _Stages:
-    """Stages [C] of plans within some time: runs of blocks, with their units [C, 2] and waits [C, 3]."""
+    """Stages [C] of plans within some time: runs of blocks, with their units [C, 2] and waits [C, 7]."""
 
     run: Ints
     units: Ints
@@ -192,21 +240,36 @@ class _Limits:
 def are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
     """Return [S], whether units [S, kinds] may be enough for some plan; kinds are one, or two with the same runs.
 
-    First with any R, then by how long it is.
+    First all plans at once, then under each schedule, and by how long R is.
     """
     found, left = np.zeros(len(sets), np.bool_), np.flatnonzero(_are_enough(kinds, sets, within))
     edges_s = np.linspace(kinds[0].least_round_s, within.time_s, _ROUNDS + 1).tolist()
-    for low_s, high_s in pairwise([*edges_s[:-1], np.inf]):
+    schedules = _schedules(kinds) if within.shared is None else [None]
+    for schedule in schedules:
+        under = replace(within, schedule=schedule)
+        here = left if schedule is None else left[_are_enough(kinds, sets[left], under)]
+        for round_s in pairwise([*edges_s[:-1], np.inf]):
+            if len(here):
+                enough = _are_enough(kinds, sets[here], replace(under, round_s=round_s))
+                found[here[enough]] = True
+                here = here[~enough]
+        left = left[~found[left]]
         if not len(left):
             break
-        enough = _are_enough(kinds, sets[left], replace(within, round_s=(low_s, high_s)))
-        found[left[enough]] = True
-        left = left[~enough]
     return found
 
 
+def _schedules(kinds: Sequence[StageWaits]) -> list[Schedule | None]:
+    """Return all schedules that a plan may be under; None for any, where nothing is known of these."""
+    if any(kind.schedules is None for kind in kinds):
+        return [None]
+    highest = max(float(kind.units[-1]) for kind in kinds)
+    edges = [edge for edge in _LAST_HAS if edge <= highest] + [np.inf]
+    return [*(Schedule((low, high - 1)) for low, high in pairwise(edges)), Schedule()]
+
+
 def _are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
-    waits = _least_waits(kinds, sets, within)
+    waits = _least_waits(kinds, sets, within) if len(sets) else None
     if waits is None:
         return np.zeros(len(sets), np.bool_)
     _, least_s, round_s = waits
@@ -235,7 +298,7 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
         for before in range(len(least_s)):
             left = np.array(used) - stages.units[here]
             x_s = least_s[before, first, left[:, 0], left[:, 1]]
-            rest_s, sync_s, adds_s = stages.waits_s[here].T
+            rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
             leads = np.where(stages.is_one[here], len(least_s) - 1, before) == flag
             leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
             if leads.any():
@@ -251,7 +314,7 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     """Return the stages of plans on no more units than some set, X and R as ``waits_loops.py`` has them; or None."""
     (chain, *_), weights, time_s, shared = kinds, within.weights, within.time_s, within.shared
     limits = (sets @ weights.T).max(axis=0) * ROUNDED_UP
-    turns_s = np.inf if within.round_s is None else time_s - within.round_s[0]
+    turns_s = within.turns_s
     fewest = np.stack([_fewest(kind, time_s, turns_s) for kind in kinds])
     each = np.stack([_weighted(weight, fewest).min(axis=0) for weight in weights])
     of_both = None if shared is None else shared.fewest(time_s)
@@ -280,7 +343,9 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     of_two = weights if len(kinds) == 2 else np.column_stack([weights, 0 * weights])
     most_round_s = np.inf if within.round_s is None else within.round_s[1]
     table = StageTable(rows, chain.end[stages.run], units, waits_s, is_one)
-    compiled(least_waits)(table, UnitsLeft(of_two, behind, limits), (time_s, most_round_s), least_s, round_s)
+    is_turns = within.schedule is not None and within.schedule.last is None
+    units_left = UnitsLeft(of_two, behind, limits, int(sets.sum(axis=1).max()) if is_turns else 0)
+    compiled(least_waits)(table, units_left, (time_s, most_round_s), least_s, round_s)
     return stages, least_s, round_s
 
 
@@ -308,8 +373,7 @@ def _least_from_start(chain: StageWaits, each: Floats) -> Floats:
 
 def _alone(kind: StageWaits, place: int, left: _Limits, within: Within) -> _Stages:
     """Return the stages of one kind that keep T, and leave units for the others."""
-    turns_s = np.inf if within.round_s is None else within.time_s - within.round_s[0]
-    keeps = kind.within(within.time_s, turns_s)
+    keeps = kind.within(within.time_s, within.turns_s)
     runs = np.flatnonzero(keeps.any(axis=1))
     taken = np.broadcast_to((left.weights[:, [place]] * kind.units)[:, None, :], (len(left.units), 1, len(kind.units)))
     keeps = keeps[runs] & left.allow(kind, runs, taken)
@@ -317,9 +381,37 @@ def _alone(kind: StageWaits, place: int, left: _Limits, within: Within) -> _Stag
     run = runs[here]
     units = np.zeros((len(run), 2), np.int64)
     units[:, place] = kind.units[number]
-    waits_s = np.column_stack([kind.rest_s[run, number], kind.sync_s[run, number], kind.adds_s[run]])
+    waits_s = np.zeros((len(run), 7))
+    waits_s[:, :3] = np.column_stack([kind.rest_s[run, number], kind.sync_s[run, number], kind.adds_s[run]])
     is_one = (units[:, place] >= within.one_has) & (not within.is_shared)
-    return _Stages(run, units, waits_s.astype(np.float64), is_one)
+    found = _Stages(run, units, waits_s, is_one)
+    if within.schedule is None or kind.schedules is None:
+        return found
+    return _scheduled(kind, kind.schedules, (found, number, place), within)
+
+
+def _scheduled(kind: StageWaits, of: ScheduledStages, found: tuple[_Stages, Ints, int], within: Within) -> _Stages:
+    """Return stages with what they wait for under a schedule, those left out that are none of it."""
+    stages, number, place = found
+    run, waits_s, units = stages.run, stages.waits_s.copy(), stages.units.copy()
+    forward_s, backward_s, behind_s, moved_s = (
+        each[run, number].astype(np.float64) for each in (of.forward_s, of.backward_s, of.behind_s, of.moved_s)
+    )
+    turns, inner, keeps = of.turns[number], kind.end[run] < kind.length, np.ones(len(run), np.bool_)
+    if within.schedule is not None and within.schedule.last is not None:
+        low, high = within.schedule.last
+        keeps = inner | ((of.most[number] >= low) & (kind.units[number] <= high))
+        units[~inner, place] = np.maximum(units[~inner, place], int(low))
+        forwards = np.clip(np.floor((of.count - min(high, of.count)) / of.most[number]) + 1, 1, turns)
+        gpipe_s = forwards * forward_s + behind_s + turns * backward_s
+        waits_s[inner, 0] = np.maximum(waits_s[inner, 0], gpipe_s[inner])
+        longer_s = (forwards - 1) * forward_s + (turns - 1) * backward_s - moved_s
+        keeps &= ~inner | (longer_s <= within.turns_s)
+        keeps &= ~inner | (kind.first[run] > 0) | (waits_s[:, 0] <= within.time_s)
+    waits_s[:, 3:] = np.column_stack([turns, forward_s, backward_s, behind_s])
+    return _Stages(
+        run[keeps], units[keeps], waits_s[keeps], stages.is_one[keeps] | (units[keeps, place] >= within.one_has)
+    )
 
 
 def _both(
@@ -332,7 +424,7 @@ def _both(
     """
     time_s, turns_s, most, most_other = within
     runs, own = np.flatnonzero(np.isfinite(of_both[0])), np.arange(1, most + 1)
-    found = [(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 3)))]
+    found = [(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 7)))]
     for turns in sorted({-(-shared.count // replicas) for replicas in range(1, shared.count + 1)}, reverse=True):
         rest_s = shared.rest_s(runs, turns)
         longer_s = (turns - 1) * np.maximum(shared.forward_s[runs], shared.backward_s[runs])
@@ -348,7 +440,10 @@ def _both(
         keeps &= replicas * (turns - 1) < shared.count  # else the busiest takes fewer
         keeps &= left.allow(chain, here, np.stack([one * own + other * others for one, other in left.weights]))
         place, number = np.nonzero(keeps)
-        waits_s = (np.broadcast_to(rest_s, keeps.shape)[keeps], sync_s[keeps], shared.adds_s[here][place])
+        waits_s = (
+            np.broadcast_to(rest_s, keeps.shape)[keeps], sync_s[keeps], shared.adds_s[here][place],
+            *np.zeros((4, len(place))),
+        )  # fmt: skip
         found.append((here[place], np.column_stack([own[number], others[keeps]]), np.column_stack(waits_s)))
     run, units, all_waits_s = (np.concatenate(each) for each in zip(*found, strict=True))
     return _Stages(run, units, all_waits_s, np.ones(len(run), np.bool_))

@@ -32,7 +32,8 @@ class StageTable(NamedTuple):
         rows: [n + 1], by the position at which they begin.
         end: [C], the position behind each.
         units: [C, 2], of each kind.
-        waits_s: [C, 3], what a step lasts beyond X, what X is at the least, and what is added to it and to R.
+        waits_s: [C, 7], what a step lasts beyond X, what X is at the least, and what is added to it and to R; then the
+            micro-batches of the busiest replica, forward and backward of one, and what passes behind the stage.
         is_one: [C], whether it is one of those of which plans need one.
     """
 
@@ -50,11 +51,13 @@ class UnitsLeft(NamedTuple):
         weights: [W, 2], of units of each kind.
         tails: [W, n + 1], the least weighted units from a position to the end.
         limits: [W], of weighted units in all.
+        taking_turns: How many there are, where forwards and backwards take turns (1F1B); else 0.
     """
 
     weights: Floats
     tails: Floats
     limits: Floats
+    taking_turns: int
 
 
 def least_waits(
@@ -70,7 +73,7 @@ def least_waits(
         round_s: R, likewise.
     """
     rows, end, units, waits_s, is_one = stages
-    weights, tails, limits = left
+    weights, tails, limits, taking_turns = left
     time_s, most_round_s = most_s
     kinds, positions, most, most_other = least_s.shape
     states = np.empty((kinds * most * most_other, 3), np.int64)
@@ -105,11 +108,18 @@ def least_waits(
             return
         for stage in range(rows[position], rows[position + 1]):
             rest_s, sync_s, adds_s = waits_s[stage, 0], waits_s[stage, 1], waits_s[stage, 2]
+            turns, forward_s, backward_s = int(waits_s[stage, 3]), waits_s[stage, 4], waits_s[stage, 5]
+            is_inner, replicas = end[stage] < positions - 1, units[stage, 0] + units[stage, 1]
             for state in range(found):
                 unit, other = states[state, 1] + units[stage, 0], states[state, 2] + units[stage, 1]
                 x_s = waited_s[state, 0]
                 if unit >= most or other >= most_other or (position > 0 and x_s + rest_s > time_s):
                     continue
+                if taking_turns > 0 and is_inner:  # as many micro-batches are under way as units from here on
+                    under_way = -(-(taking_turns - states[state, 1] - states[state, 2]) // replicas)
+                    taken_s = -(-turns // under_way) * (forward_s + waits_s[stage, 6] + backward_s)
+                    if x_s + taken_s + (turns - 1) % under_way * backward_s > time_s:
+                        continue
                 kind = states[state, 0]
                 if is_one[stage]:
                     kind = kinds - 1
