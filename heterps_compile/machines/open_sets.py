@@ -104,18 +104,20 @@ def _of_two_kinds(
 ) -> list[PairSets]:
     """Return the sets of two kinds of which some may be better than a value, closer bounded."""
     values = [each.values(goal).min() for each in pairs]
-    found, left = [], effort
+    found, target, whole = list[PairSets](), best, effort
     for number in np.argsort(values, kind="stable").tolist():
-        each = pairs[number]
+        each, before = pairs[number], bounds.looked_at
         if values[number] >= best:
             break
         check()
-        places = np.flatnonzero(each.values(goal).min(axis=0) < best)
-        if left > 0:
-            least_s, high_s = each.least_s.copy(), each.longest_s(goal, best)
+        places = np.flatnonzero(each.values(goal).min(axis=0) < target)
+        if effort > 0 and len(places):
+            least_s, high_s = each.least_s.copy(), each.longest_s(goal, target)
             machines = each.machines[places].astype(np.int64)
             least_s[places] = bounds.of_two(each.offers[0], machines, each.batch, least_s[places], high_s[places])
-            left -= len(places) * bounds.runs(each.offers[0][0], each.batch)
             each = replace(each, least_s=least_s)
+            effort -= bounds.looked_at - before
+            if effort < whole / 2:  # no bound of all sets is above that of these
+                target = min(target, each.values(goal).min())
         found.append(each)
     return found

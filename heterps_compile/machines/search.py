@@ -156,7 +156,7 @@ class _Found:
         key = (candidate.machines, candidate.batch)
         if key in self.options:
             return
-        step = self._times.searched(*key)
+        step = self._times.searched(*key, begun=lambda: self._bounds.begun(candidate))
         if isinstance(step, str):
             self.options[key] = step
             return

@@ -26,22 +26,22 @@ from math import ceil, floor, log
 
 import numpy as np
 
-from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.schedule.load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES
 
+from .begun_plans import BegunPlan, begun_plans
 from .stage_times import LayerParts, StageTimes, parts_of, stage_times
-from .stage_waits import Small
+from .stage_waits import Small, StageWaits, Within, are_enough
 
 _STEP = log(1.005)  # times are looked at on a grid of this ratio
 _COARSE = 40  # steps of the grid, to find where to look
 _WIDEST = 70  # of these from the lowest bound on
 _SHORTEST_S = 1e-15  # of the grid; a model may have nothing to compute
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
-_QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
-_HALVINGS, _FEW_HALVINGS = 5, 3  # of the steps between which a bound is looked for
-_ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
-_CLOSE = 2  # steps of the grid, between which a bound is not looked for
+_HALVINGS = 8  # of the steps between which a bound is looked for
+_ONE = np.ones((1, 1))  # the weight of units that are all of one kind
+_CLOSE = 1  # steps of the grid, between which a bound is not looked for
 
 
 def grid_below(time_s: float) -> int:
@@ -91,23 +91,24 @@ def _fewest(times_s: Small, values: Floats, limits_s: Floats) -> Small:
     return np.minimum.accumulate(found[:-1], axis=0)
 
 
-def _most_replicas(count: int) -> int:
+def most_replicas(count: int) -> int:
     """Return how many replicas some stage has at least for a plan to have so many micro-batches."""
     return 1 if count <= USUAL_MICRO_BATCHES else -(-count // ROUNDS_OF_REPLICAS)
 
 
 def _totals(units: Floats) -> Ints:
     """Return [C], numbers of units, rounded up to few of them: what holds of more units holds of fewer."""
-    return np.asarray([_up(int(each)) for each in np.ceil(units)], np.int64)
+    return np.asarray([rounded_up(int(each)) for each in np.ceil(units)], np.int64)
 
 
-def _up(units: int) -> int:
+def rounded_up(units: int) -> int:
     """Return the next of 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, ..."""
     step = 1 << max(0, units.bit_length() - 3)
     return -(-units // step) * step
 
 
-def _usual_first(counts: Sequence[int]) -> list[int]:
+def usual_first(counts: Sequence[int]) -> list[int]:
+    """Return numbers of micro-batches, those that are usual first."""
     return sorted(counts, key=lambda count: abs(log(count / USUAL_MICRO_BATCHES)))
 
 
@@ -154,7 +155,7 @@ class StageNeeds:
         for total in np.unique(totals):
             here = np.flatnonzero(totals == total)
             least = np.full(len(here), np.inf)
-            for count in _usual_first(self.counts):
+            for count in usual_first(self.counts):
                 least = np.minimum(least, self._least_of(count, units[here], low_s[here], least, int(total)))
             found[here] = np.maximum(least, low_s[here])
         return found
@@ -164,11 +165,11 @@ class StageNeeds:
         found = low_s.copy()
         for place in np.flatnonzero(low_s < high_s).tolist():
             most, low, high = int(units[place]), grid_below(float(low_s[place])), grid_above(float(high_s[place]))
-            open_counts = self._open_counts(most, high, _usual_first(self.counts))
+            open_counts = self._open_counts(most, high, usual_first(self.counts))
             if not open_counts:  # no step is as short as what would matter
                 found[place] = max(float(low_s[place]), grid_s(np.array([high]))[0] * _SURE)
                 continue
-            for _ in range(_FEW_HALVINGS):
+            for _ in range(_HALVINGS):
                 if high - low <= _CLOSE:
                     break
                 middle = (low + high) // 2
@@ -183,12 +184,25 @@ class StageNeeds:
         return [count for count in counts if self._is_open(count, most, float(grid_s(np.array([number]))[0]))]
 
     def _is_open(self, count: int, most: int, time_s: float) -> bool:
-        many = _most_replicas(count)
+        many = most_replicas(count)
         if self.parts(count).whole_s > time_s or many > most:
             return False
+        return bool(are_enough([self._waits(count, most)], np.array([[most]]), Within(time_s, _ONE, many))[0])
+
+    def _waits(self, count: int, most: int) -> StageWaits:
+        """Return what plans on so many units at the most are made of."""
         times = self.times(count)
-        waits = times.waits(times.parts.around(), _up(most))
-        return waits.fewest_units(time_s, most, many) <= most
+        return times.waits(times.parts.around(), rounded_up(most))
+
+    def begun(self, units: int) -> tuple[BegunPlan, ...]:
+        """Return plans on so many units that a search may begin with."""
+        return begun_plans(
+            [count for count in usual_first(self.counts) if most_replicas(count) <= units],
+            lambda count: self.parts(count).whole_s,
+            lambda count: [self._waits(count, units)],
+            lambda count, time_s: Within(time_s, _ONE, most_replicas(count)),
+            np.array([units]),
+        )
 
     def _least_of(self, count: int, units: Floats, low_s: Floats, most_s: Floats, total: int) -> Floats:
         """Return [C], bounds on steps of so many micro-batches; those that reach ``most_s`` may be any longer."""
@@ -196,7 +210,7 @@ class StageNeeds:
         high = low + _COARSE * _WIDEST
         if np.isfinite(most_s).all():
             high = min(high, grid_above(float(most_s.max())))
-        if high < low or _most_replicas(count) > total:
+        if high < low or most_replicas(count) > total:
             return np.full(len(units), np.inf)
         times = self.times(count)
         least_s = times.least_s(times.parts.around(), total)
@@ -213,165 +227,6 @@ class StageNeeds:
 
     def _needed(self, times: StageTimes, least_s: Small, numbers: Ints) -> Floats:
         """Return [J], the units that steps of times of the grid need at the least; they do not rise."""
-        each, many = _fewest(least_s, times.units, grid_s(numbers)), _most_replicas(times.count)
+        each, many = _fewest(least_s, times.units, grid_s(numbers)), most_replicas(times.count)
         one_of = np.maximum(each, np.float32(many)) if many > 1 else None
         return np.asarray(least_paths(times.length, each, one_of), np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class PairNeeds:
-    """What stages need on two kinds of units.
-
-    Attributes:
-        first, second: Of each kind, with the same numbers of micro-batches.
-        weights: [W, 2], of one unit of each.
-    """
-
-    first: StageNeeds
-    second: StageNeeds
-    weights: Floats
-
-    @classmethod
-    def of(cls, first: StageNeeds, second: StageNeeds, work_s: Floats, other_s: Floats) -> "PairNeeds":
-        """Return the needs of two kinds, by what layers [L] compute for on a unit of each; inf where they may not."""
-        both = np.isfinite(work_s) & np.isfinite(other_s) & (work_s > 0) & (other_s > 0)
-        if not both.any():
-            return cls(first, second, np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
-        ratio = other_s[both] / work_s[both]  # units of the second that do what one of the first does
-        order = np.argsort(ratio)
-        done = np.cumsum(work_s[both][order])
-        of_quantiles = [ratio[order][np.searchsorted(done, part * done[-1])] for part in _QUANTILES]
-        return cls(first, second, np.array([[weight, 1.0] for weight in dict.fromkeys(of_quantiles)]))
-
-    def least_steps_s(self, units: Floats, low_s: Floats, high_s: Floats, *, shared: bool = False) -> Floats:
-        """Return [C], bounds on steps, between ``low_s``, which are some, and ``high_s``, beyond which none matters.
-
-        Args:
-            units: [C, 2], of each kind.
-            low_s: [C], bounds that are known.
-            high_s: [C], which a bound need not be above.
-            shared: Of plans alone of which some stage has units of both kinds.
-        """
-        found = low_s.copy()
-        matters = np.flatnonzero(low_s < high_s)
-        if len(matters):
-            closer_s = _Pair(self, shared=shared).between(units[matters], low_s[matters], high_s[matters])
-            found[matters] = np.maximum(found[matters], closer_s)
-        return found
-
-
-class _Pair:
-    """The needs of two kinds with what the quicker of them takes around a stage."""
-
-    def __init__(self, needs: PairNeeds, *, shared: bool) -> None:
-        self._needs, self._shared = needs, shared
-        self._quicker = {
-            count: needs.first.parts(count).quicker(needs.second.parts(count))
-            for count in _usual_first(needs.first.counts)
-        }
-        self._least: dict[tuple[int, int | None], _Steps] = {}
-
-    def between(self, units: Floats, low_s: Floats, high_s: Floats) -> Floats:
-        """Return [C], as :meth:`PairNeeds.least_steps_s`."""
-        low = np.array([grid_below(time_s) for time_s in low_s.tolist()])
-        high = np.array([grid_above(time_s) for time_s in high_s.tolist()])
-        is_out = self._are_out(units, high)  # no step is as short as what would matter
-        low = np.where(is_out, high, low)
-        proven = is_out.copy()
-        for _ in range(_HALVINGS):
-            still = np.flatnonzero(high - low > _CLOSE)
-            if not len(still):
-                break
-            middle = (low[still] + high[still]) // 2
-            out = self._are_out(units[still], middle)
-            low[still] = np.where(out, middle, low[still])
-            high[still] = np.where(out, high[still], middle)
-            proven[still] |= out
-        return np.where(proven, grid_s(low) * _SURE, low_s)
-
-    def _are_out(self, units: Floats, numbers: Ints) -> Bools:
-        """Return [C], whether so many units are too few for steps of times of the grid, whatever the micro-batches.
-
-        Where they may be enough it is asked apart of plans with shared stages and of those without.
-        """
-        if self._shared:
-            return self._hold(units, numbers, is_shared=True)
-        found = self._hold(units, numbers)
-        left = np.flatnonzero(~found)
-        left = left[self._hold(units[left], numbers[left], is_shared=True)]
-        found[left] = self._hold(units[left], numbers[left], is_plain=True)
-        return found
-
-    def _hold(self, units: Floats, numbers: Ints, *, is_shared: bool = False, is_plain: bool = False) -> Bools:
-        """Return [C], the same of plans with shared stages alone, of those without, or of all."""
-        found, limits = np.ones(len(units), np.bool_), grid_s(numbers)
-        totals = _totals(units.sum(axis=1))
-        for count, quicker in self._quicker.items():
-            may_be = (quicker.whole_s <= limits) & (totals >= _most_replicas(count))
-            for total in np.unique(totals) if is_plain else [None]:
-                still = np.flatnonzero(found & may_be & (True if total is None else totals == total))
-                if len(still):
-                    steps = self._steps(count, None if total is None else int(total))
-                    found[still] = self._are_few(steps, units[still], numbers[still], is_shared=is_shared)
-        return found
-
-    def _are_few(self, steps: "_Steps", units: Floats, numbers: Ints, *, is_shared: bool) -> Bools:
-        """Return [C], the same of one number of micro-batches."""
-        limits, row = np.unique(numbers, return_inverse=True)
-        limits_s, many = grid_s(limits), float(_most_replicas(steps.first.count))
-        needs = _fewest(steps.first_s, steps.first.units, limits_s)
-        others = _fewest(steps.second_s, steps.second.units, limits_s)
-        worth, other_worth = (
-            None if each is None else _fewest(each, steps.first.count / steps.first.rounds, limits_s)
-            for each in (steps.first_shared_s, steps.second_shared_s)
-        )
-        found = np.zeros(len(units), np.bool_)
-        for weight, other_weight in self._needs.weights.tolist():
-            still = np.flatnonzero(~found)
-            rows, place = np.unique(row[still], return_inverse=True)
-            own, other = _weighted(weight, needs[rows]), _weighted(other_weight, others[rows])
-            each, both = np.minimum(own, other), None
-            if worth is not None and other_worth is not None:
-                of_both = (_weighted(weight, worth[rows]), _weighted(other_weight, other_worth[rows]))
-                both = np.maximum(np.minimum(*of_both), weight + other_weight)
-                both[np.isinf(np.maximum(*of_both))] = np.inf
-                np.minimum(each, both, out=each)
-            one_of = both if is_shared else None
-            if not is_shared and many > 1:
-                one_of = np.minimum(np.maximum(own, weight * many), np.maximum(other, other_weight * many))
-                if both is not None:
-                    np.minimum(one_of, np.maximum(both, min(weight, other_weight) * many), out=one_of)
-            least = least_paths(steps.first.length, each, one_of)
-            found[still] = least[place] > (units[still] @ (weight, other_weight)) * _ROUNDED_UP
-            if found.all():
-                break
-        return found
-
-    def _steps(self, count: int, total: int | None) -> "_Steps":
-        key = (count, total)
-        if key not in self._least:
-            own, other, quicker = self._needs.first.times(count), self._needs.second.times(count), self._quicker[count]
-            around = quicker.around()
-            shared: tuple[Small | None, Small | None] = (None, None)
-            if total is None:
-                sum_s = np.maximum(own.gradients_s, other.gradients_s)  # one ring, as slow as the slower kind's
-                shared = (own.shared_least_s(around, quicker, sum_s), other.shared_least_s(around, quicker, sum_s))
-            self._least[key] = _Steps(own, other, own.least_s(around, total), other.least_s(around, total), *shared)
-        return self._least[key]
-
-
-@dataclass(frozen=True, eq=False)
-class _Steps:
-    """The least steps with the stages of two kinds, alone [R, A] and shared [R, B]; None where none may be shared."""
-
-    first: StageTimes
-    second: StageTimes
-    first_s: Small
-    second_s: Small
-    first_shared_s: Small | None = None
-    second_shared_s: Small | None = None
-
-
-def _weighted(weight: float, units: Small) -> Small:
-    """Return units times a weight; inf stays inf, whatever the weight."""
-    return units * np.float32(weight) if weight > 0 else np.where(np.isinf(units), units, np.float32(0))

@@ -25,7 +25,8 @@ backward; under 1F1B at most p = E / k micro-batches are under way in a replica 
 In a stage that two kinds share, all replicas are one ring over the slower network, of at least two, and of no fewer
 than it takes the quicker kind to work off the micro-batches: with w the time of one there and S of the gradients::
 
-    T >= a + S (1 - 1 / k),  k >= 2,  k >= M w / (T - before)          a: all but the sum, as of a stage of one kind
+    T >= a + S (1 - 1 / k),  k >= 2,  k >= M w / (T - before)          a: all but the sum, as of a stage of one kind,
+                                                                       with messages and the optimizer's step
 
 Left out: cuts further away; whole machines, which prices have (``sets.py``); the units of a step (``stage_needs.py``).
 """
@@ -37,7 +38,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import Around, StepSegments, busy_at_least_s, class_times
 
-from .stage_waits import Small, StageWaits
+from .stage_waits import ScheduledStages, SharedWaits, Small, StageWaits
 
 BELOW, _ABOVE = np.float32(1 - 1e-6), np.float32(1 + 1e-6)  # what sums of such numbers are rounded by, at the most
 
@@ -106,6 +107,8 @@ class StageTimes:
         way_from_s, way_to_s: [R], all of these ways.
         is_back: Whether gradients come back over them in no less time.
         gradients_s: [R], what ever more replicas take to sum the gradients, without latencies.
+        own_s: [R], what two replicas do by themselves behind that at the least, the optimizer's step among it.
+        latency_s: Of a message to another machine.
     """
 
     count: int
@@ -128,6 +131,8 @@ class StageTimes:
     way_to_s: Floats
     is_back: bool
     gradients_s: Floats
+    own_s: Floats
+    latency_s: float
 
     @property
     def rounds(self) -> Floats:
@@ -142,18 +147,34 @@ class StageTimes:
         least_s = self._least_of_class_s(around, self.between_s(around, total))
         return np.minimum.accumulate(least_s * BELOW, axis=1)
 
-    def waits(self, around: Around, total: int) -> StageWaits:
-        """Return what plans without shared stages on so many units at the most are made of, stage by stage."""
+    def waits(self, around: Around, total: int | None) -> StageWaits:
+        """Return what plans are made of, stage by stage; with ``total`` as above."""
         between_s, ways = self.between_s(around, total), 1 + self.is_back
         least_s = self._least_of_class_s(around, between_s) * BELOW
         work_s = _between(self.parts.forward_s, self.first, self.end)
         work_s += _between(self.parts.backward_s, self.first, self.end)
         before_s = (around.before_s[self.first] + self.way_from_s)[:, None].astype(np.float32)
+        longer_s = np.maximum(self.forward_s, self.backward_s) * BELOW
+        longer_s = np.multiply(
+            longer_s, (self.turns - 1).astype(np.float32), out=0 * self.moving_s, where=self.turns > 1
+        )
         return StageWaits(
             self.length, self.first, self.end, self.units, least_s,
             rest_s=(between_s * BELOW - ways * self.moving_s * _ABOVE).astype(np.float32),
             sync_s=(before_s + self.sync_s) * BELOW,
             adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
+            turns_s=longer_s - ways * self.moving_s * _ABOVE,
+            least_round_s=float(around.after_s[0]) * float(BELOW) ** 2,
+            schedules=None if total is None else self._scheduled(around),
+        )  # fmt: skip
+
+    def _scheduled(self, around: Around) -> ScheduledStages:
+        """Return what stages without shared ones among them do under each schedule."""
+        moved_s = (1 + self.is_back) * self.moving_s * _ABOVE
+        behind_s = around.after_s[self.end][:, None].astype(np.float32) + (1 + self.is_back) * self.to_s
+        return ScheduledStages(
+            self.count, self.most, self.turns, self.forward_s * BELOW, self.backward_s * BELOW,
+            (behind_s * BELOW - moved_s).astype(np.float32), moved_s.astype(np.float32),
         )  # fmt: skip
 
     def between_s(self, around: Around, total: int | None) -> Small:
@@ -193,10 +214,14 @@ class StageTimes:
         least_s[inner] = np.maximum(least_s[inner], np.minimum(gpipe_s, taking_turns_s))
         least_s[np.ix_(inner, np.flatnonzero(others < 1))] = np.inf
 
-    def shared_least_s(self, around: Around, quicker: LayerParts, gradients_s: Floats) -> Small:
+    def shared_least_s(self, around: Around, quicker: LayerParts, gradients_s: Floats, behind_s: Floats) -> Small:
         """Return [R, B], the least step with a stage that is shared, in which each unit here takes so many rounds.
 
-        ``gradients_s`` [R] is what ever more replicas of the slower of its kinds take to sum the gradients.
+        Args:
+            around: As above.
+            quicker: Of its kinds.
+            gradients_s: [R], what ever more replicas of the slower of its kinds take to sum the gradients.
+            behind_s: [R], what two of them take besides: the messages, and what each does by itself.
         """
         first, end, rounds = self.first, self.end, self.rounds
 
@@ -212,11 +237,39 @@ class StageTimes:
         works_s = self.count * (between(quicker.forward_s) + between(quicker.backward_s))
         sum_s = gradients_s[:, None]
         ratio = np.divide(sum_s, works_s, out=np.zeros_like(sum_s), where=works_s > 0)  # all at once for no work
-        of_many_s = np.where(works_s > 0, (alone_s + sum_s + ratio * before_s) / (1 + ratio), 0.0)
-        least_s = np.maximum(np.maximum(alone_s + end_s, alone_s + sum_s / 2), of_many_s).astype(np.float32) * BELOW
+        own_s = alone_s + behind_s[:, None]
+        of_many_s = np.where(works_s > 0, (own_s + sum_s + ratio * before_s) / (1 + ratio), 0.0)
+        least_s = np.maximum(np.maximum(alone_s + end_s, own_s + sum_s / 2), of_many_s).astype(np.float32) * BELOW
         is_none = ~np.isfinite(self.busy_s).any(axis=1)
         least_s[is_none] = np.inf
         return np.minimum.accumulate(least_s, axis=1)
+
+
+def shared_waits(first: StageTimes, second: StageTimes, quicker: LayerParts) -> SharedWaits:
+    """Return what stages are that units of two kinds share, with ways and messages of the slower of them."""
+    around, is_back, runs = quicker.around(), first.is_back and second.is_back, (first.first, first.end)
+    forward_s, backward_s = _between(quicker.forward_s, *runs), _between(quicker.backward_s, *runs)
+    way_from_s, way_to_s = np.maximum(first.way_from_s, second.way_from_s), np.maximum(first.way_to_s, second.way_to_s)
+    gradients_s, own_s = np.maximum(first.gradients_s, second.gradients_s), np.maximum(first.own_s, second.own_s)
+    hop_s = 2 * max(first.latency_s, second.latency_s)
+    behind_s = own_s + np.where(gradients_s > 0, hop_s, 0.0)
+    both_ways_s = 2 * way_to_s if is_back else 0 * way_to_s
+    return SharedWaits(
+        first.count,
+        first.count / first.rounds,
+        (
+            first.shared_least_s(around, quicker, gradients_s, behind_s),
+            second.shared_least_s(around, quicker, gradients_s, behind_s),
+        ),
+        round_s=(around.after_s[first.end] + both_ways_s) * float(BELOW),
+        forward_s=forward_s * float(BELOW),
+        backward_s=backward_s * float(BELOW),
+        before_s=(around.before_s[first.first] + (way_from_s if is_back else 0 * way_from_s)) * float(BELOW),
+        gradients_s=gradients_s * float(BELOW),
+        hop_s=hop_s,
+        own_s=own_s * float(BELOW),
+        adds_s=(forward_s + backward_s + (1 + is_back) * way_to_s) * float(BELOW),
+    )
 
 
 def stage_times(segments: StepSegments, count: int) -> StageTimes:
@@ -241,9 +294,9 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
     moving_s *= own_part
     from_s, to_s = (np.maximum(0.0, each[:, None] - moving_s).astype(np.float32) for each in ways_s)
     parts = parts_of(segments, count)
-    gradients_s = np.zeros(runs)
-    sums = segments.chain.prefix_sums(segments.of.problem.sync_s)[0]
-    gradients_s[row] = np.maximum(sums[segments.end] - sums[segments.first], 0.0)
+    gradients_s, own_s = np.zeros((2, runs))
+    gradients_s[row] = _sums_of(segments, segments.of.problem.sync_s)
+    own_s[row] = _own_s(segments)
     units = np.asarray(times.fewest[0], np.float64)
     return StageTimes(
         count=count,
@@ -266,7 +319,26 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
         way_to_s=ways_s[1],
         is_back=bool(np.all(parts.forward_s <= parts.backward_s * (1 + 1e-12))),
         gradients_s=gradients_s,
+        own_s=own_s,
+        latency_s=segments.of.networks[0].latency_s,
     )
+
+
+def _sums_of(segments: StepSegments, of_layers: Floats) -> Floats:
+    """Return [N], sums of what layers take on the one type."""
+    sums = segments.chain.prefix_sums(of_layers)[0]
+    return np.asarray(np.maximum(sums[segments.end] - sums[segments.first], 0.0), np.float64)
+
+
+def _own_s(segments: StepSegments) -> Floats:
+    """Return [N], what two replicas do by themselves behind the last backward, or more of them at the least."""
+    own, least = segments.of.own, np.zeros(len(segments.type))
+    if own is None or not segments.of.training:
+        return least
+    least += _sums_of(segments, own.update_s)
+    if segments.of.problem.rules is None:
+        least += own.handling[0].time_s(lambda table: _sums_of(segments, table), np.full(len(least), 2.0))
+    return least
 
 
 def _ways_s(segments: StepSegments, count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""The fewest units of a pipeline whose step lasts no longer than some time, stage after stage.
+"""The fewest units of a pipeline whose step lasts no longer than some time, stage after stage, of one kind or of two.
 
 A stage begins when a micro-batch has come through all stages before it, and ends before its gradients have gone back
 through them and the last of these has summed its own (``schedule/shortest_step.py``). With w(s) what a micro-batch
@@ -8,30 +8,58 @@ computes in stage s, m what it moves there, and ``way`` of its values to the nex
     step >= X(s) - m(s) + what passes from the first forward of stage s to its last backward
 
 so that a cut costs every stage behind it a way there and back, and a sum of gradients that takes long is waited for
-where its stage stands early. Steps of at most T have at every position a least X for every number u of units::
+where its stage stands early. Between stages of two kinds the way is no shorter than either kind's. Steps of at most T
+have at every position a least X for every number of units, (u, v) of two kinds::
 
     position    0    1    2    3  ...  n          least[c][u + k] = least over runs (a, c) and replicas k that keep T
     u = 0       0    -    -    -       -
     u = 1       -    .    .    .       -
     u = 2       -    .    .    .       .  <- the fewest units of any plan
 
-Left out: what stages behind add to those before beyond what they compute; two kinds of units (``stage_needs.py``).
+of which only those are kept that no fewer units are as good as, and that leave as many units, weighted, as the rest of
+the layers needs. A stage of k and l replicas of two kinds has a replica that takes ceil(M / (k + l)) micro-batches, in
+which a unit of each kind does no more than it can within T, and one ring over the slower network, from machine to
+machine through all k + l (``waits_loops.py`` has the loops).
+
+What passes until gradients are back has the ways of all stages behind a stage, too. With R the sum of w and way of all
+stages, and n micro-batches of the busiest replica of stage s::
+
+    step >= R + (n - 1) max( f(s), b(s) ) - m(s)
+
+so that plans are looked at by how long R is, a part of all R after the other: where it is long, replicas are many, and
+where it is short, cuts are few. So they are by their schedule: under GPipe by the replicas e of the last stage, none of
+which begins a backward before its last forward, and under 1F1B with p micro-batches under way in a replica, of the
+units from its stage on::
+
+    GPipe   step >= X(s) + (floor((M - e) / k) + 1) f + round + n b
+    1F1B    step >= X(s) + ceil(n / p) (f + round + b) + ((n - 1) mod p) b
+
+Left out: sums of gradients and ways at once in that; three kinds.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.passes.placement.compiled_loops import compiled
+
+from .waits_loops import StageTable, UnitsLeft, least_to_end, least_waits
 
 Small = NDArray[np.float32]
 """Of what there is much of."""
 
+_LAST_HAS = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0)  # replicas of the last stage
+_ROUNDS = 4  # parts of all R that are looked at by themselves
+ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
+
 
 @dataclass(frozen=True, eq=False)
 class StageWaits:
-    """What all runs of blocks [R] do to a step with some number of micro-batches, by classes of replicas [A].
+    """What all runs of blocks [R] do to a step with some number of micro-batches, by classes of replicas [A] of a kind.
 
     Attributes:
         length: Blocks of the chain.
@@ -41,6 +69,9 @@ class StageWaits:
         rest_s: [R, A], what a step with it lasts beyond X.
         sync_s: [R, A], before it and its sum of gradients.
         adds_s: [R], w + way.
+        turns_s: [R, A], what a step with it lasts beyond R.
+        least_round_s: Of R, with any stages.
+        schedules: What the two schedules depend on; None where plans are not looked at by these.
     """
 
     length: int
@@ -51,59 +82,368 @@ class StageWaits:
     rest_s: Small
     sync_s: Small
     adds_s: Floats
+    turns_s: Small
+    least_round_s: float
+    schedules: "ScheduledStages | None" = None
 
-    def fewest_units(self, time_s: float, most: int, one_has: int = 1) -> float:
-        """Return the fewest units, up to ``most``, of plans with steps of at most some time; inf where none has so few.
+    def within(self, time_s: float, turns_s: float) -> Bools:
+        """Return [R, A], which stages there may be in a step of at most T, and of so much beyond R."""
+        keeps = self.least_s <= np.float32(time_s)
+        return keeps if np.isinf(turns_s) else keeps & (self.turns_s <= np.float32(turns_s))
 
-        With ``one_has`` of plans alone of which some stage has at least so many replicas.
-        """
-        within = self.least_s <= np.float32(time_s)
-        fewest = np.where(within.any(axis=1), self.units[within.argmax(axis=1)], np.inf)
-        before, behind = self._from_start(fewest), self._to_end(fewest)
-        if behind[0] > most:
-            return float("inf")
-        within &= (before[self.first] + behind[self.end])[:, None] + self.units <= most
-        run, number = np.nonzero(within)
-        rows = np.searchsorted(self.first[run], np.arange(self.length + 1))
-        kinds = 1 if one_has <= 1 else 2  # paths without such a stage so far, and with one
-        least = np.full((kinds, self.length + 1, most + 1), np.inf)
-        least[0, 0] = 0.0
-        for position in range(self.length):
-            here = slice(rows[position], rows[position + 1])
-            least[:, position] = np.minimum.accumulate(least[:, position], axis=1)
-            for place in np.unique(number[here]).tolist():
-                these, replicas = run[here][number[here] == place], int(self.units[place])
-                for kind in range(kinds):
-                    to = kinds - 1 if replicas >= one_has else kind
-                    waited_s = self._behind(least[kind, position, : most + 1 - replicas], these, place, time_s)
-                    ends = self.end[these]
-                    least[to, ends, replicas:] = np.minimum(least[to, ends, replicas:], waited_s)
-        found = np.flatnonzero(np.isfinite(least[-1, -1]))
-        return float(found[0]) if len(found) else float("inf")
 
-    def _behind(self, waited_s: Floats, runs: Ints, place: int, time_s: float) -> Floats:
-        """Return [S, U], X behind runs [S] of a class that begin where it is ``waited_s`` [U]; inf where T is over."""
-        sync_s, rest_s = (each[runs, place].astype(np.float64)[:, None] for each in (self.sync_s, self.rest_s))
-        keeps = np.isfinite(waited_s) & ((waited_s + rest_s <= time_s) | (self.first[runs] == 0)[:, None])
-        return np.where(keeps, self.adds_s[runs][:, None] + np.maximum(waited_s, sync_s), np.inf)
+@dataclass(frozen=True, eq=False)
+class ScheduledStages:
+    """What a step under GPipe or 1F1B depends on besides, by runs [R] and classes of replicas [A].
 
-    def _from_start(self, each: Floats) -> Floats:
-        """Return [n + 1], the least sum of what runs [R] cost from the first block to a position."""
-        least = np.full(self.length + 1, np.inf)
-        least[0] = 0.0
-        rows = np.searchsorted(self.first, np.arange(self.length + 1))
-        for position in range(self.length):
-            here = slice(rows[position], rows[position + 1])
-            ends = self.end[here]
-            least[ends] = np.minimum(least[ends], least[position] + each[here])
-        return least
+    Attributes:
+        count: M.
+        most: [A], the most replicas of every class.
+        turns: [A], n.
+        forward_s, backward_s: [R, A].
+        behind_s: [R, A], of a micro-batch in the stages behind, with the own ways, less m.
+        moved_s: [R, A], m.
+    """
 
-    def _to_end(self, each: Floats) -> Floats:
-        """Return [n + 1], the least sum of what runs cost from a position to the end."""
-        least = np.full(self.length + 1, np.inf)
-        least[-1] = 0.0
-        rows = np.searchsorted(self.first, np.arange(self.length + 1))
-        for position in range(self.length - 1, -1, -1):
-            here = slice(rows[position], rows[position + 1])
-            least[position] = (each[here] + least[self.end[here]]).min()
-        return least
+    count: int
+    most: Floats
+    turns: Floats
+    forward_s: Small
+    backward_s: Small
+    behind_s: Small
+    moved_s: Small
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that a plan is under: 1F1B, or GPipe with a last stage of so many replicas.
+
+    Attributes:
+        last: The fewest and the most replicas of the last stage under GPipe; None for 1F1B.
+    """
+
+    last: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SharedWaits:
+    """The same of stages that units of two kinds share, of the quicker kind's times.
+
+    Attributes:
+        count: M.
+        worth: [B], what part of a stage's units a unit of every class is at the most: one of so many; ascending.
+        least_s: Of each kind [R, B], the least step with a unit of that class in the stage.
+        round_s: [R], what a micro-batch takes in the stages behind, with the ways.
+        forward_s, backward_s: [R], of a micro-batch.
+        before_s: [R], what stages before take for a forward, with the way.
+        gradients_s: [R], what ever more replicas take to sum the gradients.
+        hop_s: What one more replica adds to that.
+        own_s: [R], what replicas do by themselves.
+        adds_s: [R], w + way.
+    """
+
+    count: int
+    worth: Floats
+    least_s: tuple[Small, Small]
+    round_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    before_s: Floats
+    gradients_s: Floats
+    hop_s: float
+    own_s: Floats
+    adds_s: Floats
+
+    def rest_s(self, runs: Ints, turns: int) -> Floats:
+        """Return [N], what a step lasts beyond X with runs whose busiest replica takes so many micro-batches."""
+        forward_s, backward_s = self.forward_s[runs], self.backward_s[runs]
+        rest_s = self.round_s[runs] + np.maximum(forward_s + turns * backward_s, turns * forward_s + backward_s)
+        return np.asarray(np.maximum(rest_s, turns * (forward_s + backward_s)), np.float64)
+
+    def sync_s(self, runs: Ints, replicas: Ints) -> Floats:
+        """Return [N, K], what passes before runs with so many replicas [N, K], and their sums of gradients."""
+        sums_s = self.gradients_s[runs][:, None]
+        summed_s = sums_s * (1 - 1 / replicas) + np.where(sums_s > 0, (replicas - 1) * self.hop_s, 0.0)
+        return np.asarray((self.before_s + self.own_s)[runs][:, None] + summed_s, np.float64)
+
+    def fewest(self, time_s: float) -> Floats:
+        """Return [2, R], of how many units of each kind alone a stage is at the least within T; inf for none."""
+        within = [each <= np.float32(time_s) for each in self.least_s]
+        both = np.stack([np.where(each.any(axis=1), self.worth[each.argmax(axis=1)], np.inf) for each in within])
+        both[:, np.isinf(both).any(axis=0)] = np.inf
+        return np.asarray(both, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Which plans are looked at.
+
+    Attributes:
+        time_s: T, that their steps last at the most.
+        weights: [W, kinds], with which units of several kinds are added up.
+        one_has: Some stage has at least so many replicas, or both kinds.
+        shared: Stages that may have units of both kinds; None for none.
+        is_shared: Some stage has.
+        round_s: The least R and the most; None for any.
+        schedule: That plans are under; None for either.
+    """
+
+    time_s: float
+    weights: Floats
+    one_has: int = 1
+    shared: SharedWaits | None = None
+    is_shared: bool = False
+    round_s: tuple[float, float] | None = None
+    schedule: Schedule | None = None
+
+    @property
+    def turns_s(self) -> float:
+        """Return what steps may last beyond R."""
+        return float("inf") if self.round_s is None else self.time_s - self.round_s[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStage:
+    """A stage of a plan: blocks from the first to before the end, on so many units of a kind."""
+
+    first: int
+    end: int
+    kind: int
+    replicas: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Stages [C] of plans within some time: runs of blocks, with their units [C, 2] and waits [C, 7]."""
+
+    run: Ints
+    units: Ints
+    waits_s: Floats
+    is_one: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class _Limits:
+    """Weighted units: the least before and behind every position [W, n + 1], and how many there are [W]."""
+
+    weights: Floats
+    before: Floats
+    behind: Floats
+    units: Floats
+
+    def allow(self, chain: StageWaits, runs: Ints, taken: Floats) -> Bools:
+        """Return [N, K], whether runs [N] that take so many, [W, N, K], leave what the rest of a plan needs."""
+        least = self.before[:, chain.first[runs]] + self.behind[:, chain.end[runs]]
+        return np.asarray(np.all(taken + least[:, :, None] <= self.units[:, None, None], axis=0))
+
+
+def are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
+    """Return [S], whether units [S, kinds] may be enough for some plan; kinds are one, or two with the same runs.
+
+    First all plans at once, then under each schedule, and by how long R is.
+    """
+    found, left = np.zeros(len(sets), np.bool_), np.flatnonzero(_are_enough(kinds, sets, within))
+    edges_s = np.linspace(kinds[0].least_round_s, within.time_s, _ROUNDS + 1).tolist()
+    schedules = _schedules(kinds) if within.shared is None else [None]
+    for schedule in schedules:
+        under = replace(within, schedule=schedule)
+        here = left if schedule is None else left[_are_enough(kinds, sets[left], under)]
+        for round_s in pairwise([*edges_s[:-1], np.inf]):
+            if len(here):
+                enough = _are_enough(kinds, sets[here], replace(under, round_s=round_s))
+                found[here[enough]] = True
+                here = here[~enough]
+        left = left[~found[left]]
+        if not len(left):
+            break
+    return found
+
+
+def _schedules(kinds: Sequence[StageWaits]) -> list[Schedule | None]:
+    """Return all schedules that a plan may be under; None for any, where nothing is known of these."""
+    if any(kind.schedules is None for kind in kinds):
+        return [None]
+    highest = max(float(kind.units[-1]) for kind in kinds)
+    edges = [edge for edge in _LAST_HAS if edge <= highest] + [np.inf]
+    return [*(Schedule((low, high - 1)) for low, high in pairwise(edges)), Schedule()]
+
+
+def _are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
+    waits = _least_waits(kinds, sets, within) if len(sets) else None
+    if waits is None:
+        return np.zeros(len(sets), np.bool_)
+    _, least_s, round_s = waits
+    places = (sets[:, 0], sets[:, 1] if len(kinds) == 2 else 0 * sets[:, 0])
+    most_s = np.inf if within.round_s is None else within.round_s[1]
+    return np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s)
+
+
+def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> list[FoundStage] | None:
+    """Return the plan on units [kinds] that the bound has for the best; None where there is none.
+
+    Of plans whose stages have units of one kind each. Its step may last longer: this is where a search may begin.
+    """
+    found = _least_waits(kinds, units[None, :], within)
+    if found is None:
+        return None
+    stages, least_s, _ = found
+    (chain, *_), used = kinds, (int(units[0]), int(units[1]) if len(kinds) == 2 else 0)
+    flag, position, plan = len(least_s) - 1, chain.length, list[FoundStage]()
+    if np.isinf(least_s[flag, position][used]):
+        return None
+    while position:
+        waited_s = least_s[flag, position][used]
+        here = np.flatnonzero((chain.end[stages.run] == position) & np.all(stages.units <= used, axis=1))
+        first = chain.first[stages.run[here]]
+        for before in range(len(least_s)):
+            left = np.array(used) - stages.units[here]
+            x_s = least_s[before, first, left[:, 0], left[:, 1]]
+            rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
+            leads = np.where(stages.is_one[here], len(least_s) - 1, before) == flag
+            leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
+            if leads.any():
+                break
+        stage = here[np.argmax(leads)]
+        taken = stages.units[stage]
+        plan.append(FoundStage(int(chain.first[stages.run[stage]]), position, int(taken[0] == 0), int(taken.sum())))
+        flag, position, used = before, plan[-1].first, (used[0] - int(taken[0]), used[1] - int(taken[1]))
+    return plan[::-1]
+
+
+def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tuple[_Stages, Floats, Floats] | None:
+    """Return the stages of plans on no more units than some set, X and R as ``waits_loops.py`` has them; or None."""
+    (chain, *_), weights, time_s, shared = kinds, within.weights, within.time_s, within.shared
+    limits = (sets @ weights.T).max(axis=0) * ROUNDED_UP
+    turns_s = within.turns_s
+    fewest = np.stack([_fewest(kind, time_s, turns_s) for kind in kinds])
+    each = np.stack([_weighted(weight, fewest).min(axis=0) for weight in weights])
+    of_both = None if shared is None else shared.fewest(time_s)
+    if of_both is not None:
+        both = np.stack([np.maximum(_weighted(weight, of_both).min(axis=0), weight.sum()) for weight in weights])
+        each = np.minimum(each, both)
+    rows = np.searchsorted(chain.first, np.arange(chain.length + 1))
+    behind = compiled(least_to_end)(rows, chain.end, each)
+    if np.any(behind[:, 0] > limits):
+        return None
+    left = _Limits(weights, _least_from_start(chain, each), behind, limits)
+    parts = [_alone(kind, place, left, within) for place, kind in enumerate(kinds)]
+    if shared is not None and of_both is not None:
+        parts.append(_both(chain, shared, of_both, left, (time_s, turns_s, *sets.max(axis=0).tolist())))
+    run = np.concatenate([part.run for part in parts])
+    order = np.argsort(run, kind="stable")
+    units, waits_s, is_one = (
+        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("units", "waits_s", "is_one")
+    )
+    stages = _Stages(run[order], units, waits_s, is_one)
+    most = (*sets.max(axis=0).tolist(), 0)[:2]
+    flags = 1 + (within.is_shared or within.one_has > 1)
+    least_s, round_s = np.full((2, flags, chain.length + 1, most[0] + 1, most[1] + 1), np.inf)
+    least_s[0, 0, 0, 0] = round_s[0, 0, 0, 0] = 0.0
+    rows = np.searchsorted(chain.first[stages.run], np.arange(chain.length + 1))
+    of_two = weights if len(kinds) == 2 else np.column_stack([weights, 0 * weights])
+    most_round_s = np.inf if within.round_s is None else within.round_s[1]
+    table = StageTable(rows, chain.end[stages.run], units, waits_s, is_one)
+    is_turns = within.schedule is not None and within.schedule.last is None
+    units_left = UnitsLeft(of_two, behind, limits, int(sets.sum(axis=1).max()) if is_turns else 0)
+    compiled(least_waits)(table, units_left, (time_s, most_round_s), least_s, round_s)
+    return stages, least_s, round_s
+
+
+def _fewest(kind: StageWaits, time_s: float, turns_s: float) -> Floats:
+    """Return [R], the fewest units of a kind within some times; inf for none."""
+    within = kind.within(time_s, turns_s)
+    return np.where(within.any(axis=1), kind.units[within.argmax(axis=1)], np.inf)
+
+
+def _weighted(weight: Floats, units: Floats) -> Floats:
+    """Return units [K, R] times weights [K]; inf stays inf, whatever the weight."""
+    return np.where(np.isinf(units), np.inf, np.where(np.isinf(units), 0.0, units) * weight[:, None])
+
+
+def _least_from_start(chain: StageWaits, each: Floats) -> Floats:
+    """Return [W, n + 1], the least sum of what runs [W, R] cost from the first position to another.
+
+    That is what the runs cost to the end of the chain, read from its end.
+    """
+    first, end = chain.length - chain.end, chain.length - chain.first
+    order = np.lexsort((end, first))
+    rows = np.searchsorted(first[order], np.arange(chain.length + 1))
+    return compiled(least_to_end)(rows, end[order], each[:, order])[:, ::-1]
+
+
+def _alone(kind: StageWaits, place: int, left: _Limits, within: Within) -> _Stages:
+    """Return the stages of one kind that keep T, and leave units for the others."""
+    keeps = kind.within(within.time_s, within.turns_s)
+    runs = np.flatnonzero(keeps.any(axis=1))
+    taken = np.broadcast_to((left.weights[:, [place]] * kind.units)[:, None, :], (len(left.units), 1, len(kind.units)))
+    keeps = keeps[runs] & left.allow(kind, runs, taken)
+    here, number = np.nonzero(keeps)
+    run = runs[here]
+    units = np.zeros((len(run), 2), np.int64)
+    units[:, place] = kind.units[number]
+    waits_s = np.zeros((len(run), 7))
+    waits_s[:, :3] = np.column_stack([kind.rest_s[run, number], kind.sync_s[run, number], kind.adds_s[run]])
+    is_one = (units[:, place] >= within.one_has) & (not within.is_shared)
+    found = _Stages(run, units, waits_s, is_one)
+    if within.schedule is None or kind.schedules is None:
+        return found
+    return _scheduled(kind, kind.schedules, (found, number, place), within)
+
+
+def _scheduled(kind: StageWaits, of: ScheduledStages, found: tuple[_Stages, Ints, int], within: Within) -> _Stages:
+    """Return stages with what they wait for under a schedule, those left out that are none of it."""
+    stages, number, place = found
+    run, waits_s, units = stages.run, stages.waits_s.copy(), stages.units.copy()
+    forward_s, backward_s, behind_s, moved_s = (
+        each[run, number].astype(np.float64) for each in (of.forward_s, of.backward_s, of.behind_s, of.moved_s)
+    )
+    turns, inner, keeps = of.turns[number], kind.end[run] < kind.length, np.ones(len(run), np.bool_)
+    if within.schedule is not None and within.schedule.last is not None:
+        low, high = within.schedule.last
+        keeps = inner | ((of.most[number] >= low) & (kind.units[number] <= high))
+        units[~inner, place] = np.maximum(units[~inner, place], int(low))
+        forwards = np.clip(np.floor((of.count - min(high, of.count)) / of.most[number]) + 1, 1, turns)
+        gpipe_s = forwards * forward_s + behind_s + turns * backward_s
+        waits_s[inner, 0] = np.maximum(waits_s[inner, 0], gpipe_s[inner])
+        longer_s = (forwards - 1) * forward_s + (turns - 1) * backward_s - moved_s
+        keeps &= ~inner | (longer_s <= within.turns_s)
+        keeps &= ~inner | (kind.first[run] > 0) | (waits_s[:, 0] <= within.time_s)
+    waits_s[:, 3:] = np.column_stack([turns, forward_s, backward_s, behind_s])
+    return _Stages(
+        run[keeps], units[keeps], waits_s[keeps], stages.is_one[keeps] | (units[keeps, place] >= within.one_has)
+    )
+
+
+def _both(
+    chain: StageWaits, shared: SharedWaits, of_both: Floats, left: _Limits, within: tuple[float, float, int, int]
+) -> _Stages:
+    """Return the stages of two kinds that keep T and have no more than so many units of each.
+
+    For every number of units of the first kind, and of micro-batches that the busiest replica takes, the fewest units
+    of the second: with more of them sums of gradients take longer, and nothing else changes.
+    """
+    time_s, turns_s, most, most_other = within
+    runs, own = np.flatnonzero(np.isfinite(of_both[0])), np.arange(1, most + 1)
+    found = [(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 7)))]
+    for turns in sorted({-(-shared.count // replicas) for replicas in range(1, shared.count + 1)}, reverse=True):
+        rest_s = shared.rest_s(runs, turns)
+        longer_s = (turns - 1) * np.maximum(shared.forward_s[runs], shared.backward_s[runs])
+        keeps_s = (rest_s + shared.before_s[runs] + shared.own_s[runs] <= time_s) & (longer_s <= turns_s)
+        here = runs[keeps_s]
+        if not len(here):
+            continue
+        part = np.maximum(0.0, 1 - own / of_both[0, here][:, None]) * of_both[1, here][:, None]
+        others = np.maximum(np.maximum(1, np.ceil(part - 1e-6)), -(-shared.count // turns) - own).astype(np.int64)
+        replicas = own + others
+        rest_s, sync_s = shared.rest_s(here, turns)[:, None], shared.sync_s(here, replicas)
+        keeps = (others <= most_other) & (rest_s + sync_s <= time_s)
+        keeps &= replicas * (turns - 1) < shared.count  # else the busiest takes fewer
+        keeps &= left.allow(chain, here, np.stack([one * own + other * others for one, other in left.weights]))
+        place, number = np.nonzero(keeps)
+        waits_s = (
+            np.broadcast_to(rest_s, keeps.shape)[keeps], sync_s[keeps], shared.adds_s[here][place],
+            *np.zeros((4, len(place))),
+        )  # fmt: skip
+        found.append((here[place], np.column_stack([own[number], others[keeps]]), np.column_stack(waits_s)))
+    run, units, all_waits_s = (np.concatenate(each) for each in zip(*found, strict=True))
+    return _Stages(run, units, all_waits_s, np.ones(len(run), np.bool_))

@@ -17,10 +17,17 @@ from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import classes
 from heterps_compile.schedule.load import micro_batch_counts
 
+from .begun_plans import BegunPlan
 from .goal import Goal
+from .pair_needs import PairNeeds, weights_of
 from .sets import Candidate, Kind
-from .stage_needs import PairNeeds, StageNeeds
+from .stage_needs import StageNeeds
 from .step_times import StepTimes
+
+_HALVINGS = 5  # of the steps between which a bound is looked for
+_CLOSE = 1.005  # the ratio of steps between which none is
+_FURTHEST = 100.0  # likewise
+_SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
 
 class StepBounds:
@@ -32,7 +39,7 @@ class StepBounds:
         self._most_machines = goal.most_machines
         self._most_units = goal.most_machines * max(kind.units for kind in kinds)
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
-        self.cells = 0
+        self.cells, self.looked_at = 0, 0
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
         """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some.
@@ -60,24 +67,28 @@ class StepBounds:
         *,
         shared: bool = False,
     ) -> Floats:
-        """Return [C], bounds on steps on machines [C, 2] of two kinds, as :meth:`PairNeeds.least_steps_s` has them.
+        """Return [C], bounds on steps on machines [C, 2] of two kinds, none below ``low_s``, which are some.
 
         Units of one machine talk inside it: where a set has one machine of a kind, its stages are others.
+
+        Args:
+            kinds: The two.
+            machines: Of each.
+            batch: Samples in a step.
+            low_s: [C].
+            high_s: [C], up to which a bound matters.
+            shared: Of plans alone of which some stage has units of both kinds.
         """
         found, units = low_s.copy(), machines.astype(np.float64) * [kind.units for kind in kinds]
-        work_s = [self._times.work_s(kind.device, batch) for kind in kinds]
         for alone in product((False, True), repeat=2):
-            here = np.flatnonzero(((machines == 1) == alone).all(axis=1))
+            here = np.flatnonzero(((machines == 1) == alone).all(axis=1) & (low_s < high_s))
             if not len(here):
                 continue
-            needs = [
-                self._of(kind, batch, _quickest_inside(kind.device), alone=own)
-                for kind, own in zip(kinds, alone, strict=True)
-            ]
-            if needs[0] is None or needs[1] is None or needs[0].length != needs[1].length:
+            pair = self._pair(kinds, alone, batch)
+            if pair is None:
                 continue
-            pair = PairNeeds.of(needs[0], needs[1], *work_s)
-            found[here] = pair.least_steps_s(units[here], low_s[here], high_s[here], shared=shared)
+            found[here] = _between(pair, units[here], low_s[here], high_s[here], is_shared=shared)
+            self.looked_at += pair.looked_at
         return found
 
     def runs(self, kind: Kind, batch: int) -> int:
@@ -91,6 +102,27 @@ class StepBounds:
         machines = np.array([[count for _, count in candidate.machines.parts]])
         low_s, most_s = (np.array([each]) for each in (candidate.least_s, high_s))
         return float(self.of_two((kind, other), machines, candidate.batch, low_s, most_s, shared=True)[0])
+
+    def begun(self, candidate: Candidate) -> tuple[BegunPlan, ...]:
+        """Return plans on a set that a search may begin with; their kinds are in the order of the set's."""
+        counts, batch = [count for _, count in candidate.machines.parts], candidate.batch
+        units = np.array([count * kind.units for count, kind in zip(counts, candidate.kinds, strict=True)])
+        if len(counts) == 1:
+            (kind,) = candidate.kinds
+            needs = self._of(kind, batch, kind.device, alone=counts[0] == 1)
+            return () if needs is None else needs.begun(int(units[0]))
+        pair = self._pair(candidate.kinds, (counts[0] == 1, counts[1] == 1), batch)
+        return () if pair is None else pair.begun(units)
+
+    def _pair(self, kinds: Sequence[Kind], alone: Sequence[bool], batch: int) -> PairNeeds | None:
+        """Return the needs of two kinds; None where those of one of them are not known."""
+        first, second = (
+            self._of(kind, batch, _quickest_inside(kind.device), alone=own)
+            for kind, own in zip(kinds, alone, strict=True)
+        )
+        if first is None or second is None or first.length != second.length:
+            return None
+        return PairNeeds(first, second, weights_of(*(self._times.work_s(kind.device, batch) for kind in kinds)))
 
     def _of(self, kind: Kind, batch: int, device: DeviceType, *, alone: bool) -> StageNeeds | None:
         alone = alone and kind.units > 1
@@ -120,3 +152,18 @@ class StepBounds:
 def _quickest_inside(device: DeviceType) -> DeviceType:
     """Return units that talk inside a machine no slower than over its card, which stages of another kind are behind."""
     return replace(device, inner_bytes_per_s=max(device.inner_bytes_per_s, device.network_bytes_per_s))
+
+
+def _between(pair: PairNeeds, units: Floats, low_s: Floats, high_s: Floats, *, is_shared: bool) -> Floats:
+    """Return [C], bounds on steps of units [C, 2]: the high ones where these are proven, else some between."""
+    low_s, high_s = low_s.copy(), high_s.copy()
+    out = pair.are_out(units, high_s, is_shared=is_shared)
+    low_s[out] = high_s[out]
+    for _ in range(_HALVINGS):
+        still = np.flatnonzero(low_s * _CLOSE < high_s)
+        if not len(still):
+            break
+        middle_s = np.sqrt(np.maximum(low_s[still], high_s[still] / _FURTHEST) * high_s[still])
+        out = pair.are_out(units[still], middle_s, is_shared=is_shared)
+        low_s[still[out]], high_s[still[~out]] = middle_s[out], middle_s[~out]
+    return np.asarray(low_s * _SURE, np.float64)

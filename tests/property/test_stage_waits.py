@@ -1,5 +1,6 @@
-"""The fewest units of a pipeline against all its paths and numbers of replicas, one by one."""
+"""Units that are enough for a pipeline against all its paths, kinds and numbers of replicas, one by one."""
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps_compile.machines.stage_waits import StageWaits
+from heterps_compile.machines.stage_waits import SharedWaits, StageWaits, Within, are_enough, plan_within
+
+ONE = np.ones((1, 1))
 
 
-def drawn_waits(seed, length, classes):
-    draw = np.random.default_rng(seed)
+def drawn_waits(draw, length, classes):
     first, end = np.triu_indices(length)
     shape = (len(first), classes)
     units = np.sort(draw.choice(np.arange(1, 2 * classes + 1), classes, replace=False)).astype(float)
@@ -19,45 +21,171 @@ def drawn_waits(seed, length, classes):
     return StageWaits(
         length, first, end + 1, units, (busy_s + draw.uniform(0, 1, shape)).astype(np.float32),
         busy_s.astype(np.float32), draw.uniform(0.0, 1.5, shape).astype(np.float32), draw.uniform(0.05, 0.5, shape[0]),
+        np.full(shape, -9.0, np.float32), 0.0,
     )  # fmt: skip
 
 
-def fewest_of_all(waits, time_s, one_has):
-    """Return the fewest units of all plans, each stage's X one after another."""
-    index = {ends: run for run, ends in enumerate(zip(waits.first.tolist(), waits.end.tolist(), strict=True))}
-    fewest, places = float("inf"), range(len(waits.units))
-    for cuts in (each for count in range(waits.length) for each in combinations(range(1, waits.length), count)):
-        runs = [index[ends] for ends in zip((0, *cuts), (*cuts, waits.length), strict=True)]
-        for chosen in product(places, repeat=len(runs)):
-            waited_s, keeps = 0.0, max(waits.units[place] for place in chosen) >= one_has
-            for stage, cell in enumerate(zip(runs, chosen, strict=True)):
-                keeps &= bool(waits.least_s[cell] <= np.float32(time_s))
-                keeps &= stage == 0 or waited_s + float(waits.rest_s[cell]) <= time_s
-                waited_s = waits.adds_s[cell[0]] + max(waited_s, float(waits.sync_s[cell]))
+def drawn_shared(draw, runs, count):
+    rounds = np.unique(-(-count // np.arange(1, count + 1)))[::-1]
+    least_s = [np.sort(draw.uniform(0.3, 2.5, (runs, len(rounds))), axis=1)[:, ::-1].astype(np.float32) for _ in "ab"]
+    of_runs = [draw.uniform(0.0, part, runs) for part in (0.5, 0.3, 0.3, 0.5, 0.8)]
+    gradients_s = of_runs[4] * (draw.random(runs) < 0.8)
+    return SharedWaits(
+        count, count / rounds, (least_s[0], least_s[1]), *of_runs[:4], gradients_s, 0.05, draw.uniform(0, 0.3, runs),
+        draw.uniform(0.05, 0.5, runs),
+    )  # fmt: skip
+
+
+def stages_of(kinds, shared, run, most):
+    """Yield units of both kinds, what is waited, and what lasts beyond R if both are not in it, of all stages."""
+    for place, kind in enumerate(kinds):
+        for number, units in enumerate(kind.units):
+            cell = (run, number)
+            waits = (kind.least_s[cell], float(kind.rest_s[cell]), float(kind.sync_s[cell]), kind.adds_s[run])
+            yield (int(units), 0)[:: 1 - 2 * place], waits, (False, float(kind.turns_s[cell]))
+    if shared is None:
+        return
+    for own, other in product(range(1, most[0] + 1), range(1, most[1] + 1)):
+        replicas = own + other
+        turns = -(-shared.count // replicas)
+        f, b, whole = shared.forward_s[run], shared.backward_s[run], shared.round_s[run]
+        rest_s = max(turns * (f + b), whole + f + turns * b, whole + turns * f + b)
+        sync_s = shared.before_s[run] + shared.own_s[run] + shared.gradients_s[run] * (1 - 1 / replicas)
+        sync_s += (replicas - 1) * shared.hop_s * (shared.gradients_s[run] > 0)
+        yield (own, other), (None, rest_s, sync_s, shared.adds_s[run]), (True, (turns - 1) * max(f, b))
+
+
+def works(shared, run, units, time_s):
+    """Return whether units of two kinds do the work of a stage within T, each as many micro-batches as it can."""
+    done = 0.0
+    for count, least_s in zip(units, shared.least_s, strict=True):
+        within = np.flatnonzero(least_s[run] <= np.float32(time_s))
+        if not len(within):
+            return False
+        done += count / shared.worth[within[0]]
+    return done >= 1 - 1e-9
+
+
+def is_any(kinds, shared, most, time_s, *, one_has=1, is_shared=False, with_round=False):
+    """Return whether some plan keeps T, each stage's X one after another, and R."""
+    chain = kinds[0]
+    index = {ends: run for run, ends in enumerate(zip(chain.first.tolist(), chain.end.tolist(), strict=True))}
+    for cuts in (each for count in range(chain.length) for each in combinations(range(1, chain.length), count)):
+        runs = [index[ends] for ends in zip((0, *cuts), (*cuts, chain.length), strict=True)]
+        for stages in product(*(list(stages_of(kinds, shared, run, most)) for run in runs)):
+            used = np.sum([units for units, _, _ in stages], axis=0)
+            has = any(both for _, _, (both, _) in stages)
+            round_s = sum(waits[3] for _, waits, _ in stages)
+            has = has or (not is_shared and any(max(units) >= one_has for units, _, _ in stages))
+            if np.any(used > most) or not has:
+                continue
+            waited_s, keeps = 0.0, True
+            for stage, (run, (units, (least_s, rest_s, sync_s, adds_s), (both, turns_s))) in enumerate(
+                zip(runs, stages, strict=True)
+            ):
+                keeps &= not with_round or round_s + turns_s <= time_s
+                keeps &= stage == 0 or waited_s + rest_s <= time_s
+                if both:
+                    keeps &= works(shared, run, units, time_s) and rest_s + sync_s <= time_s
+                else:
+                    keeps &= bool(least_s <= np.float32(time_s))
+                waited_s = adds_s + max(waited_s, sync_s)
             if keeps:
-                fewest = min(fewest, sum(waits.units[place] for place in chosen))
-    return fewest
+                return True
+    return False
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3), st.floats(0.3, 4.0), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
-def test_the_fewest_units_are_those_of_the_best_of_all_plans(seed, length, classes, time_s, one_has):
-    waits = drawn_waits(seed, length, classes)
-    expected = fewest_of_all(waits, time_s, one_has)
-    assert waits.fewest_units(time_s, 40, one_has) == expected
-    if np.isfinite(expected):
-        assert waits.fewest_units(time_s, int(expected), one_has) == expected
-        assert waits.fewest_units(time_s, int(expected) - 1, one_has) == float("inf")
+@settings(max_examples=40, deadline=None)
+def test_units_of_one_kind_are_enough_exactly_where_some_plan_is(seed, length, classes, time_s, one_has):
+    waits = drawn_waits(np.random.default_rng(seed), length, classes)
+    numbers = np.arange(1, 13)[:, None]
+    enough = are_enough([waits], numbers, Within(time_s, ONE, one_has))
+    expected = [is_any([waits], None, (count, 0), time_s, one_has=one_has) for count in numbers[:, 0].tolist()]
+    assert enough.tolist() == expected
+    plan = plan_within([waits], numbers[-1], Within(time_s, ONE, one_has))
+    assert (plan is not None) == expected[-1]
+    if plan is not None:
+        assert [stage.first for stage in plan] == [0, *(stage.end for stage in plan[:-1])]
+        assert plan[-1].end == length
+        assert sum(stage.replicas for stage in plan) <= 12
+        assert max(stage.replicas for stage in plan) >= one_has
+
+
+@given(
+    st.tuples(st.integers(0, 10_000), st.integers(1, 3), st.floats(0.3, 4.0)), st.integers(1, 3),
+    st.sampled_from([1, 2, 4, 7]), st.booleans(), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_units_of_two_kinds_are_enough_where_some_plan_is(of_chain, one_has, count, with_shared, only):
+    seed, length, time_s = of_chain
+    draw = np.random.default_rng(seed)
+    first = drawn_waits(draw, length, 2)
+    second = replace(drawn_waits(draw, length, 2), first=first.first, end=first.end)
+    shared = drawn_shared(draw, len(first.first), count) if with_shared or only else None
+    sets = np.array(list(product(range(1, 4), range(1, 3))))
+    within = Within(time_s, np.array([[0.7, 1.0], [1.0, 0.0], [0.0, 1.0]]), one_has, shared, only)
+    enough = are_enough([first, second], sets, within)
+    for units, found in zip(sets.tolist(), enough.tolist(), strict=True):
+        expected = is_any([first, second], shared, units, time_s, one_has=one_has, is_shared=only)
+        assert found == expected, units
+        assert bool(are_enough([first, second], np.array([units]), within)[0]) == expected
+    if shared is None:
+        plan = plan_within([first, second], sets[-1], within)
+        assert (plan is not None) == bool(enough[-1])
+        for kind in (0, 1) if plan else ():
+            assert sum(stage.replicas for stage in plan if stage.kind == kind) <= sets[-1][kind]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3), st.floats(0.3, 3.0), st.sampled_from([1, 4, 7]), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_no_plan_is_lost_where_the_round_through_all_stages_counts(seed, length, time_s, count, with_shared):
+    draw = np.random.default_rng(seed)
+    first, second = (drawn_waits(draw, length, 2) for _ in "ab")
+    first, second = (
+        replace(each, turns_s=draw.uniform(-0.2, 2.0, each.least_s.shape).astype(np.float32))
+        for each in (first, second)
+    )
+    shared = drawn_shared(draw, len(first.first), count) if with_shared else None
+    sets = np.array(list(product(range(1, 4), range(1, 3))))
+    within = Within(time_s, np.array([[0.7, 1.0], [1.0, 0.0], [0.0, 1.0]]), shared=shared)
+    enough = are_enough([first, second], sets, within)
+    for units, found in zip(sets.tolist(), enough.tolist(), strict=True):
+        assert found >= is_any([first, second], shared, units, time_s, with_round=True), units
+        assert found <= is_any([first, second], shared, units, time_s), units
+
+
+def test_cuts_make_the_round_longer_for_every_stage():
+    waits = drawn_waits(np.random.default_rng(0), 2, 1)
+    none, one = np.zeros_like(waits.least_s), np.ones_like(waits.least_s)
+    no_whole = np.where((waits.first == 0) & (waits.end == 2), np.inf, 1.0)[:, None].astype(np.float32)
+    waits = StageWaits(2, waits.first, waits.end, np.array([1.0]), no_whole, none, none, np.ones(3), one, 2.0)
+    assert not are_enough([waits], np.array([[2]]), Within(2.9, ONE)).any()  # two stages of 1, and 1 beyond
+    assert are_enough([waits], np.array([[2]]), Within(3.1, ONE)).all()
 
 
 def test_a_stage_waits_for_the_sum_of_gradients_of_the_stage_before_it():
-    waits = drawn_waits(0, 2, 1)
-    one = np.ones_like(waits.least_s)
-    waits = StageWaits(2, waits.first, waits.end, np.array([1.0]), one, one, 0 * one, np.zeros(3))
-    assert waits.fewest_units(1.0, 4) == 1  # all on one unit
+    waits = drawn_waits(np.random.default_rng(0), 2, 1)
+    one, units = np.ones_like(waits.least_s), np.array([[1], [2]])
+    waits = StageWaits(2, waits.first, waits.end, np.array([1.0]), one, one, 0 * one, np.zeros(3), 0 * one, 0.0)
+    assert are_enough([waits], units, Within(1.0, ONE)).tolist() == [True, True]  # all on one unit
     no_whole = np.where((waits.first == 0) & (waits.end == 2), np.inf, 1.0)[:, None].astype(np.float32)
-    waits = StageWaits(2, waits.first, waits.end, np.array([1.0]), no_whole, one, 0 * one, np.zeros(3))
-    assert waits.fewest_units(1.0, 4) == 2
-    late = StageWaits(2, waits.first, waits.end, np.array([1.0]), no_whole, one, 0.5 * one, np.zeros(3))
-    assert late.fewest_units(1.4, 4) == float("inf")
-    assert late.fewest_units(1.5, 4) == pytest.approx(2)
+    waits = replace(waits, least_s=no_whole)
+    assert are_enough([waits], units, Within(1.0, ONE)).tolist() == [False, True]
+    late = replace(waits, sync_s=0.5 * one)
+    assert not are_enough([late], units, Within(1.4, ONE)).any()
+    assert are_enough([late], units, Within(1.5, ONE)).tolist() == [False, True]
+    assert plan_within([late], np.array([1]), Within(1.5, ONE)) is None
+    assert [stage.replicas for stage in plan_within([late], np.array([3]), Within(1.5, ONE)) or ()] == [1, 1]
+
+
+@pytest.mark.parametrize(("time_s", "enough"), [(2.1, False), (2.3, True)])
+def test_a_shared_stage_passes_its_gradients_through_every_replica_and_runs_the_optimizer(time_s, enough):
+    none = np.full((1, 1), np.inf, np.float32)
+    kind = StageWaits(1, np.array([0]), np.array([1]), np.array([1.0]), none, none, none, np.zeros(1), none, 0.0)
+    shared = SharedWaits(
+        2, np.array([1.0, 2.0]), (np.array([[2.0, 1.0]], np.float32), np.array([[2.0, 1.0]], np.float32)), np.zeros(1),
+        np.full(1, 0.4), np.full(1, 0.6), np.zeros(1), np.full(1, 0.8), 0.3, np.full(1, 0.5), np.zeros(1),
+    )  # fmt: skip
+    within = Within(time_s, np.array([[1.0, 1.0]]), shared=shared)  # 0.4 + 0.6, the sum 0.8 / 2, a message, 0.5
+    assert are_enough([kind, kind], np.array([[1, 1]]), within).tolist() == [enough]
