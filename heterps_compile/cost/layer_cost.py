@@ -131,6 +131,11 @@ class LayerCost:
         """Return the arithmetic intensity."""
         return self.flops / self.moved_bytes if self.moved_bytes else 0.0
 
+    @property
+    def table_bytes(self) -> int:
+        """Return the bytes of the gradients of tables that a backward makes whole."""
+        return sum(work.table_bytes for work in self.by_kind if work.has_backward)
+
 
 _STAYS_IN_CACHE = frozenset({OpKind.ELEMENTWISE, OpKind.VIEW, OpKind.SHAPE, OpKind.CONSTANT})
 _STARTS_NO_KERNEL = frozenset({OpKind.VIEW, OpKind.SHAPE})

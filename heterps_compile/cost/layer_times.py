@@ -127,8 +127,8 @@ class LayerTimes:
             read = found.served_phases if layer in self._all_served else found.phases
             return read(self._layers.graph.batch / divided, training=self.training)
         dtype = self._layers.dtype(layer)
-        estimated = layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training)
-        return estimated.scaled(self._ratio(layer, device.name))
+        factor = self._ratio(layer, device.name)
+        return layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training, factor=factor)
 
     @cached_property
     def _all_served(self) -> frozenset[int]:

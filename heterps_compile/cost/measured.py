@@ -17,6 +17,7 @@ from statistics import median
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cluster.local import SOURCE
 from heterps_compile.errors import InputError
+from heterps_compile.ir.graph import OpKind
 
 from .layer_cost import LayerCost
 from .precision import FULL
@@ -150,9 +151,13 @@ def calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, trainin
     by_kind: dict[str, list[float]] = {}
     for layer in profile.layers:
         point = min(layer.points, key=lambda point: abs(math.log(point.batch / batch)))
-        estimate_s = layer_phases(_cost(layer, point), device, layer.dtype, training=training).whole_s
-        if estimate_s > 0:
-            by_kind.setdefault(layer.kind, []).append(layer.phases(point.batch, training=training).whole_s / estimate_s)
+        estimate = layer_phases(_cost(layer, point), device, layer.dtype, training=training)
+        measured = layer.phases(point.batch, training=training)
+        both = measured.whole_s, estimate.whole_s
+        if layer.kind == OpKind.EMBEDDING:  # whose backward may make the gradient of a table of any size
+            both = measured.forward_s, estimate.forward_s
+        if estimate.whole_s > 0:
+            by_kind.setdefault(layer.kind, []).append(both[0] / both[1])
     ratios = {kind: median(found) for kind, found in by_kind.items()}
     return {**ratios, "": median([ratio for found in by_kind.values() for ratio in found] or [1.0])}
 

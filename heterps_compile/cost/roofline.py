@@ -21,9 +21,11 @@ backward. Training runs the layer forward once and backward at twice the forward
 whose inputs and weights both need gradients; measured rates have a factor of their own, and what is made of ids or
 constants has no backward.
 
-Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
+Left out: caches, occupancy at small sizes, overlap between layers; pages of memory that a process has anew, as it has
+those of large tables' gradients; and measured profiles, which replace it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import DeviceType
@@ -35,6 +37,8 @@ _KINDS_OF_LATER = (OpKind.VIEW, COLD_START)
 
 TRAINING_FACTOR = 3
 """Work of forward and backward over that of forward alone."""
+
+_ADDED_PASSES = 3  # over a table: both gradients are read, and their sum is written
 
 
 def ridge_flop_per_byte(device: DeviceType, dtype: str) -> float:
@@ -66,25 +70,40 @@ class Phases:
         return Phases(self.forward_s * factor, self.backward_s * factor, self.accumulate_s * factor)
 
 
-def layer_phases(cost: LayerCost, device: DeviceType, dtype: str, part: float = 1.0, *, training: bool) -> Phases:
-    """Estimate the time of a part of a batch of a layer on one unit of a type; launches and weights do not shrink."""
+def layer_phases(
+    cost: LayerCost, device: DeviceType, dtype: str, part: float = 1.0, *, training: bool, factor: float = 1.0
+) -> Phases:
+    """Estimate the time of a part of a batch of a layer on one unit of a type; launches and weights do not shrink.
+
+    Args:
+        cost: Of the layer.
+        device: The type.
+        dtype: That it computes in.
+        part: Of the batch.
+        training: Whether there is a backward.
+        factor: What was measured of layers of the kind over such an estimate; gradients of tables are not multiplied.
+    """
     if device.rates and cost.by_kind:
         return _at_measured_rates(cost, device, dtype, part, training=training)
-    return _at_data_sheet(cost, device, dtype, part, training=training)
+    return _at_data_sheet(cost, device, dtype, part, training=training, factor=factor)
 
 
-def _at_data_sheet(cost: LayerCost, device: DeviceType, dtype: str, part: float, *, training: bool) -> Phases:
+def _at_data_sheet(
+    cost: LayerCost, device: DeviceType, dtype: str, part: float, *, training: bool, factor: float = 1.0
+) -> Phases:
     arithmetic_s = cost.flops / device.flops_per_s(dtype)
+    memory_rate = device.memory_bytes_per_s * device.efficiency
     moved_bytes = (cost.moved_bytes - cost.fixed_bytes) * part + cost.fixed_bytes
-    memory_s = moved_bytes / (device.memory_bytes_per_s * device.efficiency)
-    forward_s = max(arithmetic_s * part, memory_s) + cost.operations * device.launch_s
-    backward_s = forward_s * (TRAINING_FACTOR - 1) if training else 0.0
-    return Phases(forward_s, backward_s, backward_s)
+    forward_s = factor * (max(arithmetic_s * part, moved_bytes / memory_rate) + cost.operations * device.launch_s)
+    if not training:
+        return Phases(forward_s, 0.0, 0.0)
+    backward_s = forward_s * (TRAINING_FACTOR - 1) + cost.table_bytes / memory_rate
+    return Phases(forward_s, backward_s, backward_s + _ADDED_PASSES * cost.table_bytes / memory_rate)
 
 
 def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: float, *, training: bool) -> Phases:
     """Add up the work of a layer by kind; a kind that nobody measured is estimated by the data sheet, node by node."""
-    forward_s, backward_s = 0.0, 0.0
+    forward_s, backward_s, adding_s = 0.0, 0.0, 0.0
     for work in cost.by_kind:
         rate = device.rates.get(work.kind)
         if rate is None and work.kind in _KINDS_OF_LATER:
@@ -97,9 +116,11 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
                 moved_bytes=whole_bytes,
                 fixed_bytes=work.parameter_bytes,
                 operations=work.operations,
+                by_kind=(work,),
             )
             phases = _at_data_sheet(plain, device, dtype, part, training=training)
             forward_s, backward_s = forward_s + phases.forward_s, backward_s + phases.backward_s
+            adding_s += phases.accumulate_s - phases.backward_s
             continue
         faster = device.flops_per_s(dtype) / device.flops_per_s(rate.dtype)
         own_s = (
@@ -110,4 +131,12 @@ def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: fl
         forward_s += own_s if training else own_s * rate.inference
         if training and work.has_backward:
             backward_s += own_s * rate.backward + work.table_bytes / rate.gradient_bytes_per_s
-    return Phases(forward_s, backward_s, backward_s)
+            adding_s += _ADDED_PASSES * work.table_bytes / _sums_per_s(device)
+    return Phases(forward_s, backward_s, backward_s + adding_s)
+
+
+def _sums_per_s(device: DeviceType) -> float:
+    """Return the bytes that a sum of two arrays reads and writes in a second."""
+    rate = device.rates.get(OpKind.ELEMENTWISE)
+    measured = math.inf if rate is None else rate.bytes_per_s
+    return measured if measured < math.inf else device.memory_bytes_per_s * device.efficiency

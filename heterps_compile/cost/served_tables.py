@@ -138,14 +138,14 @@ def with_gradients(
         makes_sparse: Whether look-ups of rows alone are so in what stages run on.
         by_servers: Whether servers of the run step tables.
     """
-    found = tuple(
-        replace(
-            cost,
-            looked_up=tuple(each for each in own.looked_up if makes_sparse and each.name not in cost.served),
-        )
-        for cost, own in zip(costs, layer_costs(layer_graph), strict=True)
-    )
-    return _stepped_by_servers(layer_graph, found) if by_servers else found
+    parameters, found = layer_graph.graph.parameters, []
+    for cost, own in zip(costs, layer_costs(layer_graph), strict=True):
+        looked_up = tuple(each for each in own.looked_up if each.name not in cost.served)
+        by_kind = cost.by_kind if cost.served else own.by_kind
+        if not makes_sparse:
+            by_kind = _with_whole(by_kind, sum(parameters[each.name].size_bytes for each in looked_up))
+        found.append(replace(cost, looked_up=looked_up if makes_sparse else (), by_kind=by_kind))
+    return _stepped_by_servers(layer_graph, found) if by_servers else tuple(found)
 
 
 def _stepped_by_servers(layer_graph: LayerGraph, costs: Sequence[LayerCost]) -> tuple[LayerCost, ...]:
@@ -160,8 +160,19 @@ def _stepped_by_servers(layer_graph: LayerGraph, costs: Sequence[LayerCost]) -> 
         )
         taken = {each.name for each in pushed}
         others = tuple(each for each in cost.looked_up if each.name not in taken)
-        found.append(replace(cost, looked_up=(*others, *pushed)))
+        by_kind = _with_whole(cost.by_kind, -sum(tables[each.name].size_bytes for each in pushed))
+        found.append(replace(cost, looked_up=(*others, *pushed), by_kind=by_kind))
     return tuple(found)
+
+
+def _with_whole(by_kind: Sequence[KindWork], size_bytes: int) -> tuple[KindWork, ...]:
+    """Return the work of a layer with so many bytes more of gradients of tables that are made whole."""
+    return tuple(
+        replace(work, table_bytes=max(0, work.table_bytes + size_bytes))
+        if work.kind == OpKind.EMBEDDING and work.has_backward
+        else work
+        for work in by_kind
+    )
 
 
 def _of_rows_alone(work: KindWork) -> KindWork:

@@ -18,11 +18,26 @@ as no replica's first backward begins, and no replica's last forward ends, less 
 In inference the step is at least begin(s) + n f + sum over r >= s of d(r) + f(r + 1). Where replicas differ, n (f + b)
 is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the quickest's.
 
+The two schedules of training take longer (:class:`Turns`). Before its first backward a replica of 1F1B has done a
+forwards besides that one's own, and so many backwards follow its last forward besides that one's own. A backward of
+GPipe comes back from a replica of the last stage that has done all its forwards, and so this one all but the last few::
+
+    a        = min(floor((k(s) + k(s + 1) + ... - 1) / k(s)), n - 1)
+    g        = min(floor((M - k of the last stage) / k(s)) + 1, n)
+    1F1B    >= begin(s) + n (f + b) + max(0, round(s) - a f) + max(0, round(s) - a b) + end(s)
+    GPipe   >= begin(s) + g f + round(s) + n b + end(s)
+
+Where n = a + 1 the longer of the two waits of 1F1B alone counts: its last forward comes before its first backward.
+
 Left out: the loads themselves (``load.py``), and which stages there are.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats
 
 from .load import MicroBatch, StageLoad, held_bytes, held_part, simulate_step
 
@@ -152,6 +167,52 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
         least_s = max(least_s, begin_s + busy_s + end_s)
         begin_s += own.forward_s + own.delay_s
     return least_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """The micro-batches of busiest replicas of stages, [..., S], by the letters of the module.
+
+    Attributes:
+        own: n.
+        ahead: a.
+        leading: g.
+    """
+
+    own: Floats
+    ahead: Floats
+    leading: Floats
+
+    @classmethod
+    def of(cls, count: int, fewest: Floats, most: Floats, last: Floats) -> "Turns":
+        """Return those of stages with some number of replicas between two, with which n is the same.
+
+        Args:
+            count: M.
+            fewest: [..., S]; 0 where there is no stage.
+            most: [..., S], as above.
+            last: [...], the most replicas of the last stage.
+        """
+        own, some = np.ceil(count / np.maximum(fewest, 1)), np.maximum(most, 1)
+        behind = np.cumsum(most[..., ::-1], axis=-1)[..., ::-1]
+        ahead = np.minimum((behind - 1) // np.maximum(fewest, 1), own - 1)
+        return cls(own, ahead, np.clip((count - last[..., None]) // some + 1, 1, own))
+
+    def busy_at_least_s(self, forward_s: Floats, backward_s: Floats, both_s: Floats, round_s: Floats) -> Floats:
+        """Return [..., S], the least from a replica's first forward to its last backward under GPipe or 1F1B.
+
+        Args:
+            forward_s: f, or less.
+            backward_s: b, or less.
+            both_s: f + b, or less.
+            round_s: As in the formulas, or less.
+        """
+        n, a, g = self.own, self.ahead, self.leading
+        first_s = np.maximum(0.0, round_s - a * (both_s - backward_s))
+        last_s = np.maximum(0.0, round_s - a * (both_s - forward_s))
+        waits_s = np.where(n > a + 1, first_s + last_s, np.maximum(first_s, last_s))
+        gpipe_s = g * both_s + (n - g) * backward_s + round_s
+        return np.asarray(np.minimum(n * both_s + waits_s, gpipe_s), np.float64)
 
 
 def _quickest(load: StageLoad, micro_batches: int) -> MicroBatch:

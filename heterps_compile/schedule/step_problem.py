@@ -33,6 +33,7 @@ from heterps_compile.cost.served_rows import pull_s
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
+from .shortest_step import Turns
 
 _MOST_TIMES = 32
 """Of the times that units are chosen by, for one placement and one number of micro-batches."""
@@ -440,6 +441,11 @@ class StepsOfPlacements:
         for stage in range(stages - 2, -1, -1):
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
+        if training:
+            units = np.where(has, each.units, 0.0)
+            last = np.take_along_axis(units, self.has.sum(axis=1)[:, None, None] - 1, axis=2)[..., 0]
+            of_turns = Turns.of(each.count, units, units, last)
+            scheduled_s = of_turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, rounds_s)
         begin_s, end_s, least_s = (np.zeros(forward_s.shape[:2]) for _ in range(3))
         for stage in range(stages):
             n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
@@ -447,7 +453,8 @@ class StepsOfPlacements:
             if training:
                 before_s = end_s + delays_s[..., stage - 1] + backward_s[..., stage - 1] if stage else 0.0
                 end_s = np.maximum(sync_s[..., stage], before_s)
-                busy_s = np.maximum(n * (f + b), np.maximum(f + r + n * b, n * f + r + b))
+                fills_s = np.maximum(f + r + n * b, n * f + r + b)
+                busy_s = np.maximum(np.maximum(n * (f + b), fills_s), scheduled_s[..., stage])
             else:
                 busy_s = n * f + r
             least_s = np.maximum(least_s, np.where(self.has[:, [stage]], begin_s + busy_s + end_s, 0.0))

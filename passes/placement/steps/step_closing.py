@@ -40,10 +40,11 @@ from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.geometry import Runs
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.schedule.load import USUAL_MICRO_BATCHES
+from heterps_compile.schedule.shortest_step import Turns
 from heterps_compile.schedule.step_problem import StepProblem
 
 from .step_bound import StepTimes, step_times
-from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, values_of
+from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, value_of, values_of
 from .step_segments import StepSegments, classes
 
 _LEAST_WEIGHT = 1e-6
@@ -64,7 +65,7 @@ class ClosingEffort:
 
     cells: int = 1_000_000
     branches: int = 400_000
-    extended: int = 2_000
+    extended: int = 10_000
     choices: int = 50_000
     actions: int = 4_000_000
 
@@ -121,6 +122,7 @@ class _Branches:
         of: The plans of a number of micro-batches.
         above: The branch that was extended, as its family and its place there; None for the one without stages.
         segment, choice: [B], of the last stage, and the class of its replicas.
+        delay_s: [B], before it.
         begin_s: [B], before the first forward of a next stage, without the delay to it.
         end_s: [B], behind the last backward of the last stage.
         fixed_s, growing_s: [B], bounds of the step: what further stages do not add to, and what they do.
@@ -131,6 +133,7 @@ class _Branches:
     above: "tuple[_Branches, int] | None"
     segment: Ints
     choice: Ints
+    delay_s: Floats
     begin_s: Floats
     end_s: Floats
     fixed_s: Floats
@@ -139,8 +142,14 @@ class _Branches:
 
     def path(self, place: int) -> list[tuple[int, int]]:
         """Return segment and class of every stage of one of them, first to last."""
-        own = (int(self.segment[place]), int(self.choice[place]))
-        return [own] if self.above is None else [*self.above[0].path(self.above[1]), own]
+        return [(int(each.segment[row]), int(each.choice[row])) for each, row in self.stages(place)]
+
+    def stages(self, place: int) -> "list[tuple[_Branches, int]]":
+        """Return the branches that one of them was extended from, with their places, and itself: one a stage."""
+        found = [(self, place)]
+        while found[-1][0].above is not None:
+            found.append(found[-1][0].above)
+        return found[::-1]
 
 
 def _weights(segments: StepSegments) -> Floats:
@@ -196,10 +205,13 @@ class _Closing:
         while self._open and self._open[0][0] < self._most:
             if extended >= self._effort.extended or self.kept > self._effort.branches or self._deadline.is_over:
                 return min(self._open[0][0], self._never_closed)
-            bound, _, branches, place = heappop(self._open)
+            bound, number, branches, place = heappop(self._open)
             path = branches.path(place)
             if self._segments.end[path[-1][0]] == self._segments.chain.length:
-                self._try(branches.of, path, bound)
+                if number >= 0:
+                    self._push(max(bound, self._scheduled(branches, place)), ~number, branches, place)
+                else:
+                    self._try(branches.of, path, bound)
             else:
                 extended += 1
                 self._extend(branches.of, (branches, place), path)
@@ -228,7 +240,7 @@ class _Closing:
         forward_s, backward_s, both_s, sync_s = (
             each[cell] for each in (times.forward_s, times.backward_s, times.both_s, times.sync_s)
         )
-        begin_s, end_s, fixed_s, growing_s, paid = np.zeros((5, len(row)))
+        delay_s, begin_s, end_s, fixed_s, growing_s, paid = np.zeros((6, len(row)))
         if above is not None:
             delay_s = self._delays_s(of, path, segment, choice)
             branches, place = above
@@ -256,12 +268,36 @@ class _Closing:
             is_kept &= self._is_enough(of, left, cell, begin_s + backward_s + end_s)
         kept = np.flatnonzero(is_kept)
         found = _Branches(
-            of, above, segment[kept], choice[kept], begin_s[kept], end_s[kept], fixed_s[kept], growing_s[kept],
-            paid[kept],
+            of, above, segment[kept], choice[kept], delay_s[kept], begin_s[kept], end_s[kept], fixed_s[kept],
+            growing_s[kept], paid[kept],
         )  # fmt: skip
         for place, bound in enumerate(bounds[kept].tolist()):
             self.kept += 1
-            heappush(self._open, (bound, self.kept, found, place))
+            self._push(bound, self.kept, found, place)
+
+    def _push(self, bound: float, number: int, branches: _Branches, place: int) -> None:
+        """Keep a branch open; the number tells branches apart, below 0 where schedules are in the bound."""
+        if bound < self._most:
+            heappush(self._open, (bound, number, branches, place))
+
+    def _scheduled(self, branches: _Branches, place: int) -> float:
+        """Return a bound of a branch with all layers, by what its stages wait for under either schedule."""
+        if not self.of.training:
+            return -np.inf
+        times, problem, stages = branches.of.times, self.of.problem, branches.stages(place)
+        rows = [(int(each.segment[row]), int(each.choice[row])) for each, row in stages]
+        cells = tuple(np.array(rows).T)
+        delay_s, begin_s, end_s = (
+            np.array([getattr(each, name)[row] for each, row in stages]) for name in ("delay_s", "begin_s", "end_s")
+        )
+        forward_s, backward_s, both_s = (each[cells] for each in (times.forward_s, times.backward_s, times.both_s))
+        way_s = np.append((both_s + 2 * delay_s)[1:], 0.0)
+        round_s = np.cumsum(way_s[::-1])[::-1]
+        turns = Turns.of(times.count, times.fewest[cells], times.most[cells], times.most[cells][-1])
+        busy_s = turns.busy_at_least_s(forward_s, backward_s, both_s, round_s)
+        lasting_s = float((begin_s - forward_s + busy_s + end_s).max())
+        paid = float(branches.paid[place]) + problem.least_servers * problem.server_price_per_hour
+        return value_of(problem, paid, lasting_s)
 
     def _needed(self, of: StepTimes) -> Floats:
         """Return [W, n + 1], the weighted units that the stages from a position on need to be better than the best."""
@@ -352,13 +388,12 @@ class _Closing:
         if prod(map(len, ranges)) > self._effort.choices or self._actions > self._effort.actions:
             self._never_closed = min(self._never_closed, bound)
             return
-        is_feasible = bool(feasible(self.of.problem, *to_arrays([placement]))[0])
         for plan in self._in_order(of_units(self.of, placement, list(product(*ranges)), of.times.count)):
             self._actions += 4 * len(plan.units) * plan.micro_batches
             found = simulated(self.of, plan, self._most)
             if found is None:
                 continue
-            if is_feasible:
+            if feasible(self.of.problem, *to_arrays([placement]))[0]:
                 self.best = found
             else:
                 self._never_closed = min(self._never_closed, found.value)

@@ -79,6 +79,27 @@ def test_a_layer_that_was_not_measured_is_calibrated_by_those_of_its_kind():
     assert problem.compute_s[place, 0] == pytest.approx(ratio * estimate_s)
 
 
+def test_a_measured_backward_of_one_table_is_not_that_of_another_of_any_size():
+    """The profile's table has a backward of thirty times its forward; the model's has a gradient of its own size."""
+    rows, first = 100_000, POOL.device_types[0]
+    graph = sketch(f"""
+        in ids 64x2
+        par table {rows}x16
+        par w 32x8
+        embedding rows : ids table -> h 64x32
+        gemm product : h w -> y 64x8 flops=32768
+        out y
+    """)
+    layers = group_nodes(graph)
+    costs, found = layer_costs(layers), device(layer("a", point(64, 2e-3, 60e-3), kind="embedding"))
+    times = layer_times(layers, costs, POOL, Measurements({FIRST: found}, ""), training=True)
+    phases, array_s = times.phases(0, 0), rows * 16 * 4 / (first.memory_bytes_per_s * first.efficiency)
+    assert times.sources[0][0] == CALIBRATED
+    assert phases.forward_s > 2 * layer_phases(costs[0], first, "float32", training=True).forward_s
+    assert phases.backward_s == pytest.approx(2 * phases.forward_s + array_s)
+    assert phases.accumulate_s == pytest.approx(2 * phases.forward_s + 4 * array_s)
+
+
 def test_a_type_without_a_profile_keeps_the_roofline():
     problem, times = pose(profile_of(0))
     plain = pose_problem(LAYERS, COSTS, layer_times(LAYERS, COSTS, POOL, training=False), Request())

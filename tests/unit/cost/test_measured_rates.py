@@ -51,6 +51,19 @@ def test_the_gradient_of_a_table_is_made_whole():
     assert layer_phases(work, device, "float32", training=False).backward_s == 0
 
 
+def test_a_micro_batch_adds_the_gradient_of_a_table_to_the_one_before_it():
+    """Two arrays are read and one is written, as elementwise work is where that was measured."""
+    table = KindRate(0.0, float("inf"), 1e9, 2.0, 0.1, gradient_bytes_per_s=5e8)
+    work = replace(COST, by_kind=(KindWork("embedding", 1, 0, 1_000_000, 0, 4_000_000),))
+    for rates, sums_per_s in (
+        ({"embedding": table}, CORE.memory_bytes_per_s * CORE.efficiency),
+        ({"embedding": table, "elementwise": KindRate(5e-6, float("inf"), 2e9, 1.0, 0.1)}, 2e9),
+        ({"gemm": GEMM}, CORE.memory_bytes_per_s * CORE.efficiency),  # look-ups were not measured
+    ):
+        phases = layer_phases(work, replace(CORE, rates=MappingProxyType(rates)), "float32", training=True)
+        assert phases.accumulate_s - phases.backward_s == pytest.approx(12e6 / sums_per_s)
+
+
 def test_what_has_no_backward_takes_none():
     device = replace(CORE, rates=MappingProxyType({"gemm": GEMM}))
     work = replace(COST, by_kind=(replace(WORK[0], has_backward=False),))

@@ -8,6 +8,7 @@ from heterps_compile.schedule.load import MicroBatch, StageLoad
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,
+    Turns,
     best_step,
     least_step_s,
     step_under,
@@ -47,6 +48,41 @@ def test_no_step_is_shorter_than_its_bound_and_many_reach_it():
         assert bound_s <= min(steps_s) * (1 + 1e-12)
         tight += bound_s >= min(steps_s) * (1 - 1e-9)
     assert tight > 100
+
+
+def test_neither_schedule_is_shorter_than_what_its_replicas_wait_for():
+    """Up to 32 micro-batches and 12 replicas a stage, which are as fast as their number, or not."""
+    draw, tighter = np.random.default_rng(2), 0
+    for number in range(400):
+        count, stages = int(draw.integers(1, 33)), int(draw.integers(2, 6))
+        replicas = draw.integers(1, 13, stages)
+        of_one_s = draw.uniform(0.8, 1.2, stages) * (replicas if number % 2 else 1.0)
+        parts = [
+            MicroBatch(count, time_s, ratio * time_s, delay_s=float(draw.choice([0, 0, 0.3])))
+            for time_s, ratio in zip(of_one_s, draw.uniform(0.5, 3.0, stages), strict=True)
+        ]
+        loads = [StageLoad(int(k), (part,)) for k, part in zip(replicas, parts, strict=True)]
+        forward_s, backward_s, delay_s = np.array([(p.forward_s, p.backward_s, p.delay_s) for p in parts]).T
+        way_s = np.append(2 * delay_s[:-1] + forward_s[1:] + backward_s[1:], 0.0)
+        units = replicas.astype(np.float64)
+        turns = Turns.of(count, units, units, units[-1])
+        busy_s = turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, np.cumsum(way_s[::-1])[::-1])
+        begin_s = np.append(0.0, np.cumsum(forward_s + delay_s)[:-1])
+        end_s = np.append(0.0, np.cumsum(backward_s + delay_s)[:-1])
+        bound_s = float((begin_s + busy_s + end_s).max())
+        step_s = min(step_length_s(name, loads, count, training=True) for name in TRAINING_SCHEDULES)
+        assert bound_s <= step_s * (1 + 1e-12)
+        tighter += bound_s > least_step_s(loads, count, training=True) * 1.01
+    assert tighter > 50
+
+
+def test_what_a_replica_waits_for_is_that_of_the_drawing():
+    """Four micro-batches, forward and backward equally long, as ``one_f_one_b.py`` draws them: twelve."""
+    one, three = np.ones(3), np.array([3.0, 2.0, 1.0])
+    turns = Turns.of(4, one, one, np.float64(1.0))
+    assert (turns.own.tolist(), turns.ahead.tolist(), turns.leading.tolist()) == ([4, 4, 4], [2, 1, 0], [4, 4, 4])
+    busy_s = turns.busy_at_least_s(one, one, 2 * one, 2 * (three - 1))
+    assert busy_s.tolist() == [12, 10, 8]  # of stage 0: eight, two before the first backward, two behind the last forward
 
 
 def test_a_step_that_has_no_room_gives_way_to_one_that_has():
