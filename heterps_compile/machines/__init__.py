@@ -3,8 +3,9 @@
 from .choose import choose, compile_for, decide_for, standing_of
 from .goal import Goal, Transience
 from .machines_words import told
+from .option import Option
 from .run_row import row_of_run, rows_text
-from .search import Answer, Option
+from .search import Answer
 
 __all__ = [
     "Answer",

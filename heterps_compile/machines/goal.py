@@ -19,6 +19,7 @@ MOST_MACHINES = 16
 _MOST_OF_MACHINES = 256
 _MOST_SAMPLES = 1e18
 _MOST_BATCHES = 16
+_MOST_MONEY = 1e15
 _UNITS_S = {"s": 1.0, "min": 60.0, "h": HOUR_S, "d": 24 * HOUR_S}
 _DURATION = re.compile(rf"\s*({NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _MONEY = re.compile(rf"\s*({NUMBER})\s*([A-Z]{{3}})?\s*", re.ASCII)
@@ -125,8 +126,10 @@ class Goal:
             raise InputError("neither a deadline nor a budget is given; name one (--deadline 24h, --budget '300 USD')")
         if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
             raise InputError(f"the deadline is {self.deadline_s:g} s; it must be above 0 and finite")
-        if self.budget is not None and not 0 < self.budget < float("inf"):
-            raise InputError(f"the budget is {self.budget:g} {CURRENCY}; it must be above 0 and finite")
+        if self.budget is not None and not 0 < self.budget <= _MOST_MONEY:
+            raise InputError(
+                f"the budget is {self.budget:g} {CURRENCY}; it must be above 0 and at most {_MOST_MONEY:g}"
+            )
         if not self.batches or min(self.batches) < 1:
             raise InputError(f"the batches are {list(self.batches)}; give one of 1 sample or more (--batch)")
 
@@ -198,8 +201,10 @@ def parse_money(text: str) -> float:
     if match[2] not in (None, CURRENCY):
         raise InputError(f"{short(text)} is in {match[2]}, and offers are priced in {CURRENCY}; give it in {CURRENCY}")
     amount = float(match[1])
-    if not 0 < amount < float("inf"):
-        raise InputError(f"{short(text)} is no amount above 0; give one such as '300 {CURRENCY}'")
+    if not 0 < amount <= _MOST_MONEY:
+        raise InputError(
+            f"{short(text)} is no amount above 0 and up to {_MOST_MONEY:g}; give one such as '300 {CURRENCY}'"
+        )
     return amount
 
 

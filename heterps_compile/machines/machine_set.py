@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.offers import Rental, pool_of
+from heterps_compile.offers.as_device import names_of
 
 from .learned import NOTHING, Correction, Learned
 
@@ -48,6 +49,11 @@ class MachineSet:
     def has_spot(self) -> bool:
         """Return whether some machines may be taken away."""
         return any(rental.spot for rental, _ in self.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what their pool calls the units of every part."""
+        return names_of([rental for rental, _ in self.parts])
 
     @property
     def title(self) -> str:

@@ -21,7 +21,9 @@ from heterps_compile.units import counted, format_duration, format_money, format
 from .chosen_file import FORMAT, VERSION, offer_record, transience_record
 from .goal import described
 from .learned import PREDICTION_ERROR
-from .search import Answer, Option, excess, hours, whole
+from .nothing_found import hours, whole
+from .option import Option, excess
+from .search import Answer
 from .traced import Compared
 from .traced import document as policies_document
 from .traced import told as told_of_policies
@@ -101,9 +103,7 @@ def why(answer: Answer) -> str:
     """Return why the set wins: by how much the next best is worse, and in what it differs."""
     goal, best = answer.goal, answer.best
     if not answer.runners_up:
-        return (
-            f"why: of {counted(answer.searched, 'set')} that were searched, none with other machines keeps all limits"
-        )
+        return f"why: no set with other machines keeps all limits, of those that were searched ({answer.searched:,})"
     following = answer.runners_up[0]
     value, other = best.outlook.value(goal), following.outlook.value(goal)
     worse = "dearer" if goal.minimises_money else "slower"
@@ -137,7 +137,7 @@ def what_fails(answer: Answer) -> str:
     """Return the first set that fails, by how much, and what would let it in."""
     option, goal = answer.failing, answer.goal
     if option is None:
-        return f"fails: none of the {counted(answer.searched, 'set')} that were searched breaks a limit"
+        return f"fails: no limit is broken by any set that was searched ({answer.searched:,})"
     outlook, best = option.outlook, answer.best.outlook
     over = {
         "deadline": f"the deadline by {format_percent(100 * _over(outlook.most_s, goal.deadline_s))} "

@@ -19,9 +19,10 @@ def rented_for(folder: str | Path) -> Mapping[str, RentedAs]:
     """
     if not (Path(folder) / CHOSEN_NAME).exists():
         return {}
+    machines = read_chosen(folder).machines
     return {
-        rental.name: RentedAs(
+        name: RentedAs(
             rental.offer.provider, rental.offer.region, rental.offer.instance, rental.spot, rental.offer.units
         )
-        for rental, _ in read_chosen(folder).machines.parts
+        for name, (rental, _) in zip(machines.names, machines.parts, strict=True)
     }

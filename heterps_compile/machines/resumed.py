@@ -39,7 +39,8 @@ from heterps_compile.units import counted, format_money
 from .chosen_file import Chosen
 from .goal import HOUR_S, Goal
 from .machine_set import MachineSet
-from .search import EFFORT, Answer, Option, SearchEffort, choose_machines
+from .option import Option
+from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepFound, StepTimes
 
 PLANNING_S = 120.0

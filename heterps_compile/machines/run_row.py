@@ -4,6 +4,9 @@ The step is the median of the log's ``pace_s``, from the end of a step to the en
 counts, as it does in what a training takes; the first tenth of the steps, and one at least, are left out. What it is
 compared with is the step of the plan, without what was learned before it was made.
 
+Refused is a log whose steps are of other replicas than the plan's, or of no training. The log does not tell schedule,
+micro-batches, precision and cores that processes share: whoever makes a row of it answers for these.
+
 Left out: plans on several kinds of units, of which no factor of one kind can be learned.
 """
 
@@ -44,7 +47,8 @@ def row_of_run(log: str | Path, folder: str | Path, *, gpu: str | None = None, s
         source: Where it is from; the name of the log where nothing is said.
 
     Raises:
-        HeterpsError: where either cannot be read, the log has too few steps, or the plan has several kinds of units.
+        HeterpsError: where either cannot be read, the log has too few steps or is of a run that is not as planned (of
+            other replicas, or one that trained nothing), or the plan has several kinds of units.
     """
     plan = read_plan(str(folder))
     kinds = {device for stage in plan.stages for device, _ in stage.units}
@@ -64,6 +68,8 @@ def row_of_run(log: str | Path, folder: str | Path, *, gpu: str | None = None, s
             f"{shown} has steps of {', '.join(sorted(map(short, samples)))[:80] or 'no'} samples, and the plan's batch "
             f"is {plan.batch:,}; name the log of a run of this plan"
         )
+    for line in steps:
+        _check_as_planned(line, units, shown)
     paces = [_pace(line, shown) for line in steps][max(1, int(len(steps) * _SETTLING)) :]
     if len(paces) < LEAST_STEPS:
         raise InputError(
@@ -98,7 +104,8 @@ def _kind(plan: Plan, folder: Path, gpu: str | None) -> tuple[str, float]:
     if (folder / CHOSEN_NAME).is_file():
         chosen = read_chosen(folder)
         found = {rental.offer.gpu for rental, _ in chosen.machines.parts}
-        names = {rental.name: rental.offer.gpu for rental, _ in chosen.machines.parts}
+        parts = chosen.machines.parts
+        names = {name: rental.offer.gpu for name, (rental, _) in zip(chosen.machines.names, parts, strict=True)}
         kind = names.get(plan.stages[0].device, next(iter(found)))
         correction = chosen.machines.learned.of(kind)
         if correction is not None and correction.sending is not None:
@@ -136,6 +143,23 @@ def _lines(path: Path, shown: str) -> Iterator[dict[str, Any]]:
                 yield record
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {shown}: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}") from error
+
+
+def _check_as_planned(line: Mapping[str, Any], units: int, shown: str) -> None:
+    """Refuse a step that the plan's is no prediction of: of other replicas, or of a run that trained nothing."""
+    ranks = line.get("ranks")
+    processes = len(ranks) if isinstance(ranks, list) else None
+    if processes != units:
+        told = "no" if processes is None else f"{processes:,}"
+        raise InputError(
+            f"{shown} has a step {short(line['step'])} on {told} processes, and the plan has {counted(units, 'unit')}; "
+            "measure a run with the replicas of the plan"
+        )
+    if line.get("learning_rate") is None:
+        raise InputError(
+            f"{shown} has a step {short(line['step'])} without a learning rate, as of a run that trains nothing, and "
+            "the plan predicts a training; measure one with --train"
+        )
 
 
 def _pace(line: Mapping[str, Any], shown: str) -> float:

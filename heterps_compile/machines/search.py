@@ -18,18 +18,22 @@ Left out: what is told of it (``machines_words.py``), the plan that is written (
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from heterps_compile.cluster.pool_file import MAX_UNITS
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.offers import Catalogue, Offer, assumed
+from heterps_compile.offers.as_device import known_gpus
 from heterps_compile.progress import tell
-from heterps_compile.units import counted, format_duration, format_money
+from heterps_compile.units import counted
 
-from .goal import Goal, described
+from .goal import Goal
 from .machine_set import MachineSet
+from .nothing_found import nothing_found
 from .open_sets import OpenSets, open_sets
+from .option import Option, excess, front_of, rank
 from .outlook import Outlook, outlook_of, steady_outlook
-from .sets import Candidate, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
+from .sets import Candidate, Kind, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from .step_bounds import StepBounds
-from .step_times import StepFound, StepTimes
+from .step_times import StepTimes
 
 RUNNERS_UP = 3
 _GAP = 1e-9  # relative, of values that are equal but for rounding
@@ -66,30 +70,6 @@ class SearchEffort:
 
 
 EFFORT = SearchEffort()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Option:
-    """A set of machines whose plan was searched for.
-
-    Attributes:
-        machines: What is rented.
-        batch: Samples in a step.
-        step: The best step found.
-        outlook: Time and money of the whole run.
-        fails: Which limits it does not keep: "deadline", "budget".
-    """
-
-    machines: MachineSet
-    batch: int
-    step: StepFound
-    outlook: Outlook
-    fails: tuple[str, ...]
-
-    @property
-    def samples_per_s(self) -> float:
-        """Return its throughput."""
-        return self.batch / self.step.step_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +229,10 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     """
     all_kinds, unknown = kinds_of(catalogue.offers, spot=goal.spot, learned=times.learned)
     if not all_kinds:
-        raise InputError(f"no data sheet is known of any of the {counted(len(catalogue.offers), 'offer')}")
+        raise InputError(
+            f"no data sheet is known of the GPUs of any offer ({len(catalogue.offers):,}); those with one are "
+            f"{', '.join(known_gpus())}"
+        )
     kinds = undominated(all_kinds)
     tell("bounding sets of machines", fraction=0.0)
     singles = sets_of_one_kind(kinds, times, goal)
@@ -268,7 +251,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     best = found.best * (1 - _GAP)
     left = sum(_bound(each, goal) < best and not found.is_known(each) for each in still_open.candidates)
     if found.best == float("inf"):
-        raise _nothing_found(found, goal)
+        raise nothing_found(found.options, goal)
     return _answer(
         found,
         goal,
@@ -276,7 +259,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
         left=left + still_open.more,
         looked_at=looked_at,
         kinds=len(kinds),
-        notes=_notes(catalogue.offers, unknown, catalogue.notes, times, goal),
+        notes=(*_few_of(kinds, goal), *_notes(catalogue.offers, unknown, catalogue.notes, times, goal)),
     )
 
 
@@ -376,7 +359,7 @@ def _answer(
     kinds: int,
     notes: tuple[str, ...],
 ) -> Answer:
-    ranked = sorted(found.plans, key=lambda o: (o.outlook.value(goal), o.machines.count, o.machines.title, o.batch))
+    ranked = sorted(found.plans, key=lambda option: rank(option, goal))
     keeping = [option for option in ranked if not option.fails]
     best = keeping[0]
     failing = next((o for o in ranked if o.fails and o.outlook.value(goal) < best.outlook.value(goal)), None)
@@ -408,64 +391,17 @@ def _looks(option: Option) -> tuple[object, ...]:
     return parts, option.batch
 
 
-def excess(option: Option, goal: Goal) -> float:
-    """Return by which part an option exceeds the limit that it breaks by the most; 0 where it keeps all."""
-    late = 0.0 if goal.deadline_s is None else option.outlook.most_s / goal.deadline_s - 1
-    dear = 0.0 if goal.budget is None else option.outlook.most_money / goal.budget - 1
-    return max(late, dear, 0.0)
-
-
-def front_of(options: Iterable[Option]) -> list[Option]:
-    """Return the options that no other beats in both time and money, the fastest first."""
-    ordered = sorted(options, key=lambda o: (o.outlook.median_s, o.outlook.median_money, o.machines.title))
-    front: list[Option] = []
-    for option in ordered:
-        if not front or option.outlook.median_money < front[-1].outlook.median_money * (1 - _GAP):
-            front.append(option)
-    return front
-
-
-def _nothing_found(found: _Found, goal: Goal) -> InfeasibleError:
-    """Return the error that says what comes nearest, and what would help."""
-    if not found.plans:
-        reasons = [reason for reason in found.options.values() if isinstance(reason, str)]
-        why = f": {reasons[0]}" if reasons else ""
-        return InfeasibleError(
-            f"the model fits none of the {counted(len(found.options), 'set')} of machines looked at{why}"
-        )
-    nearest = min(found.plans, key=lambda option: excess(option, goal))
-    outlook = nearest.outlook
-    limits = {
-        "deadline": f"takes {format_duration(outlook.most_s)} in nine of ten runs (--deadline {hours(outlook.most_s)})",
-        "budget": f"costs {format_money(outlook.most_money)} USD in nine of ten runs "
-        f"(--budget '{whole(outlook.most_money)} USD')",
-    }
-    faults = " and ".join(limits[name] for name in nearest.fails)
-    is_full = nearest.machines.count >= goal.most_machines < 256 and "deadline" in nearest.fails
-    more = ", or more machines (--max-machines)" if is_full else ""
-    return InfeasibleError(
-        f"no set was found for {described(goal)}: the nearest, {nearest.machines.title}, {faults}; allow that{more}"
-        f"{_one_limit_alone(found.plans)}"
+def _few_of(kinds: Sequence[Kind], goal: Goal) -> tuple[str, ...]:
+    """Return a note where machines have so many units that a pool cannot have as many of them as may be rented."""
+    few = [kind for kind in kinds if kind.most < goal.most_machines]
+    if not few:
+        return ()
+    most = max(few, key=lambda kind: kind.units)
+    return (
+        f"of {counted(len(few), 'offer')} fewer than {goal.most_machines} machines are looked at, such as "
+        f"{most.most} of {most.rental.offer.title} with {most.units:,} units each: a pool has {MAX_UNITS:,} units of a "
+        "kind at most",
     )
-
-
-def _one_limit_alone(plans: Sequence[Option]) -> str:
-    """Return what it takes to meet one limit where the other is kept; "" where no plan keeps one and breaks another."""
-    late_s = min((each.outlook.most_s for each in plans if each.fails == ("deadline",)), default=None)
-    dear = min((each.outlook.most_money for each in plans if each.fails == ("budget",)), default=None)
-    if late_s is None or dear is None:
-        return ""
-    return f"; with this budget --deadline {hours(late_s)} is met, with this deadline --budget '{whole(dear)} USD'"
-
-
-def hours(seconds: float) -> str:
-    """Return a time as ``--deadline`` takes it, rounded up."""
-    return f"{-(-seconds * 100 // 3600) / 100:g}h"
-
-
-def whole(money: float) -> str:
-    """Return money as ``--budget`` takes it, rounded up."""
-    return f"{-(-money * 100 // 1) / 100:.2f}"
 
 
 def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: StepTimes, goal: Goal) -> tuple[str, ...]:

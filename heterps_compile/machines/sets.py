@@ -16,6 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.cluster.pool_file import MAX_UNITS
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.offers import Offer, Rental, device_of
@@ -49,6 +50,11 @@ class Kind:
     def units(self) -> int:
         """Return how many units a machine has."""
         return self.rental.offer.units
+
+    @property
+    def most(self) -> int:
+        """Return how many machines a pool may have."""
+        return MAX_UNITS // self.units
 
     @property
     def hardware(self) -> tuple[object, ...]:
@@ -128,9 +134,9 @@ def _by_price(kind: Kind) -> tuple[object, ...]:
 def sets_of_one_kind(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[Candidate]:
     """Return every number of machines of every kind with every batch, those left out on which the model cannot run."""
     found = []
-    counts = np.arange(1, goal.most_machines + 1)
     for batch in goal.batches:
         for kind in kinds:
+            counts = np.arange(1, min(goal.most_machines, kind.most) + 1)
             units = (counts * kind.units).astype(np.float64)
             least_s = times.least_s(kind.device, units, batch)
             if not np.isfinite(least_s[0]):
@@ -221,12 +227,13 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> li
                 groups[both[0].hardware, both[1].hardware].append((both[0], both[1]))
     for offers in groups.values():
         check()
-        prices = np.array([[kind.rental.price_per_hour for kind in pair] for pair in offers]) @ machines.T
         first, second = offers[0]
+        allowed = machines[(machines <= (first.most, second.most)).all(axis=1)]
+        prices = np.array([[kind.rental.price_per_hour for kind in pair] for pair in offers]) @ allowed.T
         for batch in goal.batches:
-            units = machines * (first.units, second.units)
+            units = allowed * (first.units, second.units)
             least_s = times.least_of_two_s(first.device, units[:, 0], second.device, units[:, 1], batch)
-            found.append(PairSets(tuple(offers), batch, machines, prices, least_s))
+            found.append(PairSets(tuple(offers), batch, allowed, prices, least_s))
     return found
 
 

@@ -48,7 +48,7 @@ from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, simul
 from heterps_compile.passes.placement.steps.step_search import StepEffort, StepSearch
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.plan.request import Request
-from heterps_compile.schedule.shortest_step import Step
+from heterps_compile.schedule.shortest_step import SAME_TIME, TRAINING_SCHEDULES, Step, step_under
 from heterps_compile.schedule.step_problem import StepProblem
 from heterps_compile.units import format_percent
 
@@ -64,6 +64,12 @@ QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, ch
 
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
 """How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
+
+PART = "part-"
+"""What the kinds of a set are called while it is searched, before their number: no step depends on their names."""
+
+NO_ROOM = "no plan was found that its units have memory for"
+"""Why a set has no plan that the search found."""
 
 _FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
 _LESS = 8  # times less is tried on more
@@ -297,11 +303,12 @@ class StepTimes:
         )
         plan, names = found.plan, [device.name for device in _devices(parts)]
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
-            return shared or "no plan was found that its units have memory for"
+            return shared or NO_ROOM
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
         least_s = max(found.bound, 0.0)
-        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule, least_s=least_s)
+        schedule = _schedule_of(steps_of(posed), plan)
+        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, schedule, least_s=least_s)
 
     def _pose(self, parts: "_Parts", batch: int) -> Posed | str:
         """Return the model on some units as a problem, or in a sentence why it has no plan there."""
@@ -340,6 +347,21 @@ class StepTimes:
         keys = [_key(replace(device, **_NAMELESS)) for device in machines.pool().device_types]
         order = sorted(range(len(keys)), key=lambda part: repr(keys[part]))
         return tuple(keys[part] for part in order), tuple(order)
+
+
+def _schedule_of(of: StepProblem, plan: SteppedPlan) -> str:
+    """Return the schedule that a plan has when it is written: of those with its step, the one that holds the least.
+
+    Where memory does not bind and so is not known, it is the one with the fewest micro-batches under way.
+    """
+    step = plan.step
+    [found] = with_units(of, plan.placement, step.units, [step.micro_batches])
+    loads = of.with_memory(plan.placement, found.loads)
+    tried = [step_under(name, loads, step.micro_batches, training=True) for name in TRAINING_SCHEDULES]
+    tried = [each for each in tried if each.fits] or tried
+    shortest_s = min(each.step_s for each in tried)
+    alike = (each for each in tried if each.step_s <= shortest_s * SAME_TIME)
+    return min(alike, key=lambda each: (each.held_bytes, sum(each.peak_in_flight))).schedule
 
 
 def _pool(devices: Sequence[DeviceType]) -> Cluster:
@@ -410,7 +432,7 @@ def _devices(parts: _Parts) -> tuple[DeviceType, ...]:
     found = []
     for number, key in enumerate(parts):
         values: dict[str, Any] = dict(key)
-        values |= {"name": f"part-{number}", "peak_flops": dict(values["peak_flops"]), "rates": dict(values["rates"])}
+        values |= {"name": f"{PART}{number}", "peak_flops": dict(values["peak_flops"]), "rates": dict(values["rates"])}
         found.append(DeviceType(**values))
     return tuple(found)
 

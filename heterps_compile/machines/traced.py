@@ -24,7 +24,7 @@ from heterps_compile.transient.policies import POLICIES
 from heterps_compile.units import counted, format_duration, format_money, format_percent
 
 from .goal import HOUR_S, Goal
-from .search import Option
+from .option import Option
 
 WINDOWS = 12
 STEPS = 240

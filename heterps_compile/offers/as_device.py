@@ -9,7 +9,7 @@ Left out: host cores of machines with GPUs, which no stage is placed on.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -56,10 +56,32 @@ class Rental:
 
     @property
     def name(self) -> str:
-        """Return what a pool calls its units: provider, region, instance, and whether spot."""
+        """Return what a pool of nothing else calls its units: provider, region, instance, and whether spot."""
         parts = (self.offer.provider, self.offer.region, self.offer.instance, *(("spot",) if self.spot else ()))
-        name = ".".join(_FOREIGN.sub("-", part).strip("-.") for part in parts)
-        return name if is_name(name) else name.lstrip("._-")[-_LONGEST:].lstrip("._-") or "machine"
+        return _as_name(".".join(_FOREIGN.sub("-", part).strip("-.") for part in parts))
+
+
+def _as_name(text: str) -> str:
+    return text if is_name(text) else text.lstrip("._-")[-_LONGEST:].lstrip("._-") or "machine"
+
+
+def names_of(rentals: Sequence[Rental]) -> tuple[str, ...]:
+    """Return what a pool calls the units of several offers, each by a name of its own.
+
+    Where two have one name, as machines to which a cloud attaches any GPU, the kind of GPU follows it, and a number
+    where that is the same too.
+    """
+    plain = [each.name for each in rentals]
+    names: list[str] = []
+    for each, name in zip(rentals, plain, strict=True):
+        sized = name if plain.count(name) == 1 else _as_name(f"{name}.{each.offer.gpu or CPU}")
+        told = sized
+        for number in range(2, len(rentals) + 2):
+            if told not in names and (told == name or told not in plain):
+                break
+            told = _as_name(f"{sized}-{number}")
+        names.append(told)
+    return tuple(names)
 
 
 def known_gpus() -> tuple[str, ...]:
@@ -151,15 +173,13 @@ def pool_of(chosen: Mapping[Rental, int], name: str = "offers") -> Cluster:
     """Return the pool of so many machines of each offer; ``heterps_compile.cluster.pool_toml`` writes its file.
 
     Raises:
-        InputError: where two offers would have one name in the pool, or nothing is chosen.
+        InputError: where nothing is chosen.
         UnknownNameError: where no data sheet of a GPU is known.
     """
-    types = [device_of(of.offer, spot=of.spot, machines=machines) for of, machines in chosen.items()]
-    names = [device.name for device in types]
-    for twice in {name for name in names if names.count(name) > 1}:
-        raise InputError(
-            f"{names.count(twice)} of the machines chosen are called {twice!r} in a pool; take one of them"
-        )
+    types = [
+        replace(device_of(of.offer, spot=of.spot, machines=machines), name=name)
+        for (of, machines), name in zip(chosen.items(), names_of(list(chosen)), strict=True)
+    ]
     dates = sorted({of.offer.price_date for of in chosen})
     described = f", priced {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "") if dates else ""
     return Cluster(

@@ -82,9 +82,10 @@ def notes_on(catalogue: Catalogue, *, today: dt.date, fresh_days: int) -> list[s
             f"on {today}, the oldest of {old[0].price_date}; ask the provider before money depends on them"
         )
     if ahead := [offer for offer in catalogue.offers if (offer.price_date - today).days > 1]:
+        verb = "lies" if len(ahead) == 1 else "lie"
         notes.append(
-            f"{counted(len(ahead), 'price')} of {len(catalogue.offers):,} lie ahead of this machine's date, {today}: "
-            f"{ahead[0].title}, read {ahead[0].price_date}"
+            f"{counted(len(ahead), 'price')} of {len(catalogue.offers):,} {verb} ahead of this machine's date, {today}"
+            f": {ahead[0].title}, read {ahead[0].price_date}"
         )
     known = known_gpus()
     unknown = sorted({offer.gpu for offer in catalogue.offers if offer.gpu and not _has_sheet(offer.gpu, known)})

@@ -22,6 +22,9 @@ from .migrate import migrate
 from .plan import Plan
 from .record import to_document, to_plan
 
+GIVEN_PLAN = "heterps-compile given plan"
+"""The ``format`` of a problem file's plan, which is another file (``problem_file/given_plan.py``)."""
+
 _ONE_LINE_DEPTH = 3  # of pins, memory parts and artefacts
 _SHOWN_INPUT = 60
 
@@ -58,6 +61,11 @@ def from_json(text: str, where: str) -> Plan:
         raise PlanError(f"{where}: {error}") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, 100,000 brackets
         raise PlanError(f"{where} is no plan: it holds a number too long or brackets too deep") from error
+    if isinstance(document, dict) and document.get("format") == GIVEN_PLAN:
+        raise PlanError(
+            f"{where} is the plan of a problem file, which has no model and no stages; heterps-compile predict PROBLEM "
+            "--plan PLAN says what its step takes"
+        )
     return to_plan(_check(document, where))
 
 

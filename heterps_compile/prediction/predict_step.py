@@ -31,6 +31,7 @@ Left out: links that transfers of several stages share, an all-reduce that begin
 a framework holds besides.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -197,12 +198,12 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     busiest_s = max(each.busiest_s for each in mixed)
     parts = Parts(
         busiest_s=busiest_s,
-        fill_s=alone.makespan_s - busiest_s,
-        transfers_s=timeline.makespan_s - alone.makespan_s,
-        all_reduce_s=reduced_s - with_rows.makespan_s,
-        update_s=updated_s - reduced_s,
+        fill_s=_more_s(alone.makespan_s, busiest_s),
+        transfers_s=_more_s(timeline.makespan_s, alone.makespan_s),
+        all_reduce_s=_more_s(reduced_s, with_rows.makespan_s),
+        update_s=_more_s(updated_s, reduced_s),
         overhead_s=problem.step_overhead_s,
-        rows_s=with_rows.makespan_s - timeline.makespan_s,
+        rows_s=_more_s(with_rows.makespan_s, timeline.makespan_s),
     )
     stages = tuple(
         each.predicted(way_s, times.busiest_s, peak / with_rows.chunks)
@@ -211,6 +212,11 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     servers = _servers(problem, plan)
     notes = (*_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan))
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
+
+
+def _more_s(longer_s: float, shorter_s: float) -> float:
+    """Return by how much one time is longer than another; 0 where they differ by rounding."""
+    return 0.0 if math.isclose(longer_s, shorter_s, rel_tol=1e-12) else longer_s - shorter_s
 
 
 class _StageWork:

@@ -27,6 +27,7 @@ from pydantic import Field
 from heterps_compile.cost.table_servers import MOST_SERVERS
 from heterps_compile.errors import HeterpsError, InputError, PlugInError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.plan.file import GIVEN_PLAN
 from heterps_compile.schedule.mixed_stage import EQUAL, FEEDS
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -38,8 +39,7 @@ from .given_problem import REPLICA, GivenProblem
 from .problem_laws import MOST_LAYERS, MOST_UNITS_OF_A_GROUP, shown
 from .strict_json import Part, Text, Whole, checked, read_record
 
-FORMAT = "heterps-compile given plan"
-VERSION = 1
+FORMAT, VERSION = GIVEN_PLAN, 1
 MOST_REPLICAS = 10_000
 MOST_ACTIONS = 2_000_000
 """Of a simulated step: micro-batches times stages."""

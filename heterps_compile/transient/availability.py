@@ -57,7 +57,7 @@ def read_trace(path: Path, step_s: float = 60.0) -> Trace:
     last_ms, cells, shown = 0.0, 0, printable(str(path))
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            for number, row in enumerate(csv.reader(file), 1):
+            for number, row in enumerate(csv.reader(file, strict=True), 1):
                 at_ms, kind, name = _event(shown, number, row)
                 if at_ms < last_ms:
                     raise InputError(f"{shown}:{number}: {at_ms:g} ms lies before {last_ms:g} ms of the row above")
@@ -91,9 +91,10 @@ def _event(shown: str, number: int, row: list[str]) -> tuple[float, str, str]:
         at_ms = float(row[0])
     except (ValueError, IndexError):
         at_ms = math.nan
-    if len(row) != 3 or not 0 <= at_ms < math.inf or row[1] not in ("add", "remove"):
+    if len(row) != 3 or not row[2].isprintable() or not 0 <= at_ms < math.inf or row[1] not in ("add", "remove"):
         raise InputError(
-            f"{shown}:{number}: {short(','.join(row))} is no event; expected milliseconds, add or remove, a machine"
+            f"{shown}:{number}: {short(','.join(row))} is no event; expected milliseconds, add or remove, a machine's "
+            "name"
         )
     return at_ms, row[1], row[2]
 

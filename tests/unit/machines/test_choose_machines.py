@@ -15,12 +15,14 @@ from heterps_compile.api import read_model
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.machines import Goal, compile_for
 from heterps_compile.machines.choose import times_of
-from heterps_compile.machines.goal import Transience, described
+from heterps_compile.machines.goal import Transience, described, parse_duration, parse_money
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, stale_prices, told
+from heterps_compile.machines.nothing_found import hours, whole
+from heterps_compile.machines.option import excess
 from heterps_compile.machines.outlook import outlook_of
-from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines, excess
+from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
@@ -291,7 +293,9 @@ def test_what_nothing_meets_says_what_would(times):
     hours, money = re.search(r"--deadline ([\d.]+)h is met.* --budget '([\d.]+) USD'$", str(alone.value)).groups()
     for change in ({"deadline_s": float(hours) * 3600}, {"budget": float(money)}):
         assert not choose_machines(catalogue(V100, T4), times, replace(between, **change)).best.fails
-    with pytest.raises(InputError, match=r"no data sheet is known of any of the 1 offer$"):
+    with pytest.raises(
+        InputError, match=r"no data sheet is known of the GPUs of any offer \(1\); those with one are a10"
+    ):
         choose_machines(catalogue(replace(V100, gpu="z80")), times, Goal(1e6, (8,), budget=1.0))
 
 
@@ -327,7 +331,7 @@ def test_prices_that_were_read_long_ago_are_told(times):
 def test_where_nothing_fails_that_is_told(times):
     answer = choose_machines(catalogue(T4), times, Goal(1e6, (1024,), deadline_s=1e6, most_machines=2))
     assert answer.failing is None
-    assert list(told(answer))[-1] == "fails: none of the 2 sets that were searched breaks a limit"
+    assert list(told(answer))[-1] == "fails: no limit is broken by any set that was searched (2)"
 
 
 def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
@@ -386,3 +390,75 @@ def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
     assert answer.notes == (
         "the catalogue does not say what network aws g4dn.xlarge in us-east-1 has; 625 MB/s is taken",
     )
+
+
+def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
+    dear = replace(V100, provider="a", network_bytes_per_s=5e9, price_per_hour=9.0)  # first by name, no quicker alone
+    cheap = replace(V100, provider="z", region="there", price_per_hour=3.0)
+    goal = Goal(1e7, (64,), budget=1e5, most_machines=1)
+    for offers in ((dear, cheap), (cheap, dear)):
+        answer = choose_machines(catalogue(*offers), times, goal)
+        assert answer.best.machines.title == "1 x z p3.2xlarge in there (v100 x 1)"
+        assert answer.runners_up[0].outlook.median_s == pytest.approx(answer.best.outlook.median_s, rel=1e-9)
+
+
+def test_what_is_told_of_a_set_is_the_plan_that_is_written(tmp_path):
+    layers = [torch.nn.Linear(416, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.Linear(512, 1)]
+    model = torch.nn.Sequential(torch.nn.Embedding(100_000, 16), torch.nn.Flatten(), *layers)
+    inputs = (torch.zeros(4, 26, dtype=torch.long),)
+    slow = replace(CPU, instance="slow", cores=2)
+    goal = Goal(1e6, (4096,), deadline_s=1e5, most_machines=2)
+    steps = times_of(model, example_inputs=inputs)
+    fastest = choose_machines(catalogue(slow), steps, replace(goal, deadline_s=None, budget=1e3))
+    for answer in (choose_machines(catalogue(slow), steps, goal), fastest):
+        step = answer.best.step
+        written = compile_for(
+            model, answer, tmp_path / "out", example_inputs=inputs, time_limit=4, verify=False, force=True
+        )
+        schedule = written.plan.schedule
+        assert (schedule.name, schedule.micro_batches) == (step.schedule, step.micro_batches)
+        assert schedule.step_s == pytest.approx(step.step_s, rel=1e-9)
+        assert [stage.replicas for stage in written.plan.stages] == [units for units, _ in step.stages]
+    assert len(fastest.best.step.stages) > 1
+    assert fastest.best.step.schedule == "1f1b"
+
+
+def test_two_machines_of_one_name_with_other_gpus_are_told_apart_in_a_set(times):
+    """Clouds attach any GPU to some machines, so that catalogues have one name of several offers."""
+    attached, other = replace(V100, instance="n1"), replace(T4, instance="n1")
+    machines = MachineSet(((Rental(attached), 1), (Rental(other), 1)))
+    assert machines.names == ("aws.us-east-1.n1.v100", "aws.us-east-1.n1.t4")
+    assert [device.name for device in machines.pool().device_types] == list(machines.names)
+    assert times.searched(machines, 256).step_s > 0
+
+
+def test_machines_with_more_units_than_a_pool_has_are_looked_at_as_far_as_it_goes(times):
+    huge = replace(CPU, instance="huge", cores=100_000, memory_bytes=1e6 * GIB)
+    goal = Goal(1e6, (256,), deadline_s=1e5, most_machines=16)
+    answer = choose_machines(catalogue(huge, T4), times, goal)
+    assert answer.notes[0] == (
+        "of 1 offer fewer than 16 machines are looked at, such as 10 of aws huge in us-east-1 with 100,000 units each: "
+        "a pool has 1,000,000 units of a kind at most"
+    )
+    kinds = kinds_of((huge, T4), spot=False)[0]
+    assert max(each.machines.count for each in sets_of_one_kind(kinds[:1], times, goal)) == 10
+    [pairs] = sets_of_two_kinds(kinds, times, goal)
+    assert pairs.machines.max(axis=0).tolist() == [15, 10] or pairs.machines.max(axis=0).tolist() == [10, 15]
+
+
+def test_where_the_model_fits_no_set_the_offer_with_the_most_memory_is_told(times):
+    small = [replace(T4, instance=name, gpu_memory_bytes=memory) for name, memory in (("one", 1e6), ("two", 2e6))]
+    with pytest.raises(InfeasibleError) as caught:
+        choose_machines(catalogue(*small), times, Goal(1e6, (256,), deadline_s=1e5, most_machines=1))
+    told_of = str(caught.value)
+    assert told_of.startswith("the model fits none of the sets of machines looked at (")
+    assert "1 x aws two in us-east-1 (t4 x 1)" in told_of
+    assert "look at offers with more memory, at a smaller batch (--batch), or at an optimizer" in told_of
+    assert "part-0" not in told_of
+
+
+def test_limits_that_are_proposed_are_never_below_what_is_needed():
+    draw = np.random.default_rng(0)
+    for value in [0.01, 36.0, 1044.0, *(10 ** draw.uniform(-6, 14, 300)).tolist()]:
+        assert value <= parse_duration(hours(value)) <= value + 36.1 + 1e-6 * value
+        assert value <= parse_money(f"{whole(value)} USD") <= value + 0.011 + 1e-6 * value

@@ -140,11 +140,17 @@ def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp
     compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
     assert read_chosen(tmp_path / "out").machines.learned == answer.best.machines.learned
     log = tmp_path / "run.jsonl"
-    log.write_text("".join(json.dumps({"step": n, "samples": 1024, "pace_s": 0.5}) + "\n" for n in range(20)))
+    log.write_text("".join(step_line(n) for n in range(20)))
     with pytest.raises(
         InputError, match=r"what 't4' compute and send corrected apart, .* write a row with the model's name"
     ):
         row_of_run(log, tmp_path / "out")
+
+
+def step_line(number, **changed):
+    """Return a line of a run's log on one process."""
+    line = {"step": number, "samples": 1024, "pace_s": 0.5, "learning_rate": 0.1, "ranks": [{}]}
+    return json.dumps(line | changed) + "\n"
 
 
 def test_a_step_on_one_kind_is_the_predicted_one_times_the_factor(tmp_path):
@@ -174,18 +180,24 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
     assert "t4 is taken to need 1.41 times" in (tmp_path / "out" / "pool.toml").read_text()
     assert compiled.plan.schedule.step_s == pytest.approx(answer.best.step.step_s, rel=0.05)
     log = tmp_path / "run.jsonl"
-    log.write_text(
-        "".join(json.dumps({"step": n, "samples": 1024, "pace_s": 0.5 + (n == 0)}) + "\n" for n in range(20))
-    )
+    log.write_text("".join(step_line(n, pace_s=0.5 + (n == 0)) for n in range(20)))
     row = row_of_run(log, tmp_path / "out")
     assert (row["gpu"], row["units"], row["batch"], row["step_s"]) == ("t4", "1", "1024", "0.5")
     assert float(row["predicted_s"]) == pytest.approx(compiled.plan.schedule.step_s / 2**0.5, rel=1e-5)
     (tmp_path / "again.csv").write_text(rows_text([row]))
     assert next(read_measured(tmp_path / "again.csv")).step_s == 0.5
-    log.write_text(json.dumps({"step": 0, "samples": 8, "pace_s": 0.5}) + "\n")
+    log.write_text(step_line(0, samples=8))
     with pytest.raises(InputError, match=r"has steps of 8 samples, and the plan's batch is 1,024"):
         row_of_run(log, tmp_path / "out")
-    log.write_text(json.dumps({"step": 0, "samples": 1024, "pace_s": 0.5}) + "\n")
+    for changed, fault in (
+        ({"ranks": [{}] * 2}, r"has a step 0 on 2 processes, and the plan has 1 unit; measure a run with the replicas"),
+        ({"ranks": None}, r"has a step 0 on no processes, and the plan has 1 unit"),
+        ({"learning_rate": None}, r"has a step 0 without a learning rate, as of a run that trains nothing"),
+    ):
+        log.write_text("".join(step_line(n, **changed) for n in range(20)))
+        with pytest.raises(InputError, match=fault):
+            row_of_run(log, tmp_path / "out")
+    log.write_text(step_line(0))
     with pytest.raises(InputError, match=r"has 1 step, of which 0 count; expected 10 at least"):
         row_of_run(log, tmp_path / "out")
     log.write_text("not json\n")

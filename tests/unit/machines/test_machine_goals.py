@@ -63,7 +63,7 @@ def test_a_range_of_batches_is_tried_in_doublings():
         ({}, "neither a deadline nor a budget is given; name one"),
         ({"samples": 0, "deadline_s": 1}, r"0 samples are to be trained on; give 1 to 1e\+18 \(--samples\)"),
         ({"deadline_s": -1.0}, "the deadline is -1 s; it must be above 0"),
-        ({"budget": float("nan")}, "the budget is nan USD; it must be above 0"),
+        ({"budget": float("nan")}, r"the budget is nan USD; it must be above 0 and at most 1e\+15"),
         ({"deadline_s": 1, "most_machines": 0}, "at most 0 machines is asked for; give 1 to 256"),
         ({"deadline_s": 1, "batches": ()}, "the batches are \\[\\]"),
     ],

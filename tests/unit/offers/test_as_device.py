@@ -89,8 +89,17 @@ def test_names_are_names_of_device_types_whatever_a_catalogue_says():
     for text in ("\u96ea", "-", "x" * 200, "..", "_._"):
         assert is_name(Rental(replace(P3, provider=text, region=text, instance=text)).name)
     twice = {Rental(replace(P3, region="eu west")): 1, Rental(replace(P3, region="eu+west")): 1}
-    with pytest.raises(InputError, match=r"2 of the machines chosen are called 'aws.eu-west.p3.16xlarge'"):
-        pool_of(twice)
+    assert [device.name for device in pool_of(twice).device_types] == [
+        "aws.eu-west.p3.16xlarge.v100", "aws.eu-west.p3.16xlarge.v100-2"
+    ]  # fmt: skip
+    any_gpu = {Rental(P3): 1, Rental(replace(P3, gpu="t4")): 1}  # as machines to which a cloud attaches any GPU
+    assert [device.name for device in pool_of(any_gpu).device_types] == [
+        "aws.us-east-1.p3.16xlarge.v100", "aws.us-east-1.p3.16xlarge.t4"
+    ]  # fmt: skip
+    long = [Rental(replace(P3, instance="x" * 200 + end)) for end in ("+", "*", "é")]
+    names = [device.name for device in pool_of(dict.fromkeys(long, 1)).device_types]
+    assert len(set(names)) == 3
+    assert all(map(is_name, names))
 
 
 @pytest.mark.parametrize("name", builtin_names())

@@ -174,6 +174,24 @@ def test_a_plan_that_is_none_is_refused_in_one_sentence(asked: dict[str, Any], w
     assert str(caught.value).isprintable()
 
 
+def test_parts_that_are_nothing_but_rounding_are_0() -> None:
+    given = problem(step_overhead_s=0.1)
+    for layer in given["layers"]:
+        layer["times"] = [GPU | {"forward_s": [0.1 / 3, 0.2 / 3], "backward_s": [0.7 / 11, 1.4 / 11]}]
+    del given["pool"]["device"][1]
+    parts = predicted(given | {"batch": 4096}, plan(ALONE)).parts
+    assert parts.fill_s == parts.transfers_s == parts.all_reduce_s == parts.rows_s == 0
+
+
+@pytest.mark.parametrize("words", [["show"], ["simulate"], ["explain", "a", "--plan"]])
+def test_commands_of_models_say_whose_plan_it_is_and_what_reads_it(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(plan(ALONE)))
+    done = CliRunner().invoke(command, [*words, str(tmp_path)])
+    assert "is the plan of a problem file, which has no model and no stages; heterps-compile predict" in str(
+        done.exception
+    )
+
+
 def test_a_plan_reads_as_it_was_written() -> None:
     read = make_given(problem(), "the problem")
     made = make_given_plan(plan((["a", "b"], [{"device": "gpu"}, {"device": "slow", "count": 2}])), read, "the plan")

@@ -109,6 +109,8 @@ def test_a_set_holds_the_oldest_and_is_broken_when_one_of_them_goes(tmp_path: Pa
     ("rows", "said"),
     [
         ("", "has no events"),
+        ('0,add,"a\n60000,add,b\n90000,remove,a\n', "is no trace: unexpected end of data"),  # it would swallow the rest
+        ("0,add,a\0b\n", "is no event; expected milliseconds, add or remove, a machine's name"),
         ("0,add\n", r"trace.csv:1: '0,add' is no event"),
         ("-5,add,a\n", "is no event"),
         ("nan,add,a\n", "is no event"),

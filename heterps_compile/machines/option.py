@@ -1,0 +1,68 @@
+"""A set of machines whose plan was searched for, and how such sets are compared.
+
+Left out: which sets there are (``sets.py``), which of them are searched for (``search.py``).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .goal import Goal
+from .machine_set import MachineSet
+from .outlook import Outlook
+from .step_times import StepFound
+
+_GAP = 1e-9  # relative, of values that are equal but for rounding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """A set of machines whose plan was searched for.
+
+    Attributes:
+        machines: What is rented.
+        batch: Samples in a step.
+        step: The best step found.
+        outlook: Time and money of the whole run.
+        fails: Which limits it does not keep: "deadline", "budget".
+    """
+
+    machines: MachineSet
+    batch: int
+    step: StepFound
+    outlook: Outlook
+    fails: tuple[str, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return its throughput."""
+        return self.batch / self.step.step_s
+
+
+def rank(option: Option, goal: Goal) -> tuple[object, ...]:
+    """Return what options are ranked by: the value, of equal ones the other of time and money, then what is smaller."""
+    outlook = option.outlook
+    other = outlook.median_s if goal.minimises_money else outlook.median_money
+    machines = option.machines
+    return _rounded(outlook.value(goal)), _rounded(other), machines.count, machines.title, option.batch
+
+
+def _rounded(value: float) -> float:
+    """Return a value as it is told apart from others; steps of one plan differ by rounding where networks differ."""
+    return float(f"{value:.9g}")
+
+
+def excess(option: Option, goal: Goal) -> float:
+    """Return by which part an option exceeds the limit that it breaks by the most; 0 where it keeps all."""
+    late = 0.0 if goal.deadline_s is None else option.outlook.most_s / goal.deadline_s - 1
+    dear = 0.0 if goal.budget is None else option.outlook.most_money / goal.budget - 1
+    return max(late, dear, 0.0)
+
+
+def front_of(options: Iterable[Option]) -> list[Option]:
+    """Return the options that no other beats in both time and money, the fastest first."""
+    ordered = sorted(options, key=lambda o: (o.outlook.median_s, o.outlook.median_money, o.machines.title))
+    front: list[Option] = []
+    for option in ordered:
+        if not front or option.outlook.median_money < front[-1].outlook.median_money * (1 - _GAP):
+            front.append(option)
+    return front
