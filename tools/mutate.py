@@ -45,6 +45,7 @@ LIBRARIES = (
     "torch.export",
 )
 """What a fork for a drawn bug need not import; nothing of ours, which has the bug."""
+KNOWN = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 LONGEST_S = 240
 FAST, ALL, NOBODY = "make test", "make test-all", "nobody"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -142,6 +143,8 @@ def try_drawn(number: int, seed: int, only: list[str], tests: list[str]) -> int:
         files = [path for path in of_ours if any(text in str(path.relative_to(copy)) for text in only)]
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(list(LIBRARIES))
+        if _verdict(forks, copy, tests) != "survived":
+            raise RuntimeError(f"the tests fail without a bug; see why: pytest -m 'not slow' {' '.join(tests)}")
         for path, change in draw_changes(files, number, seed):
             right = path.read_text("utf-8")
             path.write_text(change.of(right), "utf-8")
@@ -180,7 +183,17 @@ def _be_pytest(copy: Path, tests: list[str]) -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-        words = ["-m", "not slow", "-x", "-q", "-p", "no:cacheprovider", *(f"tests/{name}" for name in tests)]
+        words = [
+            "-m",
+            "not slow",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            KNOWN,
+            *(f"tests/{name}" for name in tests),
+        ]
         os._exit(pytest.main(words))
 
 
