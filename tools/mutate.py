@@ -157,9 +157,8 @@ def try_drawn(number: int, seed: int, only: list[str], tests: list[str]) -> int:
 
 
 def _told(change: Change, source: str) -> str:
-    data = source.encode()
-    was = data[change.begin : change.end].decode()
-    return f"{change.line}: {source.splitlines()[change.line - 1].strip()}    # {was!r} -> {change.new!r}"
+    right, wrong = (text.splitlines()[change.line - 1].strip() for text in (source, change.of(source)))
+    return f"{change.line}: {right}  ->  {wrong}"
 
 
 def _verdict(forks: multiprocessing.context.ForkServerContext, copy: Path, tests: list[str]) -> str:
