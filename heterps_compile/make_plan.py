@@ -33,6 +33,7 @@ from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
 from heterps_compile.sync_rules.assignment import parse_rule
+from heterps_compile.sync_rules.rule import left_uncounted
 from heterps_compile.units import counted, format_bytes
 
 _LOST_SHOWN = 3
@@ -201,8 +202,7 @@ def _rule_notes(draft: Emitted) -> Iterator[str]:
             f"placement and replicas are those of a plan that all-reduces, and its stages got their rules after that: "
             f"{proven}, and no bound is proven with these rules"
         )
-    rules = dict.fromkeys(parse_rule(stage.sync.rule) for stage in draft.stages if stage.sync is not None)
-    yield from dict.fromkeys(rule.uncounted for rule in rules if rule.uncounted)
+    yield from left_uncounted(parse_rule(stage.sync.rule) for stage in draft.stages if stage.sync is not None)
 
 
 def _gradient_notes(draft: Emitted) -> Iterator[str]:

@@ -3,12 +3,17 @@
 By default hypothesis draws the same examples in every run, so that a run that fails fails again;
 ``pytest --hypothesis-profile=random`` draws new ones. Neither has deadlines: machines are shared.
 
+So are all other random numbers of this process: generators that nobody has seeded are, at every step of every test, so
+that no test depends on those before it. The profile seeds them too; the seed stands at the head of the run.
+
 What XLA compiles is kept in ``.pytest_cache/xla``: processes of one run compile much of the same, and so does the next.
 """
 
 import os
+import random
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +23,8 @@ from hypothesis import HealthCheck, settings
 GOLDEN = Path(__file__).parent / "golden"
 _XLA_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "xla"
 _LARGEST_CACHE_BYTES = 1 << 30
+
+_SEED = "HETERPS_TESTS_SEED"
 
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("random"), derandomize=True)
@@ -73,3 +80,42 @@ def in_the_foreground() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the product on one page first: where it fails, nothing else matters."""
     items.sort(key=lambda item: item.path.name != "test_tiny.py")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    del config
+    return f"random numbers: seed {_seed()} (of other ones: {_SEED}=N)"
+
+
+def _seed() -> int:
+    """Return what unseeded generators are seeded with; drawn once a run with the profile ``random``."""
+    if _SEED not in os.environ:
+        is_random = settings.get_current_profile_name() == "random"
+        os.environ[_SEED] = str(random.SystemRandom().randrange(2**32) if is_random else 0)
+    return int(os.environ[_SEED])
+
+
+def _seed_generators() -> None:
+    """Seed what draws without a seed of its own; nothing is imported for it."""
+    random.seed(_seed())
+    for module, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
+        if module in sys.modules:
+            getattr(sys.modules[module], seed)(_seed())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_make_collect_report() -> None:
+    """Let models at the top of a file be the same whichever files are collected."""
+    _seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let fixtures be the same whichever tests ran before."""
+    _seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Let a test draw the same whether it is the one that its fixtures were made for or not."""
+    _seed_generators()

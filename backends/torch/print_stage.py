@@ -70,7 +70,9 @@ class _Forward:
         self.graph, self.stage, self.ops = graph, stage, ops
         self._names = LocalNames(MODULE_LEVEL)
         self._blocks = BlockLocals([ops.parameters[read] for read in _reads(ops)], held, self._names)
-        self._expressions: dict[fx.Node, str] = {node: self._blocks.write(name) for node, name in ops.parameters.items()}
+        self._expressions: dict[fx.Node, str] = {
+            node: self._blocks.write(name) for node, name in ops.parameters.items()
+        }
         self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
 
     def lines(self) -> Iterator[str]:

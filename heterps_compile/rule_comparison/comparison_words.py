@@ -12,7 +12,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, note_text, plain_table
 from heterps_compile.escape import printable
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.rule import SyncGroup
+from heterps_compile.sync_rules.rule import SyncGroup, left_uncounted
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_seconds, rate_number
 
 from .compare_rules import RuleComparison, RuleOnPlan
@@ -97,8 +97,8 @@ def notes(found: RuleComparison) -> list[str]:
     alone = [] if found.agrees else ["no stage has several replicas with weights: there is nothing to agree on"]
     request = found.posed.plan.request
     searched = "an all-reduce in every stage" if request.is_all_reduced else f"--sync {request.synchronisation}"
-    uncounted = dict.fromkeys(parse_rule(row.rule).uncounted for row in found.rows if row.is_possible)
-    return [*faults, *alone, *own, _PLACEMENT + searched, *filter(None, uncounted), _LOSS]
+    uncounted = left_uncounted(parse_rule(row.rule) for row in found.rows if row.is_possible)
+    return [*faults, *alone, *own, _PLACEMENT + searched, *uncounted, _LOSS]
 
 
 def comparison_document(found: RuleComparison) -> str:

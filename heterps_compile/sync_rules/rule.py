@@ -8,6 +8,7 @@ Left out: the exchange itself (``runtime/sync/``), and which stage has which rul
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -259,3 +260,8 @@ class SyncRule(ABC):
     def refusal(self, group: SyncGroup) -> str:
         """Return why a group cannot have this rule; "" where it can."""
         return "" * group.replicas
+
+
+def left_uncounted(rules: Iterable[SyncRule]) -> list[str]:
+    """Return what the times of some rules leave out, in words, each once and in the rules' order."""
+    return list(dict.fromkeys(rule.uncounted for rule in rules if rule.uncounted))

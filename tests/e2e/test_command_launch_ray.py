@@ -22,7 +22,6 @@ from written_ctrdnn import (
 
 pytestmark = pytest.mark.slow  # Ray's own processes take long to start
 
-STEPS = 4
 PATIENCE_S = 180.0
 STORE_BYTES = 80 * 2**20
 ROOT = Path(__file__).parents[2]
@@ -76,12 +75,12 @@ def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None
         time.sleep(0.1)
 
 
-def test_actors_train_as_one_process(there, tmp_path):
-    code, out, err = end(begin(there, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck")))
-    assert code == 0, err + out
-    assert f"[stage 0, replica 0] {STEPS} steps, {STEPS * BATCH} samples" in out
-    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+def slow_training_file(folder: Path, *, while_there: Path) -> None:
+    """Write ``slow.py``, whose batches take half a second while there is a file."""
+    (folder / "slow.py").write_text(
+        (folder / "train.py").read_text() + "\ndef prepare(batch):\n    import os, time\n"
+        f"    time.sleep(0.5 if os.path.exists({str(while_there)!r}) else 0.0)\n    return batch\n"
+    )
 
 
 def test_what_no_node_has_is_told_in_one_sentence(there):
@@ -93,24 +92,25 @@ def test_what_no_node_has_is_told_in_one_sentence(there):
     assert err.count("\n") == 1
 
 
-def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint(there, tmp_path):
+def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint_of_what_one_process_has(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
-    process = begin(there, "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
+    slow_training_file(there[0], while_there=tmp_path)
+    process = begin(there, "--train", "slow.py", "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
     wait_for(lambda: log.exists() and bool(log.read_text()), process)
     process.send_signal(signal.SIGINT)
     code, out, err = end(process)
     assert code == 130, err + out
-    assert list(ck.glob("step-*"))
+    (checkpoint,) = ck.glob("step-*")
+    steps = int(checkpoint.name.removeprefix("step-"))
+    assert f"[stage 0, replica 0] {steps} steps, {steps * BATCH} samples" in out
+    assert largest_difference(weights_in(checkpoint), trained_in_one_process(steps)) < 1e-6
 
 
 def test_an_elastic_run_goes_on_without_a_node_and_takes_one_that_joins(there, tmp_path):
     """Two nodes have one resource each for the two replicas of the second stage."""
     folder, cluster, _ = there
     slow, ck = tmp_path / "slow", tmp_path / "ck"
-    (folder / "slow.py").write_text(
-        (folder / "train.py").read_text() + "\ndef prepare(batch):\n    import os, time\n"
-        f"    time.sleep(0.5 if os.path.exists({str(slow)!r}) else 0.0)\n    return batch\n"
-    )
+    slow_training_file(folder, while_there=slow)
     more = {"num_cpus": 1, "resources": {"turing": 1}, "object_store_memory": STORE_BYTES}
     kept, lost = cluster.add_node(**more), cluster.add_node(**more)
     slow.touch()

@@ -40,11 +40,12 @@ def day(tmp_path_factory, pytestconfig) -> Path:
     return folder
 
 
-@pytest.fixture
-def of_the_page(day, monkeypatch) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def of_the_page(day) -> Iterator[None]:
     """Let the page's modules be imported."""
-    monkeypatch.syspath_prepend(day)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(day)
+        yield
     for name in ("make_data", "click_model", "train"):
         sys.modules.pop(name, None)
 
@@ -58,7 +59,7 @@ def columns(path: Path) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain_auc(day, of_the_page) -> float:
     """Return the AUC of a plain PyTorch loop over the same micro-batches, after the page's best step."""
     train, model_file = importlib.import_module("train"), importlib.import_module("click_model")

@@ -9,6 +9,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,22 @@ def modules() -> Iterator[tuple[str, Path]]:
                 yield package + ".".join(inside.with_suffix("").parts), path
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file, which is parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_bytes(), str(path))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_nodes() -> Iterator[None]:
+    yield
+    nodes_of.cache_clear()  # a million nodes
+
+
 def imported(module: str, path: Path) -> Iterator[str]:
     """Yield what a module imports from the package, lazy imports included, as dotted names inside the package."""
     here = module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -177,7 +190,7 @@ def test_no_file_is_a_drawer_for_anything():
 
 def unsafe(path: Path) -> Iterator[str]:
     """Yield the uses of what would run or unpickle data: a model file is hostile input."""
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             yield from (f"import {n}" for n in names if n.split(".")[0] in ("pickle", "shelve", "marshal", "dill"))
@@ -208,7 +221,7 @@ def test_what_runs_data_is_found(tmp_path):
 
 def imported_names(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
@@ -230,7 +243,7 @@ def test_solvers_are_started_in_one_place():
         module
         for module, path in modules()
         if module.startswith("passes.") and ("highspy" in imported_names(path) or module == "passes.solver")
-        for node in ast.walk(ast.parse(path.read_bytes(), str(path)))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in ("run", "startSolve", "minimize", "maximize", "solve")
         if not ast.unparse(node).startswith("_Model(")
     }
@@ -262,8 +275,7 @@ NAMED = {
 
 
 def names_said(path: Path, names: set[str]) -> list[str]:
-    tree = ast.parse(path.read_bytes(), str(path))
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    constants = (node.value for node in nodes_of(path) if isinstance(node, ast.Constant))
     return sorted({value for value in constants if isinstance(value, str) and value in names})
 
 

@@ -7,6 +7,7 @@ a normalisation of few elements, whose gradients cancel), three times as far as 
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def skip() -> Built:
 
 
 MODELS = {"ctrdnn": small_ctrdnn, "skip": skip, "gpt2": gpt2, "resnet_50": resnet_50}
+
+
+@cache
+def trained_in_four(name: str) -> "Trained":
+    """Return a model in float64 in four stages, compiled once for all tests; what changes it takes a copy."""
+    with jax.enable_x64(True):
+        return Trained(name, 4, torch.float64)
 
 
 class Trained:
@@ -122,9 +130,8 @@ def off(found: Any, exact: Tensor) -> float:
 @pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_is_pytorchs_in_float64(name: str) -> None:
-    allowed = ROUNDING_64[name]
+    allowed, trained = ROUNDING_64[name], trained_in_four(name)
     with jax.enable_x64(True):
-        trained = Trained(name, 4, torch.float64)
         loss, gradients, _ = trained.ours()
     their_loss, theirs = trained.theirs(torch.float64)
     assert loss == pytest.approx(their_loss, rel=allowed)
@@ -149,9 +156,9 @@ def test_every_gradient_in_float32_is_as_exact_as_pytorchs(name: str) -> None:
 @pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_and_running_statistics_after_five_steps_are_pytorchs(name: str) -> None:
-    rate, allowed = RATES[name], ROUNDING_64[name]
+    rate, allowed, trained = RATES[name], ROUNDING_64[name], trained_in_four(name)
+    model = copy.deepcopy(trained.model)
     with jax.enable_x64(True):
-        trained = Trained(name, 3, torch.float64)
         graph, params = trained.graph, [dict(stage.params) for stage in trained.stages]
         for _ in range(5):
             _, gradients, updates = trained.ours(params)
@@ -160,14 +167,14 @@ def test_weights_and_running_statistics_after_five_steps_are_pytorchs(name: str)
                 held.update(new)
                 for n in stage.weights:
                     held[n] = held[n] - rate * gradients[graph.parameters[n].storage]
-    optimizer, call = torch.optim.SGD(trained.model.parameters(), lr=rate), graph.source.call
+    optimizer, call = torch.optim.SGD(model.parameters(), lr=rate), graph.source.call
     for _ in range(5):
         optimizer.zero_grad()
         args, kwargs = call.unbind(trained.inputs)
         with WithoutDropout():
-            loss_of([v for v in call.disassemble(trained.model(*args, **kwargs)) if isinstance(v, Tensor)]).backward()
+            loss_of([v for v in call.disassemble(model(*args, **kwargs)) if isinstance(v, Tensor)]).backward()
         optimizer.step()
-    state = trained.model.state_dict()
+    state = model.state_dict()
     ours = {name: np.asarray(array) for held in params for name, array in held.items() if name in state}
     assert len(ours) > len(state) / 2
     for n, array in ours.items():

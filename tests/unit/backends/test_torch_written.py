@@ -6,6 +6,7 @@ import json
 import py_compile
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,26 +22,26 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition
 
 # Runs in a fresh process with nothing but torch: loads every stage, feeds it by name, saves what comes out.
-QUICK = ("small_ctrdnn", "ctrdnn", "gpt2")  # the others repeat what is in them
+QUICK = ("small_ctrdnn", "ctrdnn", "gpt2")  # the others repeat what is in them, and are together in one process
 RUNNER = """
 import importlib.util, json, sys
 from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-folder = Path(sys.argv[1])
 torch.set_num_threads(1)
-values = dict(load_file(folder / "inputs.safetensors"))
-for index in range(int(sys.argv[2])):
-    spec = importlib.util.spec_from_file_location(f"stage_{index}", folder / f"stage_{index}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    stage = module.load()
-    torch.manual_seed(index)
-    values.update(zip(stage.outputs, stage(*(values[name] for name in stage.inputs))))
-assert not any(name.startswith("heterps") for name in sys.modules)
-wanted = json.loads(sys.argv[3])
-save_file({name: values[name].detach().contiguous().clone() for name in wanted}, folder / "outputs.safetensors")
+for name, count, wanted in json.loads(sys.argv[1]):
+    folder = Path(name)
+    values = dict(load_file(folder / "inputs.safetensors"))
+    for index in range(count):
+        spec = importlib.util.spec_from_file_location(f"stage_{index}", folder / f"stage_{index}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        stage = module.load()
+        torch.manual_seed(index)
+        values.update(zip(stage.outputs, stage(*(values[name] for name in stage.inputs))))
+    assert not any(name.startswith("heterps") for name in sys.modules)
+    save_file({name: values[name].detach().contiguous().clone() for name in wanted}, folder / "outputs.safetensors")
 """
 
 
@@ -54,17 +55,21 @@ def read_model(built: Built) -> Graph:
     return import_torch(model.eval(), args, kwargs)
 
 
-def check_fresh_process(graph: Graph, folder: Path) -> None:
-    partition, _ = written(graph, 3, folder)
-    inputs = BACKEND.example_inputs(graph, 0)
-    save_file(inputs, folder / "inputs.safetensors")
-    wanted = json.dumps(list(dict.fromkeys(graph.outputs)))
-    command = [sys.executable, "-B", "-c", RUNNER, str(folder), str(len(partition.stages)), wanted]
+def check_fresh_process(graphs: Mapping[str, Graph], folder: Path) -> None:
+    """Run written models, one after the other, in one process that has seen none of them."""
+    given, told = {}, []
+    for name, graph in graphs.items():
+        (folder / name).mkdir()
+        partition, _ = written(graph, 3, folder / name)
+        given[name] = BACKEND.example_inputs(graph, 0)
+        save_file(given[name], folder / name / "inputs.safetensors")
+        told.append((str(folder / name), len(partition.stages), list(dict.fromkeys(graph.outputs))))
+    command = [sys.executable, "-B", "-c", RUNNER, json.dumps(told)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (
-        largest_difference(graph, load_file(folder / "outputs.safetensors"), BACKEND.reference(graph)(inputs)) <= 1e-5
-    )
+    for name, graph in graphs.items():
+        found = load_file(folder / name / "outputs.safetensors")
+        assert largest_difference(graph, found, BACKEND.reference(graph)(given[name])) <= 1e-5, name
 
 
 # Whatever else is installed here is not there; torch itself goes without numpy where it has to.
@@ -93,21 +98,17 @@ def test_a_stage_is_imported_and_built_where_nothing_but_torch_is_installed(tmp_
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in REAL]
-)
-def test_written_stages_run_in_a_fresh_process_with_torch_alone(name: str, tmp_path: Path) -> None:
-    check_fresh_process(read_model(REAL[name]()), tmp_path)
-
-
-def test_a_traced_module_is_written_as_well(tmp_path: Path) -> None:
+def test_written_stages_run_in_a_fresh_process_with_torch_alone(tmp_path: Path) -> None:
+    """Those of a traced module too."""
     module, inputs = skip_net()
-    check_fresh_process(import_torch(module, inputs), tmp_path)
+    exported = {name: read_model(REAL[name]()) for name in REAL if name in QUICK}
+    check_fresh_process({**exported, "traced": import_torch(module, inputs)}, tmp_path)
 
 
-@pytest.mark.slow  # larger than those above, and like one of them
-def test_resnet_50_runs_in_a_fresh_process(tmp_path: Path) -> None:
-    check_fresh_process(read_model(resnet50()), tmp_path)
+@pytest.mark.slow  # more models, and a larger one
+def test_stages_of_all_models_run_in_a_fresh_process(tmp_path: Path) -> None:
+    others = {name: read_model(REAL[name]()) for name in REAL if name not in QUICK}
+    check_fresh_process({**others, "resnet_50": read_model(resnet50())}, tmp_path)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -17,7 +17,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is no
 # and fall back on what it asked for with compopt where there is no reply.
 ASK = """
 compopt() { asked="$2"; }
-eval "$(heterps-compile completion bash)"
+eval "$SCRIPT"
 registered=$(complete -p heterps-compile) && function=${registered##*-F } && function=${function%% *}
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
 "$function" heterps-compile
@@ -25,11 +25,18 @@ if [ ${#COMPREPLY[@]} -gt 0 ]; then printf '%s\\n' "${COMPREPLY[@]}"; else print
 """
 
 
-def offered(*words: str) -> list[str]:
+@pytest.fixture
+def script(capsys) -> str:
+    """Return what users give to their bash."""
+    assert run(["completion", "bash"]) == 0
+    return capsys.readouterr().out
+
+
+def offered(script: str, *words: str) -> list[str]:
     """Return what bash offers for the last word; ``["<default>"]`` stands for its own completion of files."""
     done = subprocess.run(
         ["bash", "--norc", "--noprofile", "-c", ASK, "bash", "heterps-compile", *words],
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={**os.environ, "SCRIPT": script, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=True,
@@ -62,13 +69,15 @@ def offered(*words: str) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
-def test_bash_offers(words, offers):
-    assert offered(*words) == offers
+def test_bash_offers(words, offers, script):
+    assert offered(script, *words) == offers
 
 
 @needs_bash
-def test_bash_offers_every_option_of_a_command():
-    assert {"--against", "--tolerance", "--update", "--format", "--cluster"} <= set(offered("check", "m.onnx", "--"))
+def test_bash_offers_every_option_of_a_command(script):
+    assert {"--against", "--tolerance", "--update", "--format", "--cluster"} <= set(
+        offered(script, "check", "m.onnx", "--")
+    )
 
 
 def test_completing_imports_nothing_heavy():

@@ -61,8 +61,8 @@ def drawn(seed: int) -> StageWork:
 def test_the_fewest_replicas_for_a_time_are_those_that_trying_every_number_finds(seed):
     work = drawn(seed)
     demand, tried = work.demand(), np.arange(1, MOST + 1.0)
-    whole = np.stack([work.time_s(np.full(len(work.compute_s), k)) for k in tried])
-    inverse = np.stack([demand.time_s(np.full(len(work.compute_s), k)) for k in tried])
+    replicas = np.broadcast_to(tried[:, None], (MOST, len(work.compute_s)))
+    whole, inverse = work.time_s(replicas), demand.time_s(replicas)
     assert np.allclose(whole, inverse, rtol=1e-12)
     for share in (0.05, 0.2, 0.5, 0.8, 0.99, 1.0):
         time_s = demand.once_s * share
@@ -81,7 +81,7 @@ def test_the_fewest_replicas_for_a_time_are_those_that_trying_every_number_finds
 def test_no_number_of_replicas_is_faster_than_the_fastest(seed):
     work = drawn(seed)
     demand, tried = work.demand(), np.arange(1, MOST + 1.0)
-    whole = np.stack([work.time_s(np.full(len(work.compute_s), k)) for k in tried])
+    whole = work.time_s(np.broadcast_to(tried[:, None], (MOST, len(work.compute_s))))
     assert np.all(demand.least_time_s() <= whole.min(axis=0) * (1 + 1e-12))
     fastest = demand.fastest_units()
     known = fastest <= MOST

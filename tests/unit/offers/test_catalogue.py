@@ -55,14 +55,16 @@ def test_skypilots_rows_of_zones_are_one_offer_with_the_lowest_spot_price(tmp_pa
         "only-spot,A100-80GB,8,96,1000,,,9.5,us-east-1,a\n"
         "free-of-both,A100,8,96,1000,,,,us-east-1,a\n"
     )
-    found = read_catalogue(written(tmp_path, SKY + rows, "aws/vms.csv"))
+    path = written(tmp_path, SKY + rows, "aws/vms.csv")
+    os.utime(path, (0, dt.datetime(2026, 10, 3, 12, tzinfo=dt.UTC).timestamp()))
+    found = read_catalogue(path)
     assert [(o.provider, o.region, o.instance, o.price_per_hour, o.spot_per_hour) for o in found.offers] == [
         ("aws", "us-east-1", "p3.2xlarge", 3.06, 0.9),
         ("aws", "us-west-2", "p3.2xlarge", 3.2, None),
         ("aws", "us-east-1", "c5.large", 0.085, None),
     ]
     assert found.offers[0].gpu_memory_bytes == 16 * 2**30
-    assert found.offers[0].price_date == dt.datetime.now(dt.UTC).date()
+    assert found.offers[0].price_date == dt.date(2026, 10, 3)  # of the file
     assert found.notes == (
         "left out: 1 row of TPUs",
         "left out: 1 row with a GPU and no machine",

@@ -1,10 +1,13 @@
 """The bound on a step against the steps themselves, and what fits a unit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.served_rows import ServedRows
-from heterps_compile.schedule.load import MicroBatch, StageLoad
+from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,
@@ -82,7 +85,47 @@ def test_what_a_replica_waits_for_is_that_of_the_drawing():
     turns = Turns.of(4, one, one, np.float64(1.0))
     assert (turns.own.tolist(), turns.ahead.tolist(), turns.leading.tolist()) == ([4, 4, 4], [2, 1, 0], [4, 4, 4])
     busy_s = turns.busy_at_least_s(one, one, 2 * one, 2 * (three - 1))
-    assert busy_s.tolist() == [12, 10, 8]  # of stage 0: eight, two before the first backward, two behind the last forward
+    assert busy_s.tolist() == [12, 10, 8]  # of stage 0: eight, two before the first backward, two behind the last
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_of_one_micro_batch_the_bound_is_the_step(training):
+    """It goes through all stages and back, with every delay on its way; nothing waits for anything else."""
+    draw = np.random.default_rng(2)
+    for _ in range(30):
+        loads = [
+            replace(same_times(drawn_load(draw, training=training), 1), sync_s=0.0, rows=None)
+            for _ in range(int(draw.integers(1, 6)))
+        ]
+        assert least_step_s(loads, 1, training=training) == pytest.approx(
+            step_under("gpipe", loads, 1, training=training).step_s
+        )
+
+
+def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
+    """gpipe and 1f1b are equally long where values take no time to pass; gpipe holds all that is under way."""
+    loads = [StageLoad(1, (MicroBatch(4, 1.0, 2.0),), activations_bytes=8.0)] * 2
+    steps = [step_under(name, loads, 4, training=True) for name in TRAINING_SCHEDULES]
+    assert steps[0].step_s == pytest.approx(steps[1].step_s)
+    assert steps[0].held_bytes > steps[1].held_bytes
+    for longer, taken in ((0.0, "1f1b"), (0.01, "1f1b"), (0.03, "gpipe")):
+        gpipe, other = steps[0], replace(steps[1], step_s=steps[1].step_s * (1 + longer))
+        assert best_step([gpipe, other]).schedule == best_step([other, gpipe]).schedule == taken
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_times_of_a_part_are_in_the_unit_of_what_they_are_made_of(training):
+    """A thousandth of every time is a thousandth of the part; a third is forward, in inference all."""
+    part_of = [
+        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 8.0 * unit, 8.0 * unit), 0.0).part(
+            4, Phases(1.0 * unit, 2.0 * unit, 2.0 * unit), training=training
+        )
+        for unit in (1.0, 1e-3)
+    ]
+    assert part_of[1].forward_s == pytest.approx(part_of[0].forward_s / 1000)
+    assert part_of[1].backward_s == pytest.approx(part_of[0].backward_s / 1000)
+    whole_s = part_of[0].forward_s + part_of[0].backward_s
+    assert part_of[0].forward_s == pytest.approx(whole_s / 3 if training else whole_s)
 
 
 def test_a_step_that_has_no_room_gives_way_to_one_that_has():

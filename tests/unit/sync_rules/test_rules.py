@@ -12,7 +12,7 @@ from heterps_compile.sync_rules.all_reduce_rule import AllReduce
 from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
 from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.network import Network
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule, allowed_classes
+from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule, allowed_classes, left_uncounted
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import RULES, find_rule
 from heterps_compile.sync_rules.shadow import Shadow
@@ -281,3 +281,10 @@ def test_every_rule_is_in_the_table_by_its_name_and_its_example_is_read():
 def test_rules_check_what_python_gives_them():
     with pytest.raises(InputError, match="density"):
         TopK(2.0)
+
+
+def test_what_times_leave_out_is_told_once_whatever_stages_have_the_rule():
+    powersgd = parse_rule("powersgd(rank=2)")
+    assert powersgd.uncounted
+    assert left_uncounted([TopK(0.01), powersgd, AllReduce(), powersgd]) == [powersgd.uncounted]
+    assert left_uncounted([TopK(0.01), AllReduce()]) == []

@@ -93,6 +93,22 @@ def test_the_interval_found_is_the_best_one() -> None:
         assert all(best.time_s.mean < other.time_s.mean for other in others)
 
 
+@pytest.mark.parametrize("times", [1.5, 10.0])
+def test_an_interval_longer_than_the_work_is_one_as_long(times: float) -> None:
+    """No checkpoint is written, and what a loss undoes is as much as there is."""
+    for law in (Exponential(5.0), Weibull(0.5, 10.0)):
+        found, longer = (
+            expect_run(work(2, 1, law, Recovery(120.0, 10.0, share * 2 * HOUR_S))) for share in (1.0, times)
+        )
+        assert longer.parts_s == pytest.approx(found.parts_s)
+        assert found.parts_s["checkpoints"] == 0.0
+
+
+def test_one_run_says_nothing_of_its_error() -> None:
+    assert simulate_runs(WORKS["one exponential"], 1).error_s == math.inf
+    assert simulate_runs(WORKS["one exponential"], 2).error_s < math.inf
+
+
 def test_runs_that_do_not_end_are_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"4 transient machines lose one every .* the run does not end"):
         expect_run(work(10, 4, Exponential(0.1), Recovery(1.0, 10.0, 3600.0)))

@@ -1,6 +1,5 @@
 """Where the processes of a run meet."""
 
-import os
 import socket
 import threading
 from contextlib import suppress
@@ -130,7 +129,7 @@ def test_a_message_of_any_length_is_not_waited_for():
         server.next_message()
 
 
-@pytest.mark.parametrize("came", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"\0" * ANSWER_BYTES])
+@pytest.mark.parametrize("came", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 16, b"\0" * ANSWER_BYTES])
 def test_garbage_and_silence_neither_stop_nor_hold_up_the_store(came):
     place = StorePlace(SECRET, address="127.0.0.1")
     server = host_store(place, lambda _: None)
@@ -160,11 +159,12 @@ def test_a_port_in_use_is_told():
 
 
 def test_a_host_that_cannot_be_reached_is_told():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(RunError, match=f"rank 1 cannot reach the store of the run at 127.0.0.1:{port} within 0.1 s"):
-        connect_store(StorePlace(SECRET, address="127.0.0.1", port=port, patience_s=0.1), "rank 1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen; no other process gets the port
+        place = StorePlace(SECRET, address="127.0.0.1", port=silent.getsockname()[1], patience_s=0.1)
+        said = f"rank 1 cannot reach the store of the run at 127.0.0.1:{place.port} within 0.1 s"
+        with pytest.raises(RunError, match=said):
+            connect_store(place, "rank 1")
 
 
 def test_a_folder_with_a_long_name_has_a_socket_too(tmp_path):
