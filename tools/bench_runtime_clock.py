@@ -88,6 +88,7 @@ class Bench:
         self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
         self.overheads = Overheads()
         self._more_ranks: dict[bool, tuple[float, float]] = {}
+        self._together: dict[bool, float] = {}
 
     def close(self) -> None:
         for ranks in self.ranks.values():
@@ -162,14 +163,15 @@ class Bench:
                 for of in wide.sent_bytes
             ]
         self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
-        self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
+        self._together = {training: self._slower_in_a_run(training=training) for training in (False, True)}
         if self.cores < len(THIRDS):
             self._more_ranks = {training: self._crowded(training=training) for training in (False, True)}
 
     def added(self, *, training: bool) -> Overheads:
         """Return what the runtime adds in a mode."""
         crowded, switched = self._more_ranks.get(training, (1.0, 1.0))
-        return replace(self.overheads, crowded=crowded, switched=switched)
+        together = self._together.get(training, 1.0)
+        return replace(self.overheads, together=together, crowded=crowded, switched=switched)
 
     def overhead_lines(self) -> Iterator[str]:
         """Yield what was found."""
@@ -197,13 +199,16 @@ class Bench:
             compiled = self.compile(case, profile) if compiled is None else compiled.with_times(profile)
             yield compiled, self.measure(case, compiled.plan, compiled.folder)
 
-    def _together(self, inside_s: float) -> float:
-        """Find how much longer layers take while all cores are busy than in the profile, where one is."""
+    def _slower_in_a_run(self, *, training: bool) -> float:
+        """Find how much longer actions take in a run, while all cores are busy, than the profile says, where one is."""
         slower = []
-        for compiled, results in self.by_turns(Case("busy", False, HALVES, 1024, 16)):
-            times = compiled.micro_batches()
+        for compiled, results in self.by_turns(Case("busy", training, HALVES, 1024, 16)):
+            times, added, last = compiled.micro_batches(), self.overheads, len(compiled.plan.stages) - 1
+            own_s = {Phase.FORWARD: [t.forward_s for t in times], Phase.BACKWARD: [t.accumulate_s for t in times]}
             for rank in results:
-                slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
+                for (stage, phase), (_, cpu_s) in rank.actions_s.items():
+                    loss_s = added.loss_s.get(phase, 0.0) if stage == last and training else 0.0
+                    slower.append(cpu_s / (own_s[Phase(phase)][stage] + added.inside_s[Phase(phase)] + loss_s))
         return max(1.0, median(slower))
 
     def _crowded(self, *, training: bool) -> tuple[float, float]:
@@ -244,10 +249,10 @@ class Bench:
     def predict(self, compiled: "Compiled", times: Sequence[Phases], crowding: Crowding | None = None) -> Prediction:
         """Predict the run of a case from times of a micro-batch of every stage.
 
-        What busy cores take from one another is the model's own where its profile says it, else that of a model that
-        stands for all.
+        What busy cores take from one another is the model's own where its profile says it, beside what a run takes
+        longer of a model that stands for all.
         """
-        together = self.overheads.together if crowding is None else crowding.slower
+        added = self.added(training=compiled.case.training)
         case, plan = compiled.case, compiled.plan
         layout = make_layout(
             plan,
@@ -260,7 +265,7 @@ class Bench:
             make_routes(plan.stages, plan.graph_outputs),
             times,
             self.cores,
-            overheads=replace(self.added(training=case.training), together=together),
+            overheads=added if crowding is None else replace(added, together=added.together * crowding.slower),
             messages=Messages(partial(message_bytes, compiled.graph, layout.micro_batch_size), self.link),
         )
 

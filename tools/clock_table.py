@@ -81,13 +81,14 @@ HEAD = (
 
 
 def overhead_lines(inference: Overheads, training: Overheads, link: LinkProfile, cores: int) -> Iterator[str]:
-    """Yield what the runtime was found to add in both modes, and what cores take from one another."""
+    """Yield what the runtime was found to add in both modes, and what actions take longer."""
 
     def shown(times_s: Mapping[str, float]) -> str:
         return "/".join(f"{times_s[phase] * 1e6:.0f}" for phase in (Phase.FORWARD, Phase.BACKWARD))
 
     yield (
-        f"{cores} cores, {inference.together:.2f} x as long on all of them at once; with more ranks than cores steps "
+        f"{cores} cores; actions of a run {inference.together:.2f} x as long as in a profile in inference, "
+        f"{training.together:.2f} x in training; with more ranks than cores steps "
         f"{inference.crowded:.2f} x (actions {inference.switched:.2f} x) in inference, {training.crowded:.2f} x "
         f"({training.switched:.2f} x) in training; "
         f"link {link.latency_s * 1e6:.0f} us + {link.bytes_per_s / 1e9:.2f} GB/s"
