@@ -48,7 +48,7 @@ class SearchEffort:
         bound: Of those whose bounds may be, of a model of a usual number of layers.
         ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Sets of two kinds that are bounded so, alike ones in several regions counted once, times runs of layers.
+        pairs: Runs of layers that are looked at to bound sets of two kinds so, again for every time and micro-batches.
     """
 
     front: int = 24
@@ -56,7 +56,7 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 25_000_000
+    pairs: int = 6_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""

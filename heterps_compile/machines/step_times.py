@@ -66,7 +66,7 @@ RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choic
 """How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
 
 _FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
-_LESS = 8  # times less is tried on more
+_LESS = 40  # times less is tried on more
 
 
 def _tried(effort: ClosingEffort, posed: Posed) -> ClosingEffort:
