@@ -62,7 +62,8 @@ class SearchEffort:
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
         part = min(1.0, _USUAL_RUNS / max(1, runs))
         bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
-        return replace(self, bound=bound, ruled_out=ruled_out)
+        front, likely = (each if part == 1.0 else -(-2 * each // 3) for each in (self.front, self.likely))
+        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out)
 
 
 EFFORT = SearchEffort()
