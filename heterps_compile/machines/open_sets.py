@@ -23,6 +23,7 @@ _MOST_LISTED = 2000  # sets of two kinds
 _HALVINGS = 5  # of the values between which that of the bounds of some sets is looked for
 _CLOSE = 1.005  # the ratio of values between which none is
 _FURTHEST = 100.0  # likewise
+_LONGER = 1.001  # than what a value allows is what steps are looked at, so that what is proven is above it
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
 
@@ -129,7 +130,7 @@ def _closer(each: PairSets, bounds: StepBounds, goal: Goal, target: float) -> tu
     for halving in range(_HALVINGS + 1):
         middle = high if not halving else float(np.sqrt(max(low, high / _FURTHEST) * high))
         places = np.flatnonzero(each.values(goal).min(axis=0) < middle)
-        least_s, times_s = each.least_s.copy(), each.longest_s(goal, middle)
+        least_s, times_s = each.least_s.copy(), each.longest_s(goal, middle) * _LONGER
         out = bounds.are_out(each.offers[0], each.machines[places].astype(np.int64), each.batch, times_s[places])
         least_s[places[out]] = np.maximum(least_s[places[out]], times_s[places[out]] * _SURE)
         each = replace(each, least_s=least_s)

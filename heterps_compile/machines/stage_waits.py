@@ -276,7 +276,7 @@ def may_be_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bo
     _, least_s, round_s = waits
     places = (sets[:, 0], sets[:, 1] if len(kinds) == 2 else 0 * sets[:, 0])
     most_s = np.inf if within.round_s is None else within.round_s[1]
-    return np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s)
+    return np.asarray(np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s))
 
 
 def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> list[FoundStage] | None:
