@@ -296,15 +296,13 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
         waited_s = least_s[flag, position][used]
         here = np.flatnonzero((chain.end[stages.run] == position) & np.all(stages.units <= used, axis=1))
         first = chain.first[stages.run[here]]
-        for before in range(len(least_s)):
-            left = np.array(used) - stages.units[here]
-            x_s = least_s[before, first, left[:, 0], left[:, 1]]
-            rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
-            leads = np.where(stages.is_one[here], len(least_s) - 1, before) == flag
-            leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
-            if leads.any():
-                break
-        stage = here[np.argmax(leads)]
+        left = np.array(used) - stages.units[here]
+        x_s = least_s[:, first, left[:, 0], left[:, 1]]
+        rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
+        leads = np.where(stages.is_one[here], len(least_s) - 1, np.arange(len(least_s))[:, None]) == flag
+        leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
+        before, place = np.argwhere(leads)[0].tolist()
+        stage = here[place]
         taken = stages.units[stage]
         plan.append(FoundStage(int(chain.first[stages.run[stage]]), position, int(taken[0] == 0), int(taken.sum())))
         flag, position, used = before, plan[-1].first, (used[0] - int(taken[0]), used[1] - int(taken[1]))
