@@ -155,7 +155,7 @@ class StepBounds:
 
     def _needs_of(self, device: DeviceType, units: int, batch: int) -> StageNeeds | None:
         segments, counts = self._times.segments_of(device, units, batch), self._counts(batch)
-        if segments is None:
+        if segments is None or not len(segments.type):  # no unit has the memory for a block
             return None
         cells = len(segments.type) * sum(len(classes(segments.of.problem, count)[0]) for count in counts)
         if self.cells + cells > self._most_cells:
