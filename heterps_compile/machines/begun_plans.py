@@ -15,7 +15,7 @@ import numpy as np
 
 from heterps_compile.cost.problem import Ints
 
-from .stage_waits import FoundStage, StageWaits, Within, are_enough, plan_within
+from .stage_waits import FoundStage, StageWaits, Within, may_be_enough, plan_within
 
 _LONGER = 1.25  # than that of the best number of micro-batches a time may be for a plan to be taken
 _LOOSER = 1.1  # times the shortest, within which there is another plan
@@ -56,7 +56,7 @@ def begun_plans(
         kinds = stages_of(count)
 
         def is_enough(time_s: float, kinds: Sequence[StageWaits] = kinds, count: int = count) -> bool:
-            return bool(are_enough(kinds, units[None, :], within(count, time_s))[0])
+            return bool(may_be_enough(kinds, units[None, :], within(count, time_s))[0])
 
         high_s, wider = min(low_s * _WIDER, shortest_s * _LONGER), 0
         while not is_enough(high_s) and wider < _MOST_WIDER and high_s < shortest_s * _LONGER:

@@ -20,6 +20,11 @@ from .sets import MUCH_LONGER, Candidate, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
+_HALVINGS = 5  # of the values between which that of the bounds of some sets is looked for
+_CLOSE = 1.005  # the ratio of values between which none is
+_FURTHEST = 100.0  # likewise
+_LONGER = 1.001  # than what a value allows is what steps are looked at, so that what is proven is above it
+_SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +59,7 @@ def open_sets(
         bounds: Of their steps, by what stages need.
         goal: What is asked.
         best: The value.
-        effort: How many sets of two kinds are bounded by what their stages need, times runs of layers.
+        effort: Runs of layers that are looked at to bound sets of two kinds, again for every time and micro-batches.
     """
     found = _of_one_kind(singles, bounds, goal, best)
     closer = _of_two_kinds(pairs, bounds, goal, best, effort)
@@ -110,14 +115,26 @@ def _of_two_kinds(
         if values[number] >= best:
             break
         check()
-        places = np.flatnonzero(each.values(goal).min(axis=0) < target)
-        if effort > 0 and len(places):
-            least_s, high_s = each.least_s.copy(), each.longest_s(goal, target)
-            machines = each.machines[places].astype(np.int64)
-            least_s[places] = bounds.of_two(each.offers[0], machines, each.batch, least_s[places], high_s[places])
-            each = replace(each, least_s=least_s)
+        if effort > 0 and values[number] < target:
+            each, proven = _closer(each, bounds, goal, target)
             effort -= bounds.looked_at - before
             if effort < whole / 2:  # no bound of all sets is above that of these
-                target = min(target, each.values(goal).min())
+                target = min(target, proven)
         found.append(each)
     return found
+
+
+def _closer(each: PairSets, bounds: StepBounds, goal: Goal, target: float) -> tuple[PairSets, float]:
+    """Return sets with closer bounds, and up to which value none of them is better, the target at the most."""
+    low, high = float(each.values(goal).min()), target
+    for halving in range(_HALVINGS + 1):
+        middle = high if not halving else float(np.sqrt(max(low, high / _FURTHEST) * high))
+        places = np.flatnonzero(each.values(goal).min(axis=0) < middle)
+        least_s, times_s = each.least_s.copy(), each.longest_s(goal, middle) * _LONGER
+        out = bounds.are_out(each.offers[0], each.machines[places].astype(np.int64), each.batch, times_s[places])
+        least_s[places[out]] = np.maximum(least_s[places[out]], times_s[places[out]] * _SURE)
+        each = replace(each, least_s=least_s)
+        low, high = (middle, high) if out.all() else (low, middle)
+        if low * _CLOSE >= high:
+            break
+    return each, low

@@ -52,7 +52,7 @@ class SearchEffort:
         bound: Of those whose bounds may be, of a model of a usual number of layers.
         ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Sets of two kinds that are bounded so, alike ones in several regions counted once, times runs of layers.
+        pairs: Runs of layers that are looked at to bound sets of two kinds so, again for every time and micro-batches.
     """
 
     front: int = 24
@@ -60,13 +60,14 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 25_000_000
+    pairs: int = 6_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
         part = min(1.0, _USUAL_RUNS / max(1, runs))
         bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
-        return replace(self, bound=bound, ruled_out=ruled_out)
+        front, likely = (each if part == 1.0 else -(-2 * each // 3) for each in (self.front, self.likely))
+        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out)
 
 
 EFFORT = SearchEffort()

@@ -242,15 +242,15 @@ def are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools
 
     First all plans at once, then under each schedule, and by how long R is.
     """
-    found, left = np.zeros(len(sets), np.bool_), np.flatnonzero(_are_enough(kinds, sets, within))
+    found, left = np.zeros(len(sets), np.bool_), np.flatnonzero(may_be_enough(kinds, sets, within))
     edges_s = np.linspace(kinds[0].least_round_s, within.time_s, _ROUNDS + 1).tolist()
     schedules = _schedules(kinds) if within.shared is None else [None]
     for schedule in schedules:
         under = replace(within, schedule=schedule)
-        here = left if schedule is None else left[_are_enough(kinds, sets[left], under)]
+        here = left if schedule is None else left[may_be_enough(kinds, sets[left], under)]
         for round_s in pairwise([*edges_s[:-1], np.inf]):
             if len(here):
-                enough = _are_enough(kinds, sets[here], replace(under, round_s=round_s))
+                enough = may_be_enough(kinds, sets[here], replace(under, round_s=round_s))
                 found[here[enough]] = True
                 here = here[~enough]
         left = left[~found[left]]
@@ -268,14 +268,15 @@ def _schedules(kinds: Sequence[StageWaits]) -> list[Schedule | None]:
     return [*(Schedule((low, high - 1)) for low, high in pairwise(edges)), Schedule()]
 
 
-def _are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
+def may_be_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
+    """Return [S], the same as far as it is known without a look at each schedule: quicker, and less often False."""
     waits = _least_waits(kinds, sets, within) if len(sets) else None
     if waits is None:
         return np.zeros(len(sets), np.bool_)
     _, least_s, round_s = waits
     places = (sets[:, 0], sets[:, 1] if len(kinds) == 2 else 0 * sets[:, 0])
     most_s = np.inf if within.round_s is None else within.round_s[1]
-    return np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s)
+    return np.asarray(np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s))
 
 
 def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> list[FoundStage] | None:
@@ -295,15 +296,13 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
         waited_s = least_s[flag, position][used]
         here = np.flatnonzero((chain.end[stages.run] == position) & np.all(stages.units <= used, axis=1))
         first = chain.first[stages.run[here]]
-        for before in range(len(least_s)):
-            left = np.array(used) - stages.units[here]
-            x_s = least_s[before, first, left[:, 0], left[:, 1]]
-            rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
-            leads = np.where(stages.is_one[here], len(least_s) - 1, before) == flag
-            leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
-            if leads.any():
-                break
-        stage = here[np.argmax(leads)]
+        left = np.array(used) - stages.units[here]
+        x_s = least_s[:, first, left[:, 0], left[:, 1]]
+        rest_s, sync_s, adds_s = stages.waits_s[here, :3].T
+        leads = np.where(stages.is_one[here], len(least_s) - 1, np.arange(len(least_s))[:, None]) == flag
+        leads &= ((x_s + rest_s <= within.time_s) | (first == 0)) & (adds_s + np.maximum(x_s, sync_s) == waited_s)
+        before, place = np.argwhere(leads)[0].tolist()
+        stage = here[place]
         taken = stages.units[stage]
         plan.append(FoundStage(int(chain.first[stages.run[stage]]), position, int(taken[0] == 0), int(taken.sum())))
         flag, position, used = before, plan[-1].first, (used[0] - int(taken[0]), used[1] - int(taken[1]))

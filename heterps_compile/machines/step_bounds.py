@@ -6,14 +6,14 @@ the bound stays the one that costs nothing.
 Left out: which sets there are (``sets.py``), and which of them are bounded (``search.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import classes
 from heterps_compile.schedule.load import micro_batch_counts
 
@@ -39,6 +39,8 @@ class StepBounds:
         self._most_machines = goal.most_machines
         self._most_units = goal.most_machines * max(kind.units for kind in kinds)
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
+        self._last_of: object = None
+        self._last: dict[tuple[bool, ...], PairNeeds] = {}  # of the two kinds that were looked at last
         self.cells, self.looked_at = 0, 0
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
@@ -79,17 +81,30 @@ class StepBounds:
             high_s: [C], up to which a bound matters.
             shared: Of plans alone of which some stage has units of both kinds.
         """
-        found, units = low_s.copy(), machines.astype(np.float64) * [kind.units for kind in kinds]
-        for alone in product((False, True), repeat=2):
-            here = np.flatnonzero(((machines == 1) == alone).all(axis=1) & (low_s < high_s))
-            if not len(here):
-                continue
-            pair = self._pair(kinds, alone, batch)
-            if pair is None:
-                continue
-            found[here] = _between(pair, units[here], low_s[here], high_s[here], is_shared=shared)
-            self.looked_at += pair.looked_at
+        found = low_s.copy()
+        for here, units, pair in self._pairs(kinds, machines, batch, low_s < high_s):
+            found[here] = _between(pair, units, low_s[here], high_s[here], is_shared=shared)
         return found
+
+    def are_out(self, kinds: tuple[Kind, Kind], machines: Ints, batch: int, times_s: Floats) -> Bools:
+        """Return [C], whether machines [C, 2] of two kinds have no plan whose step lasts no longer than some time."""
+        found = np.zeros(len(machines), np.bool_)
+        for here, units, pair in self._pairs(kinds, machines, batch, np.ones(len(machines), np.bool_)):
+            found[here] = pair.are_out(units, times_s[here])
+            self.looked_at += pair.looked_at
+            pair.looked_at = 0
+        return found
+
+    def _pairs(
+        self, kinds: tuple[Kind, Kind], machines: Ints, batch: int, matter: Bools
+    ) -> Iterator[tuple[Ints, Floats, PairNeeds]]:
+        """Yield which machines [C, 2] have what needs, and their units, by how many are alone; those alone matter."""
+        units = machines.astype(np.float64) * [kind.units for kind in kinds]
+        for alone in product((False, True), repeat=2):
+            here = np.flatnonzero(((machines == 1) == alone).all(axis=1) & matter)
+            pair = self._pair(kinds, alone, batch) if len(here) else None
+            if pair is not None:
+                yield here, units[here], pair
 
     def runs(self, kind: Kind, batch: int) -> int:
         """Return how many runs of layers a bound of a set of two kinds looks at; 0 where it looks at none."""
@@ -122,7 +137,13 @@ class StepBounds:
         )
         if first is None or second is None or first.length != second.length:
             return None
-        return PairNeeds(first, second, weights_of(*(self._times.work_s(kind.device, batch) for kind in kinds)))
+        hardware = (batch, *(kind.hardware for kind in kinds))
+        if self._last_of != hardware:
+            self._last_of, self._last = hardware, {}
+        if tuple(alone) not in self._last:
+            work_s = (self._times.work_s(kind.device, batch) for kind in kinds)
+            self._last[tuple(alone)] = PairNeeds(first, second, weights_of(*work_s))
+        return self._last[tuple(alone)]
 
     def _of(self, kind: Kind, batch: int, device: DeviceType, *, alone: bool) -> StageNeeds | None:
         alone = alone and kind.units > 1
@@ -134,7 +155,7 @@ class StepBounds:
 
     def _needs_of(self, device: DeviceType, units: int, batch: int) -> StageNeeds | None:
         segments, counts = self._times.segments_of(device, units, batch), self._counts(batch)
-        if segments is None:
+        if segments is None or not len(segments.type):  # no unit has the memory for a block
             return None
         cells = len(segments.type) * sum(len(classes(segments.of.problem, count)[0]) for count in counts)
         if self.cells + cells > self._most_cells:

@@ -72,7 +72,7 @@ NO_ROOM = "no plan was found that its units have memory for"
 """Why a set has no plan that the search found."""
 
 _FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
-_LESS = 8  # times less is tried on more
+_LESS = 40  # times less is tried on more
 
 
 def _tried(effort: ClosingEffort, posed: Posed) -> ClosingEffort:
