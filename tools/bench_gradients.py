@@ -5,10 +5,10 @@ order, each once (`coalesce`), and adds up all that it gathered, as PyTorch's al
 does. Both are told as the bytes that a copy would move in that time, over the bytes of the rows of the batch: a copy is
 2. The cost model counts what is in the last column (`heterps_compile/sync_rules/sparse_rows.py`).
 
-Then what a dense gradient takes, which is as large as its table: a backward makes it whole, and every micro-batch but
-a replica's first adds it to the one before. Both are told in arrays as large as the table that are read or written, by
+Then what a dense gradient takes, which is as large as its table: a backward makes it whole, and every micro-batch but a
+replica's first adds it to the one before. Both are told in arrays as large as the table that are read or written, by
 the time of a copy into memory at hand, which reads one and writes one; what the looked-up rows take is in them. The
-cost model counts one array, and four (`heterps_compile/cost/roofline.py`); blocks above 32 MiB the process takes from
+cost model counts one array, and four (`heterps_compile/cost/roofline.py`); the process takes blocks above 32 MiB from
 the system anew, page by page, as ranks do. One thread, by its own clock; the shortest of some rounds.
 """
 

@@ -4,7 +4,8 @@ Every method places CTRDNN, MATCHNET, 2EMB and NCE, with embedding tables of mil
 `heterps-paper` with its prices and its roofline estimates. Two tables: the cost of a million samples at a throughput
 floor over that of `rl`, and the throughput of `rl` under a budget per hour over theirs. The paper
 (arXiv 2111.10635) reports at best 4.1 times lower cost and 14.5 times higher throughput than a baseline, on its own
-models, prices and measured profiles.
+models, prices and measured profiles. Tables are looked up with sparse gradients, as HeterPS' are; with ``--gradients
+whole`` as PyTorch's embeddings by default are, whose gradients every micro-batch makes as large as the table.
 
 Models are built without storage: nothing here needs the memory that their tables would take.
 """
@@ -33,8 +34,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=20.0, help="USD an hour that no plan may exceed")
     parser.add_argument("--mode", choices=("inference", "training"), default="training")
     parser.add_argument("--small", action="store_true", help="the examples with the tables they have by default")
+    parser.add_argument("--gradients", choices=("sparse", "whole"), default="sparse", help="of tables")
     options = parser.parse_args()
-    print(f"{options.mode}, batch {BATCH}, pool heterps-paper")
+    print(f"{options.mode}, batch {BATCH}, {options.gradients} gradients of tables, pool heterps-paper")
     for objective, limit in (
         ("cost", f"at {options.floor:,.0f} samples/s"),
         ("throughput", f"for {options.budget} USD/h"),
@@ -44,6 +46,9 @@ def main() -> None:
         for name, build in EXAMPLES.items():
             with torch.device("meta"):
                 model, inputs = build(batch=BATCH, **({} if options.small else SIZES[name]))
+            for module in model.modules():
+                if isinstance(module, torch.nn.Embedding):
+                    module.sparse = options.gradients == "sparse"
             found = compare_methods(
                 model,
                 inputs,

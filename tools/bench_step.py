@@ -1,8 +1,8 @@
 """What minimising the step gains: the step of the steady state's plan over that of the plan found for steps.
 
 ``python tools/bench_step.py [MODEL ...]`` plans the example models, a ResNet-50 and a GPT-2 of four blocks for training
-in both readings and prints a table of ratios: of the step's value, by the objective, and of the time that the two
-compilations took. A ratio above 1 says how many times dearer, or slower, the steady state's plan is with one batch
+in both readings and prints a table of ratios: of the step's value, by the objective, and of the processor's time that
+the two searches took. A ratio above 1 says how many times dearer, or slower, the steady state's plan is with one batch
 alone. Beside it stands what is proven: the bound of the steady state, and that of the step, over the value. The last
 line has the median gaps of both, of the plans that the steady state leaves open.
 
@@ -11,7 +11,7 @@ Left out: running the plans.
 
 import argparse
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -46,12 +46,12 @@ def made(name: str, batch: int) -> tuple[Any, Any]:
 
 
 def planned(name: str, batch: int, words: str, reading: str) -> tuple[Scheduled, float]:
-    """Return the plan of a model in a reading, and the seconds that its search took."""
+    """Return the plan of a model in a reading, and the seconds of the processor that its search took."""
     model, inputs = made(name, batch)
     asked = {"objective": words, "mode": "training", "reading": reading, "batch": batch} | asked_of(name)[words]
     posed = run_to(open_draft(model, inputs, **asked), Posed)
-    began_s = perf_counter()
-    return run_to(posed, Scheduled), perf_counter() - began_s
+    began_s = process_time()
+    return run_to(posed, Scheduled), process_time() - began_s
 
 
 def value_of_step(draft: Scheduled) -> float:
@@ -68,7 +68,7 @@ def main() -> None:
     wanted = parser.parse_args().models or MODELS
     print(
         "| model | batch | objective | steady state's plan over the step's | steady state's bound over value | "
-        "bound over value | search time, ratio |"
+        "bound over value | search's processor time, ratio |"
     )
     print("|---|---:|---|---:|---:|---:|---:|")
     gaps: list[tuple[float, float]] = []

@@ -184,22 +184,22 @@ class Turns:
     leading: Floats
 
     @classmethod
-    def of(cls, count: int, fewest: Floats, most: Floats, last: Floats) -> "Turns":
+    def of(cls, count: int, fewest: Floats, most: Floats) -> "Turns":
         """Return those of stages with some number of replicas between two, with which n is the same.
 
         Args:
             count: M.
-            fewest: [..., S]; 0 where there is no stage.
+            fewest: [..., S]; 0 behind the last stage.
             most: [..., S], as above.
-            last: [...], the most replicas of the last stage.
         """
+        last = np.take_along_axis(most, (most > 0).sum(axis=-1, keepdims=True) - 1, axis=-1)
         own, some = np.ceil(count / np.maximum(fewest, 1)), np.maximum(most, 1)
         behind = np.cumsum(most[..., ::-1], axis=-1)[..., ::-1]
         ahead = np.minimum((behind - 1) // np.maximum(fewest, 1), own - 1)
-        return cls(own, ahead, np.clip((count - last[..., None]) // some + 1, 1, own))
+        return cls(own, ahead, np.clip((count - last) // some + 1, 1, own))
 
     def busy_at_least_s(self, forward_s: Floats, backward_s: Floats, both_s: Floats, round_s: Floats) -> Floats:
-        """Return [..., S], the least from a replica's first forward to its last backward under GPipe or 1F1B.
+        """Return [2, ..., S], the least from a first forward to the replica's last backward, under GPipe and 1F1B.
 
         Args:
             forward_s: f, or less.
@@ -208,11 +208,11 @@ class Turns:
             round_s: As in the formulas, or less.
         """
         n, a, g = self.own, self.ahead, self.leading
+        gpipe_s = g * both_s + (n - g) * backward_s + round_s
         first_s = np.maximum(0.0, round_s - a * (both_s - backward_s))
         last_s = np.maximum(0.0, round_s - a * (both_s - forward_s))
         waits_s = np.where(n > a + 1, first_s + last_s, np.maximum(first_s, last_s))
-        gpipe_s = g * both_s + (n - g) * backward_s + round_s
-        return np.asarray(np.minimum(n * both_s + waits_s, gpipe_s), np.float64)
+        return np.stack([gpipe_s, n * both_s + waits_s])
 
 
 def _quickest(load: StageLoad, micro_batches: int) -> MicroBatch:

@@ -33,7 +33,7 @@ from heterps_compile.cost.served_rows import pull_s
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
-from .shortest_step import Turns
+from .shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES, Turns
 
 _MOST_TIMES = 32
 """Of the times that units are chosen by, for one placement and one number of micro-batches."""
@@ -423,7 +423,7 @@ class StepsOfPlacements:
         return np.asarray(np.where(way_s[:, None, :] > 0, np.maximum(0.0, way_s[:, None, :] - moving_s - after), 0.0))
 
     def least_steps_s(self, each: MicroBatches, delays_s: Floats, servers: Floats | None = None) -> Floats:
-        """Return [B, V], lower bounds on the steps of stages [B, V, S], by the formulas of ``shortest_step.py``.
+        """Return [C, B, V], lower bounds on the steps of stages [B, V, S] under the schedules of ``shortest_step.py``.
 
         Args:
             each: What micro-batches take.
@@ -435,18 +435,15 @@ class StepsOfPlacements:
         of_servers = None if servers is None else servers[..., None]
         pulls_s = np.where(has, each.pulls_s(of_servers), 0.0)
         sync_s = np.where(has, each.sync_s + each.pushes_s(of_servers), 0.0)
-        turns = np.ceil(each.count / each.units)
-        stages = forward_s.shape[2]
-        rounds_s = np.zeros(forward_s.shape)
+        turns, rounds_s, stages = np.ceil(each.count / each.units), np.zeros(forward_s.shape), forward_s.shape[2]
         for stage in range(stages - 2, -1, -1):
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
         if training:
-            units = np.where(has, each.units, 0.0)
-            last = np.take_along_axis(units, self.has.sum(axis=1)[:, None, None] - 1, axis=2)[..., 0]
-            of_turns = Turns.of(each.count, units, units, last)
+            of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
             scheduled_s = of_turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, rounds_s)
-        begin_s, end_s, least_s = (np.zeros(forward_s.shape[:2]) for _ in range(3))
+        begin_s, end_s = np.zeros((2, *forward_s.shape[:2]))
+        least_s = np.zeros((len(TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES), *begin_s.shape))
         for stage in range(stages):
             n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
             begin_s = np.maximum(begin_s, pulls_s[..., stage])

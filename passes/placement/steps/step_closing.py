@@ -293,9 +293,9 @@ class _Closing:
         forward_s, backward_s, both_s = (each[cells] for each in (times.forward_s, times.backward_s, times.both_s))
         way_s = np.append((both_s + 2 * delay_s)[1:], 0.0)
         round_s = np.cumsum(way_s[::-1])[::-1]
-        turns = Turns.of(times.count, times.fewest[cells], times.most[cells], times.most[cells][-1])
+        turns = Turns.of(times.count, times.fewest[cells], times.most[cells])
         busy_s = turns.busy_at_least_s(forward_s, backward_s, both_s, round_s)
-        lasting_s = float((begin_s - forward_s + busy_s + end_s).max())
+        lasting_s = float((begin_s - forward_s + busy_s + end_s).max(axis=-1).min())
         paid = float(branches.paid[place]) + problem.least_servers * problem.server_price_per_hour
         return value_of(problem, paid, lasting_s)
 

@@ -44,6 +44,7 @@ class StepPlan:
         loads: [S], what the step asks of the stages.
         least_s: A lower bound on the step.
         value: The objective, with that bound in the place of the step.
+        schedules_s: [C], lower bounds under every schedule.
     """
 
     placement: Placement
@@ -53,6 +54,7 @@ class StepPlan:
     loads: tuple[StageLoad, ...]
     least_s: float
     value: float
+    schedules_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +105,8 @@ class BoundedPlans:
         steps: The placements' stages.
         each: [B, V, S], units and what micro-batches take with them.
         delays_s: [B, V, S].
-        least_s: [B, V], bounds.
+        schedules_s: [C, B, V], bounds under every schedule.
+        least_s: [B, V], the lower ones.
         price_per_hour: [B, V].
         values: [B, V], the objective with the bounds as steps; inf where a limit is broken.
         servers: [B, V], that tables lie on; None where none does.
@@ -112,6 +115,7 @@ class BoundedPlans:
     steps: StepsOfPlacements
     each: MicroBatches
     delays_s: Floats
+    schedules_s: Floats
     least_s: Floats
     price_per_hour: Floats
     values: Floats
@@ -126,7 +130,8 @@ class BoundedPlans:
         if problem.served_s is not None:  # as many servers as keep up with the steady state
             batch_s = np.where(has, each.batch_s, 0.0).max(axis=2)
             servers = np.vectorize(partial(servers_at, problem), otypes=[np.float64])(batch_s)
-        least_s = steps.least_steps_s(each, delays_s, servers)
+        schedules_s = steps.least_steps_s(each, delays_s, servers)
+        least_s = schedules_s.min(axis=0)
         units = np.where(has, each.units, 0.0)
         used = steps.used_units(units)
         price = np.asarray(rented_units(problem, used) @ problem.price_per_hour, np.float64)
@@ -135,7 +140,7 @@ class BoundedPlans:
         values = values_of(problem, price, least_s)
         values[~steps.of.takes(each.count, units.max(axis=2))] = np.inf
         values[(used > problem.max_units).any(axis=2)] = np.inf
-        return cls(steps, each, delays_s, least_s, price, values, servers)
+        return cls(steps, each, delays_s, schedules_s, least_s, price, values, servers)
 
     def best(self, most: int) -> Iterator[tuple[float, float, int, int]]:
         """Yield value, bound, row and column of the best choices of every placement."""
@@ -173,6 +178,7 @@ class BoundedPlans:
             loads,
             float(self.least_s[cell]),
             float(self.values[cell]),
+            tuple(self.schedules_s[(slice(None), *cell)].tolist()),
         )
 
     def _rows(self, cell: tuple[int, int], stage: int) -> ServedRows | None:
@@ -246,10 +252,14 @@ def _near(ks: Sequence[float], own: float) -> list[float]:
 def simulated(of: StepProblem, plan: StepPlan, most: float = np.inf) -> SteppedPlan | None:
     """Return the plan with the best of its steps; None where it has no room, breaks a limit or is not below ``most``.
 
+    A schedule whose bound is not below ``most`` is not simulated.
     A step without what memory makes its stages compute again is simulated first, as it is no longer.
     """
     best: SteppedPlan | None = None
-    for name in TRAINING_SCHEDULES if of.training else INFERENCE_SCHEDULES:
+    names = TRAINING_SCHEDULES if of.training else INFERENCE_SCHEDULES
+    for name, least_s in zip(names, plan.schedules_s, strict=True):
+        if least_s > plan.least_s and value_of(of.problem, plan.price_per_hour, least_s) >= most:
+            continue
         step_s = step_length_s(name, plan.loads, plan.micro_batches, training=of.training)
         value = value_of(of.problem, plan.price_per_hour, step_s)
         if of.memory is not None and value < most:

@@ -137,7 +137,7 @@ def test_sets_by_size_are_all_tables_and_then_the_largest():
 
 
 def test_tables_that_fit_stay_in_their_stages_where_that_is_cheaper_and_the_proof_is_of_all_sets():
-    found = reached(tables(1000, 2000), PAPER)
+    found = reached(tables(10, 20), PAPER)
     assert served(found) == []
     assert found.search.bound == pytest.approx(found.search.value)
     assert not found.search.notes

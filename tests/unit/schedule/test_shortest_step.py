@@ -68,24 +68,24 @@ def test_neither_schedule_is_shorter_than_what_its_replicas_wait_for():
         forward_s, backward_s, delay_s = np.array([(p.forward_s, p.backward_s, p.delay_s) for p in parts]).T
         way_s = np.append(2 * delay_s[:-1] + forward_s[1:] + backward_s[1:], 0.0)
         units = replicas.astype(np.float64)
-        turns = Turns.of(count, units, units, units[-1])
+        turns = Turns.of(count, units, units)
         busy_s = turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, np.cumsum(way_s[::-1])[::-1])
         begin_s = np.append(0.0, np.cumsum(forward_s + delay_s)[:-1])
         end_s = np.append(0.0, np.cumsum(backward_s + delay_s)[:-1])
-        bound_s = float((begin_s + busy_s + end_s).max())
-        step_s = min(step_length_s(name, loads, count, training=True) for name in TRAINING_SCHEDULES)
-        assert bound_s <= step_s * (1 + 1e-12)
-        tighter += bound_s > least_step_s(loads, count, training=True) * 1.01
+        bounds_s = (begin_s + busy_s + end_s).max(axis=-1)
+        steps_s = [step_length_s(name, loads, count, training=True) for name in TRAINING_SCHEDULES]
+        assert np.all(bounds_s <= np.array(steps_s) * (1 + 1e-12))
+        tighter += bounds_s.min() > least_step_s(loads, count, training=True) * 1.01
     assert tighter > 50
 
 
 def test_what_a_replica_waits_for_is_that_of_the_drawing():
     """Four micro-batches, forward and backward equally long, as ``one_f_one_b.py`` draws them: twelve."""
     one, three = np.ones(3), np.array([3.0, 2.0, 1.0])
-    turns = Turns.of(4, one, one, np.float64(1.0))
+    turns = Turns.of(4, one, one)
     assert (turns.own.tolist(), turns.ahead.tolist(), turns.leading.tolist()) == ([4, 4, 4], [2, 1, 0], [4, 4, 4])
     busy_s = turns.busy_at_least_s(one, one, 2 * one, 2 * (three - 1))
-    assert busy_s.tolist() == [12, 10, 8]  # of stage 0: eight, two before the first backward, two behind the last
+    assert busy_s.tolist() == [[12, 10, 8]] * 2  # of stage 0: eight, two before the first backward, two behind the last
 
 
 @pytest.mark.parametrize("training", [True, False])
