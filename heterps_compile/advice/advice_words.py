@@ -199,6 +199,7 @@ def _record(advice: Advice) -> dict[str, Any]:
                 "largest_workspace_bytes": max(each.work.workspaces_bytes, default=0),
                 "samples_per_s": each.samples_per_s,
                 "overhead": _finite(each.work.overhead),
+                "ceiling": _finite(ceiling(each.work.overhead)),
                 "gpus": each.gpus,
             }
             for each in advice.batches

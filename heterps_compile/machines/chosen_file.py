@@ -94,7 +94,7 @@ def _read(folder: str | Path, parse: Callable[[Any], _Read]) -> _Read:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is no JSON document in UTF-8"
         raise InputError(
-            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote (--plan DIR)"
+            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote"
         ) from error
     try:
         return parse(document)

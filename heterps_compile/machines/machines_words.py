@@ -28,6 +28,7 @@ from .traced import Compared
 from .traced import document as policies_document
 from .traced import told as told_of_policies
 
+_ALIKE = 5e-4  # relative; below it percentages are printed as none
 _FRESH_DAYS: int = OFFERS.option("fresh_days").default
 
 
@@ -106,12 +107,14 @@ def why(answer: Answer) -> str:
         return f"why: no set with other machines keeps all limits, of those that were searched ({answer.searched:,})"
     following = answer.runners_up[0]
     value, other = best.outlook.value(goal), following.outlook.value(goal)
-    worse = "dearer" if goal.minimises_money else "slower"
+    worse, alike = ("dearer", "as cheap") if goal.minimises_money else ("slower", "as fast")
+    gap = other / value - 1
     price = following.machines.price_per_hour / best.machines.price_per_hour - 1
     rate = following.samples_per_s / best.samples_per_s - 1
+    how = alike if gap < _ALIKE else f"{format_percent(100 * gap)} {worse}"
     return (
-        f"why: the next best, {following.machines.title}, is {format_percent(100 * (other / value - 1))} {worse}: an "
-        f"hour of it costs {_change(price)}, and it makes {_change(rate)} samples/s"
+        f"why: the next best, {following.machines.title}, is {how}: an hour of it costs {_change(price)}, and it makes "
+        f"{_change(rate).replace('much', 'many')} samples/s"
     )
 
 
@@ -158,7 +161,7 @@ def _over(value: float, limit: float | None) -> float:
 
 
 def _change(change: float) -> str:
-    if abs(change) < 5e-4:
+    if abs(change) < _ALIKE:
         return "as much" if change == 0 else "about as much"
     return f"{format_percent(100 * abs(change))} {'more' if change > 0 else 'less'}"
 

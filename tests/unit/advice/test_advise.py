@@ -173,3 +173,5 @@ def test_the_command_prints_every_formula_with_its_numbers_and_the_same_as_json(
     assert "fuller model: " in shown.output
     assert document["fuller"]["gpus"] in [step["gpus"] for step in document["fuller"]["steps"]]
     assert [each["batch"] for each in document["batches"]][:3] == [1, 2, 4]
+    for each in document["batches"]:
+        assert each["ceiling"] == (1 if each["overhead"] is None else 1 + 1 / each["overhead"])

@@ -401,6 +401,10 @@ def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
         answer = choose_machines(catalogue(*offers), times, goal)
         assert answer.best.machines.title == "1 x z p3.2xlarge in there (v100 x 1)"
         assert answer.runners_up[0].outlook.median_s == pytest.approx(answer.best.outlook.median_s, rel=1e-9)
+        assert list(told(answer))[4] == (
+            "why: the next best, 1 x a p3.2xlarge in us-east-1 (v100 x 1), is as fast: an hour of it costs 200 % more, "
+            "and it makes as many samples/s"
+        )
 
 
 def test_what_is_told_of_a_set_is_the_plan_that_is_written(tmp_path):
