@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from heterps_compile.machines.stage_needs import least_paths
+from heterps_compile.machines.stage_needs import grid_above, grid_s, least_paths
 from heterps_compile.machines.step_times import least_shared_s
 
 
@@ -41,4 +41,12 @@ def test_layers_that_one_type_alone_may_run_are_its_own() -> None:
     assert least_shared_s(work_s, other_s, np.array([2.0, 1.0, 9.0]), np.array([4.0, 8.0, 1.0])) == pytest.approx(
         [2.5, 5.0, 4.0]
     )
-    assert least_shared_s(np.array([np.inf]), np.array([np.inf]), np.ones(1), np.ones(1)) == [np.inf]
+    nowhere = least_shared_s(np.array([1.0, np.inf]), np.array([2.0, np.inf]), np.ones(2), np.ones(2))
+    assert nowhere.tolist() == [np.inf, np.inf]
+
+
+def test_a_time_of_the_grid_is_the_first_that_is_no_shorter() -> None:
+    for time_s in (1e-6, 0.003, 1.0, 77.7, 1e5):
+        number = grid_above(time_s)
+        before_s, found_s = grid_s(np.array([number - 1, number]))
+        assert before_s < time_s <= found_s
