@@ -7,7 +7,7 @@ import pytest
 
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.served_rows import ServedRows
-from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole
+from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole, mean_micro_batch
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,
@@ -50,6 +50,33 @@ def test_no_step_is_shorter_than_its_bound_and_many_reach_it():
         assert bound_s <= min(steps_s) * (1 + 1e-12)
         tight += bound_s >= min(steps_s) * (1 - 1e-9)
     assert tight > 100
+
+
+def of_two_types(load: StageLoad, slower: float) -> StageLoad:
+    """Return a stage with as many replicas of a type that takes longer besides."""
+    (part,) = load.known
+    other = replace(part, forward_s=part.forward_s * slower, backward_s=part.backward_s * slower)
+    own, others = (StageLoad(load.replicas, (each,)) for each in (part, other))
+    mean = mean_micro_batch([part, other], [slower / (1 + slower), 1 / (1 + slower)])
+    return replace(load, replicas=2 * load.replicas, known=(mean,), types=(own, others))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_step_with_stages_of_two_types_is_shorter_than_its_bound(training):
+    draw, tight = np.random.default_rng(3), 0
+    for _ in range(100):
+        count = int(draw.integers(1, 10))
+        loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 4)))]
+        mixed = int(draw.integers(len(loads)))
+        loads[mixed] = of_two_types(loads[mixed], float(draw.uniform(1.0, 4.0)))
+        bound_s = least_step_s(loads, count, training=training)
+        steps_s = [
+            step_under(name, loads, count, training=training).step_s
+            for name in (TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES)
+        ]
+        assert bound_s <= min(steps_s) * (1 + 1e-12)
+        tight += bound_s >= min(steps_s) * (1 - 1e-9)
+    assert tight > 20
 
 
 @pytest.mark.parametrize("training", [True, False])
