@@ -93,6 +93,15 @@ def test_of_one_micro_batch_the_bound_is_the_step(training):
         )
 
 
+def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
+    """Four forwards of 4 s, then for the last of them every delay twice and 1 s in each of two stages, and its backward."""
+    loads = [
+        StageLoad(1, (MicroBatch(4, forward_s, backward_s, delay_s=delay_s),))
+        for forward_s, backward_s, delay_s in ((4.0, 1.0, 10.0), (0.5, 0.5, 10.0), (0.5, 0.5, 0.0))
+    ]
+    assert least_step_s(loads, 4, training=True) == pytest.approx(4 * 4.0 + 2 * 20.0 + 2 * 1.0 + 1.0)
+
+
 def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
     """gpipe and 1f1b are equally long where values take no time to pass; gpipe holds all that is under way."""
     loads = [StageLoad(1, (MicroBatch(4, 1.0, 2.0),), activations_bytes=8.0)] * 2
@@ -106,17 +115,17 @@ def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_times_of_a_part_are_in_the_unit_of_what_they_are_made_of(training):
-    """A thousandth of every time is a thousandth of the part; a third is forward, in inference all."""
+    """A thousandth of every time is a thousandth of the part; a fourth is forward, in inference all."""
     part_of = [
-        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 8.0 * unit, 8.0 * unit), 0.0).part(
-            4, Phases(1.0 * unit, 2.0 * unit, 2.0 * unit), training=training
+        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 12.0 * unit, 12.0 * unit), 0.0).part(
+            4, Phases(1.0 * unit, 3.0 * unit, 3.0 * unit), training=training
         )
         for unit in (1.0, 1e-3)
     ]
     assert part_of[1].forward_s == pytest.approx(part_of[0].forward_s / 1000)
     assert part_of[1].backward_s == pytest.approx(part_of[0].backward_s / 1000)
     whole_s = part_of[0].forward_s + part_of[0].backward_s
-    assert part_of[0].forward_s == pytest.approx(whole_s / 3 if training else whole_s)
+    assert part_of[0].forward_s == pytest.approx(whole_s / 4 if training else whole_s)
 
 
 def test_a_step_that_has_no_room_gives_way_to_one_that_has():
