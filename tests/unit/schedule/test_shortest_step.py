@@ -94,7 +94,7 @@ def test_of_one_micro_batch_the_bound_is_the_step(training):
 
 
 def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
-    """Four forwards of 4 s, then for the last of them every delay twice and 1 s in each of two stages, and its backward."""
+    """Four forwards of 4 s, for the last of them every delay twice and 1 s in each of two stages, and its backward."""
     loads = [
         StageLoad(1, (MicroBatch(4, forward_s, backward_s, delay_s=delay_s),))
         for forward_s, backward_s, delay_s in ((4.0, 1.0, 10.0), (0.5, 0.5, 10.0), (0.5, 0.5, 0.0))
