@@ -26,8 +26,11 @@ demo: $(VENV)/.demo
 # One worker a core, each with one thread: libraries that take all cores get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
+# A test compiles a small program and runs it once: optimising takes longer than it saves. test-slow has jax as users have it.
+QUICK_XLA := XLA_FLAGS='--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
+
 test: $(VENV)/.dev
-	$(PYTEST) -m 'not slow'
+	$(QUICK_XLA) $(PYTEST) -m 'not slow'
 
 # What only test-all has.
 test-slow: $(VENV)/.dev

@@ -76,7 +76,7 @@ def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None
 
 
 def slow_training_file(folder: Path, *, while_there: Path) -> None:
-    """Write ``slow.py``, whose batches take half a second while there is a file."""
+    """Write a training file beside the other, whose batches take half a second while there is a file."""
     (folder / "slow.py").write_text(
         (folder / "train.py").read_text() + "\ndef prepare(batch):\n    import os, time\n"
         f"    time.sleep(0.5 if os.path.exists({str(while_there)!r}) else 0.0)\n    return batch\n"

@@ -10,7 +10,7 @@ from light_models import NAMES, randomized
 
 import heterps_compile
 
-LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # a quarter of a gigabyte of weights and more
+LARGE = ("bvlc_alexnet", "vgg19", "zfnet512", "densenet121")  # a quarter of a gigabyte of weights, or the most nodes
 
 
 def logits_of(model: onnx.ModelProto) -> str:

@@ -58,15 +58,8 @@ def above(name: str, chosen: Sequence[Layout], folders: Folders) -> dict[str, fl
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        ("skip", (("torch", "jax"), (2, 1), "1f1b")),
-        pytest.param("convnet", (("jax", "torch"), (2, 1), "gpipe"), marks=pytest.mark.slow),
-    ],
-)
-def test_a_mixed_pipeline_trains_as_one_process_does(name: str, layout: Layout, folders: Folders) -> None:
-    assert above(name, [layout], folders) == {}
+def test_a_mixed_pipeline_trains_as_one_process_does(folders: Folders) -> None:
+    assert above("skip", [(("torch", "jax"), (2, 1), "1f1b")], folders) == {}
 
 
 def test_the_layouts_of_all_models_pair_everything() -> None:
@@ -75,6 +68,7 @@ def test_the_layouts_of_all_models_pair_everything() -> None:
     assert {(mix, schedule) for name in NAMES for mix, _, schedule in layouts_of(name)} >= set(
         product(PAIRS, SCHEDULES)
     )
+    assert (("jax", "torch"), (2, 1), "gpipe") in layouts_of("convnet")  # with running statistics
     assert {widths for name in NAMES for _, widths, _ in layouts_of(name)} == {*WIDTHS, *(three[1] for three in THREES)}
 
 

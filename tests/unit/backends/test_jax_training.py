@@ -381,10 +381,12 @@ ROWS = torch.tensor([[True, True, False], [False, False, False], [True, False, T
     "options",
     [
         {},
-        {"is_causal": True},
+        pytest.param({"is_causal": True}, marks=pytest.mark.slow, id="is_causal"),  # a mask like those below
         {"scale": 0.3},
         {"attn_mask": ROWS},
-        {"attn_mask": torch.linspace(-1, 1, 9).reshape(3, 3)},
+        pytest.param(
+            {"attn_mask": torch.linspace(-1, 1, 9).reshape(3, 3)}, marks=pytest.mark.slow, id="attn_mask of numbers"
+        ),
         {"enable_gqa": True},
     ],
     ids=lambda options: "-".join(options) or "plain",

@@ -7,7 +7,7 @@ import pytest
 
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.served_rows import ServedRows
-from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole
+from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole, mean_micro_batch
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,
@@ -88,6 +88,33 @@ def test_what_a_replica_waits_for_is_that_of_the_drawing():
     assert busy_s.tolist() == [[12, 10, 8]] * 2  # of stage 0: eight, two before the first backward, two behind the last
 
 
+def of_two_types(load: StageLoad, slower: float) -> StageLoad:
+    """Return a stage with as many replicas of a type that takes longer besides."""
+    (part,) = load.known
+    other = replace(part, forward_s=part.forward_s * slower, backward_s=part.backward_s * slower)
+    own, others = (StageLoad(load.replicas, (each,)) for each in (part, other))
+    mean = mean_micro_batch([part, other], [slower / (1 + slower), 1 / (1 + slower)])
+    return replace(load, replicas=2 * load.replicas, known=(mean,), types=(own, others))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_step_with_stages_of_two_types_is_shorter_than_its_bound(training):
+    draw, tight = np.random.default_rng(3), 0
+    for _ in range(100):
+        count = int(draw.integers(1, 10))
+        loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 4)))]
+        mixed = int(draw.integers(len(loads)))
+        loads[mixed] = of_two_types(loads[mixed], float(draw.uniform(1.0, 4.0)))
+        bound_s = least_step_s(loads, count, training=training)
+        steps_s = [
+            step_under(name, loads, count, training=training).step_s
+            for name in (TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES)
+        ]
+        assert bound_s <= min(steps_s) * (1 + 1e-12)
+        tight += bound_s >= min(steps_s) * (1 - 1e-9)
+    assert tight > 20
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_of_one_micro_batch_the_bound_is_the_step(training):
     """It goes through all stages and back, with every delay on its way; nothing waits for anything else."""
@@ -100,6 +127,15 @@ def test_of_one_micro_batch_the_bound_is_the_step(training):
         assert least_step_s(loads, 1, training=training) == pytest.approx(
             step_under("gpipe", loads, 1, training=training).step_s
         )
+
+
+def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
+    """Four forwards of 4 s, for the last of them every delay twice and 1 s in each of two stages, and its backward."""
+    loads = [
+        StageLoad(1, (MicroBatch(4, forward_s, backward_s, delay_s=delay_s),))
+        for forward_s, backward_s, delay_s in ((4.0, 1.0, 10.0), (0.5, 0.5, 10.0), (0.5, 0.5, 0.0))
+    ]
+    assert least_step_s(loads, 4, training=True) == pytest.approx(4 * 4.0 + 2 * 20.0 + 2 * 1.0 + 1.0)
 
 
 def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
@@ -115,17 +151,17 @@ def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_times_of_a_part_are_in_the_unit_of_what_they_are_made_of(training):
-    """A thousandth of every time is a thousandth of the part; a third is forward, in inference all."""
+    """A thousandth of every time is a thousandth of the part; a fourth is forward, in inference all."""
     part_of = [
-        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 8.0 * unit, 8.0 * unit), 0.0).part(
-            4, Phases(1.0 * unit, 2.0 * unit, 2.0 * unit), training=training
+        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 12.0 * unit, 12.0 * unit), 0.0).part(
+            4, Phases(1.0 * unit, 3.0 * unit, 3.0 * unit), training=training
         )
         for unit in (1.0, 1e-3)
     ]
     assert part_of[1].forward_s == pytest.approx(part_of[0].forward_s / 1000)
     assert part_of[1].backward_s == pytest.approx(part_of[0].backward_s / 1000)
     whole_s = part_of[0].forward_s + part_of[0].backward_s
-    assert part_of[0].forward_s == pytest.approx(whole_s / 3 if training else whole_s)
+    assert part_of[0].forward_s == pytest.approx(whole_s / 4 if training else whole_s)
 
 
 def test_a_step_that_has_no_room_gives_way_to_one_that_has():

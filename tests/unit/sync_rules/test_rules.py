@@ -12,7 +12,17 @@ from heterps_compile.sync_rules.all_reduce_rule import AllReduce
 from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
 from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.network import Network
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule, allowed_classes, left_uncounted
+from heterps_compile.sync_rules.rule import (
+    OWN,
+    REFUSED,
+    SUMMED,
+    FlatBuffer,
+    SyncGroup,
+    SyncRule,
+    TensorShape,
+    allowed_classes,
+    left_uncounted,
+)
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import RULES, find_rule
 from heterps_compile.sync_rules.shadow import Shadow
@@ -288,3 +298,18 @@ def test_what_times_leave_out_is_told_once_whatever_stages_have_the_rule():
     assert powersgd.uncounted
     assert left_uncounted([TopK(0.01), powersgd, AllReduce(), powersgd]) == [powersgd.uncounted]
     assert left_uncounted([TopK(0.01), AllReduce()]) == []
+
+
+def test_powersgd_sums_what_is_no_thin_product_as_it_is():
+    """A square of 1000 as two factors of 2000 elements; a bias, and what factors would not make smaller, whole."""
+    shapes = tuple(TensorShape(shape) for shape in ((1000, 1000), (888,), (3, 3)))
+    flat = (FlatBuffer(1000 * 1000 + 888 + 9),)
+    rule = parse_rule("powersgd(rank=2, feedback=false)")
+    summed_bytes = 4 * (2 * 1000 + 2 * 1000 + 888 + 9)
+    assert rule.extra_bytes(SyncGroup(2, flat, flat, 3, SLOW, shapes)) == summed_bytes
+    assert rule.exchange(SyncGroup(2, flat, flat, 3, SLOW, shapes)).sent_bytes == 2 * summed_bytes
+
+
+@pytest.mark.parametrize(("text", "becomes"), [("adasum", REFUSED), ("adasum(on=step)", OWN), ("all-reduce", SUMMED)])
+def test_what_becomes_of_sparse_gradients(text, becomes):
+    assert parse_rule(text).of_sparse == becomes

@@ -43,12 +43,13 @@ def feasible() -> list[int]:
 
 
 FEASIBLE = feasible()
+QUICK = {"rl": FEASIBLE[0]}
 
 
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        pytest.param(name, seed, marks=pytest.mark.slow if name in LONG and seed != FEASIBLE[0] else [])
+        pytest.param(name, seed, marks=pytest.mark.slow if name in LONG and seed != QUICK.get(name) else [])
         for name in GOOD
         for seed in FEASIBLE
     ],
