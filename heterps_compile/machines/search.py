@@ -37,6 +37,7 @@ from .step_times import StepTimes
 
 RUNNERS_UP = 3
 _GAP = 1e-9  # relative, of values that are equal but for rounding
+_OVER = 1 + 1e-6  # a step that is longer than a limit allows by so much breaks it, whatever is rounded
 
 
 _USUAL_RUNS, _FEWEST = 500, 8  # a chain of 31 layers has so many
@@ -162,8 +163,8 @@ class _Found:
             return False
         unit = _steady(candidate, 1.0, goal)  # all of these are in proportion to the step
         limits = [self.best / unit.value(goal)]
-        limits += [] if goal.deadline_s is None else [goal.deadline_s / unit.most_s]
-        limits += [] if goal.budget is None else [goal.budget / unit.most_money]
+        limits += [] if goal.deadline_s is None else [goal.deadline_s / unit.most_s * _OVER]
+        limits += [] if goal.budget is None else [goal.budget / unit.most_money * _OVER]
         if not self._times.is_slower(candidate.machines, batch, min(limits)):
             return False
         key = (candidate.machines, batch)
