@@ -439,9 +439,8 @@ class StepsOfPlacements:
         for stage in range(stages - 2, -1, -1):
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
-        if training:
-            of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
-            scheduled_s = of_turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, rounds_s)
+        of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
+        scheduled_s = of_turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, rounds_s)
         begin_s, end_s = np.zeros((2, *forward_s.shape[:2]))
         least_s = np.zeros((len(TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES), *begin_s.shape))
         for stage in range(stages):

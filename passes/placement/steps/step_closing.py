@@ -146,7 +146,7 @@ class _Branches:
 
     def stages(self, place: int) -> "list[tuple[_Branches, int]]":
         """Return the branches that one of them was extended from, with their places, and itself: one a stage."""
-        found = [(self, place)]
+        found: list[tuple[_Branches, int]] = [(self, place)]
         while found[-1][0].above is not None:
             found.append(found[-1][0].above)
         return found[::-1]
