@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
