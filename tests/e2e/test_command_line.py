@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -185,6 +184,7 @@ INTERRUPT_WHILE_WRITING = """
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a script's background it is ignored
     folder._sha256 = interrupted
     sys.exit(run(sys.argv[1:]))
 """
@@ -201,7 +201,6 @@ def test_ctrl_c_while_writing_leaves_what_was_there(workplace, had_folder):
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (run.returncode, run.stdout) == (130, "")
     assert run.stderr.strip() == "Interrupted."
