@@ -408,11 +408,12 @@ def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
 
 
 def test_what_is_told_of_a_set_is_the_plan_that_is_written(tmp_path):
-    layers = [torch.nn.Linear(416, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.Linear(512, 1)]
-    model = torch.nn.Sequential(torch.nn.Embedding(100_000, 16), torch.nn.Flatten(), *layers)
+    widths = (torch.nn.Linear(416, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 256), torch.nn.ReLU())
+    layers = [*widths, torch.nn.Linear(256, 512), torch.nn.Linear(512, 1)]
+    model = torch.nn.Sequential(torch.nn.Embedding(100_000, 16, sparse=True), torch.nn.Flatten(), *layers)
     inputs = (torch.zeros(4, 26, dtype=torch.long),)
     slow = replace(CPU, instance="slow", cores=2)
-    goal = Goal(1e6, (4096,), deadline_s=1e5, most_machines=2)
+    goal = Goal(1e6, (1024,), deadline_s=1e5, most_machines=2)
     steps = times_of(model, example_inputs=inputs)
     fastest = choose_machines(catalogue(slow), steps, replace(goal, deadline_s=None, budget=1e3))
     for answer in (choose_machines(catalogue(slow), steps, goal), fastest):
