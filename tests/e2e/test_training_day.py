@@ -114,7 +114,7 @@ def test_the_day_goes_on_through_a_killed_process_and_other_widths(day, plain_au
         os.kill(ranks_of(run.pid)[-1], signal.SIGKILL)
         wait_for(300)
         subprocess.run(
-            [*python, "resize", "disturbed", "--replicas", "2,1"],
+            [*python, "resize", "disturbed", "--replicas", "2,1", "--micro-batches", "2"],
             check=True, cwd=day, env=environment, timeout=PATIENCE_S,
         )  # fmt: skip
         told, _ = run.communicate(timeout=PATIENCE_S)
