@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from heterps_compile.backends.local_names import LocalNames
 
-from .naming import attribute, is_index, step
+from .naming import attribute, is_behind_a_tensor, is_index, step
 
 _Path = tuple[str, ...]
 
@@ -54,7 +54,7 @@ class BlockLocals:
     def _worthy(self, name: str) -> Iterator[_Path]:
         """Yield the blocks on the way to a tensor that are worth a local, the outer one first."""
         *path, _ = name.split(".")
-        if attribute(name, self._held).startswith("self.find("):
+        if is_behind_a_tensor(name, self._held):
             return
         numbered = max((place for place, atom in enumerate(path, 1) if is_index(atom)), default=0)
         for length in sorted({numbered, len(path)}):

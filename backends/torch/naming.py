@@ -28,10 +28,15 @@ def attribute(name: str, tensors: Container[str] = ()) -> str:
         name: Of the tensor.
         tensors: Names of all tensors of the stage; one of them may be a block on the way to another.
     """
-    path = name.split(".")
-    if any(".".join(path[:i]) in tensors for i in range(1, len(path))):
+    if is_behind_a_tensor(name, tensors):
         return f"self.find({name!a})"
-    return "self" + "".join(map(step, path))
+    return "self" + "".join(map(step, name.split(".")))
+
+
+def is_behind_a_tensor(name: str, tensors: Container[str]) -> bool:
+    """Say whether a block on the way to a tensor has the name of a tensor, which an attribute would give instead."""
+    path = name.split(".")
+    return any(".".join(path[:i]) in tensors for i in range(1, len(path)))
 
 
 def is_index(atom: str) -> bool:

@@ -1,23 +1,17 @@
 """The fewest units that the stages of a step need for it to last no longer than some time, and bounds that follow.
 
 A step of M micro-batches that lasts at most T has only stages whose own bound is at most T (``stage_times.py``). For a
-run of layers on a kind of unit that gives the fewest replicas ``u(T)``, each with n of the micro-batches. Where
-replicas of two kinds share a stage, a unit that takes n is worth n / M of it, and the stage needs at least
-``v(T) = M / n(T)`` units of one kind or as much of the other. A set of K units of kind 1 and K' of kind 2 has no step
-of M micro-batches within T where for some weights w, w'::
+run of layers on a kind of unit that gives the fewest replicas, each with n of the micro-batches, and for all runs
+together the fewest units of a plan, with what its stages wait for (``stage_waits.py``).
 
-    least over all cuts of  sum over stages of  min( w u, w' u',  max( min(w v, w' v'), w + w' ) )   >   w K + w' K'
-
-The weights that tell the most are near the speeds of the units. Few micro-batches wait for pipelines to fill, many pay
-every launch again: each number M is bounded by itself, with what the quicker of these two kinds takes around a stage,
-and the set's bound is the least of all. More than 32 are only taken with a stage of at least M / 8 replicas::
+Few micro-batches wait for pipelines to fill, many pay every launch again: each number M is bounded by itself, and the
+set's bound is the least of all. More than 32 are only taken with a stage of at least M / 8 replicas::
 
     M = 8     T >= 1.3 s
     M = 32    T >= 1.1 s    so that T >= 1.1 s
     M = 128   T >= 1.4 s
 
-Left out: that a stage's last backward comes before the sums of gradients of the stages before it; whole machines,
-which prices have (``sets.py``).
+Left out: sets of two kinds (``pair_needs.py``); whole machines, which prices have (``sets.py``).
 """
 
 from collections.abc import Sequence

@@ -37,19 +37,22 @@ def same_times(load: StageLoad, count: int) -> StageLoad:
     return StageLoad(load.replicas, (known,), sync_s=load.sync_s, rows=load.rows)
 
 
+def is_tight(loads: list[StageLoad], count: int, *, training: bool) -> bool:
+    """Hold the steps of all schedules to their bound; tell whether one reaches it."""
+    bound_s = least_step_s(loads, count, training=training)
+    schedules = TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES
+    shortest_s = min(step_under(name, loads, count, training=training).step_s for name in schedules)
+    assert bound_s <= shortest_s * (1 + 1e-12)
+    return bound_s >= shortest_s * (1 - 1e-9)
+
+
 def test_no_step_is_shorter_than_its_bound_and_many_reach_it():
     draw, tight = np.random.default_rng(0), 0
     for number in range(300):
         training = number % 2 == 0
         count = int(draw.integers(1, 10))
         loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 5)))]
-        bound_s = least_step_s(loads, count, training=training)
-        steps_s = [
-            step_under(name, loads, count, training=training).step_s
-            for name in (TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES)
-        ]
-        assert bound_s <= min(steps_s) * (1 + 1e-12)
-        tight += bound_s >= min(steps_s) * (1 - 1e-9)
+        tight += is_tight(loads, count, training=training)
     assert tight > 100
 
 
@@ -105,13 +108,7 @@ def test_no_step_with_stages_of_two_types_is_shorter_than_its_bound(training):
         loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 4)))]
         mixed = int(draw.integers(len(loads)))
         loads[mixed] = of_two_types(loads[mixed], float(draw.uniform(1.0, 4.0)))
-        bound_s = least_step_s(loads, count, training=training)
-        steps_s = [
-            step_under(name, loads, count, training=training).step_s
-            for name in (TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES)
-        ]
-        assert bound_s <= min(steps_s) * (1 + 1e-12)
-        tight += bound_s >= min(steps_s) * (1 - 1e-9)
+        tight += is_tight(loads, count, training=training)
     assert tight > 20
 
 
