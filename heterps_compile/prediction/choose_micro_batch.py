@@ -36,10 +36,10 @@ def choose_of_rivals(
     plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
     notes = placed.notes
     if value > rivals[0][1]:
-        currency = problem.known_pool.currency
-        best = OBJECTIVES[objective].describe(rivals[0][1], problem.batch, currency)
+        least = 0.0 if _costs_nothing(problem, rivals[0][0], objective) else rivals[0][1]
+        best = OBJECTIVES[objective].describe(least, problem.batch, problem.known_pool.currency)
         notes = (*notes, f"a plan of {best} takes {format_seconds(steps[0][1].step_s)} a step, and this one less")
-    return replace(placed, plan=plan, value=value, notes=notes), plan, prediction
+    return _priced(problem, replace(placed, plan=plan, value=value, notes=notes), objective), plan, prediction
 
 
 def choose_of_steps(
@@ -72,7 +72,27 @@ def choose_of_steps(
             f"--reading steady-state"
         )
     (value, _), (plan, prediction) = best
-    return replace(placed, plan=plan, value=value, bound=min(placed.bound, value)), plan, prediction
+    placed = replace(placed, plan=plan, value=value, bound=min(placed.bound, value))
+    return _priced(problem, placed, request.objective), plan, prediction
+
+
+def _costs_nothing(problem: GivenProblem, plan: GivenPlan, objective: str) -> bool:
+    """Return whether a plan whose objective is money has units without a price alone."""
+    names = {each.device for stage in plan.stages for each in stage.replicas}
+    is_free = all(problem.known_pool.device_type(name).price_per_hour == 0 for name in names)
+    return is_free and OBJECTIVES[objective].paid(1.0, 1.0) is not None
+
+
+def _priced(problem: GivenProblem, placed: PlacedGiven, objective: str) -> PlacedGiven:
+    """Return what was placed as it costs, where it costs nothing: a search gives free units a price of its own."""
+    if not _costs_nothing(problem, placed.plan, objective):
+        return placed
+    names = dict.fromkeys(shown(each.device) for stage in placed.plan.stages for each in stage.replicas)
+    note = (
+        f"the pool has no price of {', '.join(names)}: the plan costs nothing, and of such plans one with few hours of "
+        f"units was looked for; give a price, or ask for --objective throughput"
+    )
+    return replace(placed, value=0.0, bound=0.0, notes=(*placed.notes, note))
 
 
 def _longest_step_s(problem: GivenProblem, request: Request) -> float:

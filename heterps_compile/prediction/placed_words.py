@@ -61,10 +61,11 @@ def print_placed(console: Console, planned: PlannedGiven) -> None:
     objective, currency = OBJECTIVES[planned.request.objective], problem.known_pool.currency
     value = objective.describe(placed.value, problem.batch, currency)
     bound = objective.describe(placed.bound, problem.batch, currency)
+    proven = f"{bound}; nothing is cheaper" if placed.value == 0 else "none"
     by = f", by at most {format_share(planned.gap)}" if planned.gap > 1e-9 else ""
     pairs = [
         (objective.name, f"{value}, {planned.reading}"),
-        ("proven bound", f"{bound}{by}; of {placed.holds_for}" if placed.bound > 0 else "none"),
+        ("proven bound", f"{bound}{by}; of {placed.holds_for}" if placed.bound > 0 else proven),
         ("method", f"{placed.method}, in {format_seconds(placed.search_s)}"),
     ]
     if planned.directory is not None:

@@ -47,7 +47,7 @@ from heterps_compile.problem_file.given_rules import (
     refused_group,
     refused_rules,
 )
-from heterps_compile.problem_file.message_times import in_one_machine, transfer_s
+from heterps_compile.problem_file.message_times import in_one_machine, transfer_s, untimed
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, rows_of_stage, served_part
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
@@ -210,7 +210,9 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, with_rows.peak_in_flight, strict=True)
     )
     servers = _servers(problem, plan)
-    notes = (*_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan))
+    notes = (
+        *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan), *_untimed_notes(problem, stages),
+    )  # fmt: skip
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
 
 
@@ -354,6 +356,7 @@ def _batches_of_replicas(
         "every replica works on batches of its own, which follow one another without a flush",
         *_undivided_notes(problem, plan),
         *_memory_notes(stages),
+        *_untimed_notes(problem, stages),
     )
     return Prediction(STEADY_STATE, parts, plan.batch, 1, max(0.0, bubble), stages, notes)
 
@@ -412,6 +415,19 @@ def _rule_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
             f"what {', '.join(agreeing)} takes the processor of a replica is counted as far as update_s of the layers "
             f"has it: given costs have no rates for it, as a profile of a model has"
         )
+
+
+def _untimed_notes(problem: GivenProblem, stages: Sequence[StagePrediction]) -> Iterator[str]:
+    """Yield which stages sum gradients in an all-reduce that was not timed, where others were."""
+    for number, each in enumerate(stages):
+        stage = each.stage
+        missing = untimed(problem, stage.replicas)
+        if problem.all_reduces and missing and stage.sync == USUAL and each.all_reduce_s > 0:
+            of_all = ", and counts where each of its types has one" if len(stage.replicas) > 1 else ""
+            yield (
+                f"all_reduces has none of {stage.width} units of {' and '.join(map(shown, missing))}{of_all}: what "
+                f"stage {number} takes to sum its gradients follows from the pool's rates"
+            )
 
 
 def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:

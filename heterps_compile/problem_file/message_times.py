@@ -21,7 +21,7 @@ from heterps_compile.cost.pose import network_of, network_of_types
 from heterps_compile.sync_rules.network import Network
 
 from .given_plan import GivenReplicas
-from .given_problem import GivenProblem
+from .given_problem import GivenProblem, MeasuredAllReduce
 
 
 def transfer_s(
@@ -97,13 +97,25 @@ def all_reduce_s(problem: GivenProblem, replicas: Sequence[GivenReplicas], size_
     count = sum(each.count for each in replicas)
     if count < 2 or not size_bytes:
         return 0.0
-    devices = sorted({each.device for each in replicas})
-    tables = [each for each in problem.all_reduces if each.units == count and each.device in devices]
-    if len(tables) == len(devices):
+    if not untimed(problem, replicas):
+        tables = _timed(problem, replicas)
         return max(each.time_s(size_bytes) for each in tables)
+    devices = sorted({each.device for each in replicas})
     if len(replicas) == 1:
         return group_network(problem, replicas[0]).all_reduce_s(size_bytes, count)
     return network_of_types(problem.known_pool, devices).all_reduce_s(size_bytes, count)
+
+
+def _timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[MeasuredAllReduce]:
+    """Return the all-reduces that were timed among as many units as there are replicas, of each of their types."""
+    count, devices = sum(each.count for each in replicas), {each.device for each in replicas}
+    return [each for each in problem.all_reduces if each.units == count and each.device in devices]
+
+
+def untimed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[str]:
+    """Return the types of replicas of which no all-reduce of so many units was timed: with any, none counts."""
+    timed = {each.device for each in _timed(problem, replicas)}
+    return sorted({each.device for each in replicas} - timed)
 
 
 def group_network(problem: GivenProblem, group: GivenReplicas) -> Network:

@@ -66,6 +66,26 @@ def test_every_objective_is_planned_and_proven(tmp_path: Path, options: list[str
     assert document["prediction"]["step_s"] > 0
 
 
+@pytest.mark.parametrize("reading", ["steady-state", "one-batch-alone"])
+@pytest.mark.parametrize("options", [["--objective", "cost"], ["--objective", "price", "--min-throughput", "400"]])
+def test_what_has_no_price_costs_nothing_and_that_is_told(tmp_path: Path, options: list[str], reading: str) -> None:
+    free, dear = ({name: value for name, value in each.items() if "price" not in name} for each in POOL["device"])
+    trained = {**TIMES, "backward_s": TIMES["forward_s"]}
+    layers = [{"name": "a", "times": [{"device": name, **trained} for name in ("fast", "slow")]}]
+    asked = ["--reading", reading, "--method", "exact", *options]
+    path = problem(tmp_path, layers=layers, edges=[], pool={"device": [free, dear]})
+    found = json.loads(run(path, *asked, "--json").stdout)
+    assert (found["objective"]["value"], found["bound"], found["gap"]) == (0, 0, 0)
+    assert any(note.startswith("the pool has no price of '") for note in found["notes"])
+    shown = run(path, *asked).output
+    assert "e-" not in shown.partition("method")[0]
+    assert "nothing is cheaper" in shown
+    paid = problem(tmp_path, layers=layers, edges=[])
+    found = json.loads(run(paid, *asked, "--json").stdout)
+    assert found["objective"]["value"] > 0.001
+    assert not any("no price" in note for note in found["notes"])
+
+
 def test_a_layer_that_replicas_do_not_divide_gets_none(tmp_path: Path) -> None:
     def planned(last: dict[str, Any], pool: dict[str, Any] = POOL) -> tuple[float, list[int]]:
         layers = [

@@ -131,6 +131,31 @@ def test_timed_messages_stand_in_for_rates() -> None:
     assert predicted(given, two).stages[0].transfer_s == 0.125
 
 
+def test_all_reduces_that_were_not_timed_of_a_stage_are_told() -> None:
+    def timed(*devices: str, units: int = 2) -> dict[str, Any]:
+        tables = [{"device": name, "units": units, "sizes_bytes": [16e9], "times_s": [7.0]} for name in devices]
+        return problem(all_reduces=tables, held_per_parameter=3)
+
+    both = plan((["a", "b"], [{"device": "gpu"}, {"device": "slow"}]))
+    rates = predicted(timed(), both)
+    assert (rates.notes, rates.parts.all_reduce_s) == ((), pytest.approx(16))
+    assert predicted(timed("gpu", "slow"), both).notes == ()
+    assert predicted(timed("gpu", "slow"), both).parts.all_reduce_s == 7
+    half = predicted(timed("gpu"), both)
+    assert half.parts.all_reduce_s == pytest.approx(16)
+    assert half.notes == (
+        "all_reduces has none of 2 units of 'slow', and counts where each of its types has one: what stage 0 takes to "
+        "sum its gradients follows from the pool's rates",
+    )
+    of_three = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "gpu", "count": 3}]))
+    assert predicted(timed("gpu"), of_three).notes == (
+        "all_reduces has none of 3 units of 'gpu': what stage 1 takes to sum its gradients follows from the pool's "
+        "rates",
+    )
+    of_replicas = predicted(timed("gpu") | {"batch_of": "replica", "batch": 1}, of_three | {"batch": 1})
+    assert "all_reduces has none of 3 units of 'gpu'" in of_replicas.notes[-1]
+
+
 def test_a_batch_of_a_replica_has_no_step_and_its_all_reduce_is_shared() -> None:
     given = problem(batch_of="replica", batch=1)
     step = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 4}])))
