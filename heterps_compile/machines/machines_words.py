@@ -29,6 +29,7 @@ from .traced import document as policies_document
 from .traced import told as told_of_policies
 
 _ALIKE = 5e-4  # relative; below it percentages are printed as none
+_REGIONS = 3  # that are told by name
 _FRESH_DAYS: int = OFFERS.option("fresh_days").default
 
 
@@ -96,6 +97,8 @@ def told(answer: Answer) -> Iterator[str]:
         source = printable(best.machines.learned.source)
         yield f"learned: {'; '.join(each.words for each in learned)}" + (f" ({source})" if source else "")
     yield why(answer)
+    if answer.elsewhere:
+        yield where_else(answer)
     yield how_good(answer)
     yield what_fails(answer)
 
@@ -118,6 +121,17 @@ def why(answer: Answer) -> str:
     )
 
 
+def where_else(answer: Answer) -> str:
+    """Return where else the machines can be had, and for how much more."""
+    price = answer.best.machines.price_per_hour
+    shown = [
+        f"in {option.machines.parts[0][0].offer.region} for {_change(option.machines.price_per_hour / price - 1)}"
+        for option in answer.elsewhere
+    ]
+    others = f", and in {counted(len(shown) - _REGIONS, 'other region')}" if len(shown) > _REGIONS else ""
+    return f"elsewhere: an hour of the same machines is to be had {', '.join(shown[:_REGIONS])}{others}"
+
+
 def how_good(answer: Answer) -> str:
     """Return what is proven of the answer."""
     sets = f"of {counted(answer.looked_at, 'set')} of one kind or two"
@@ -137,7 +151,7 @@ def how_good(answer: Answer) -> str:
 
 
 def what_fails(answer: Answer) -> str:
-    """Return the first set that fails, by how much, and what would let it in."""
+    """Return a set that fails, by how much, and what would let it in."""
     option, goal = answer.failing, answer.goal
     if option is None:
         return f"fails: no limit is broken by any set that was searched ({answer.searched:,})"
@@ -217,6 +231,7 @@ def answer_document(answer: Answer, directory: str | None = None, compared: Comp
         "chosen": _option(answer.best),
         "runners_up": [_option(option) for option in answer.runners_up],
         "fails": None if answer.failing is None else _option(answer.failing) | {"excess": excess(answer.failing, goal)},
+        "elsewhere": [_option(option) for option in answer.elsewhere],
         "front": [_option(option) for option in answer.front],
         "bound": {
             ("usd" if goal.minimises_money else "seconds"): answer.bound,

@@ -3,13 +3,16 @@
 Left out: which sets there are (``sets.py``), which of them are searched for (``search.py``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .goal import Goal
 from .machine_set import MachineSet
 from .outlook import Outlook
 from .step_times import StepFound
+
+WITHIN_REACH = 0.5
+"""By which part limits are widened at the most for a set that is better; one that breaks them by more is no choice."""
 
 _GAP = 1e-9  # relative, of values that are equal but for rounding
 
@@ -56,6 +59,23 @@ def excess(option: Option, goal: Goal) -> float:
     late = 0.0 if goal.deadline_s is None else option.outlook.most_s / goal.deadline_s - 1
     dear = 0.0 if goal.budget is None else option.outlook.most_money / goal.budget - 1
     return max(late, dear, 0.0)
+
+
+def let_in(ranked: Sequence[Option], best: Option, goal: Goal) -> Option | None:
+    """Return the set to tell of those that break a limit: the one that a wider limit is worth the most for.
+
+    Of sets that would be better than the best, the best of those within reach of the limits, else the one that comes
+    nearest to them; where none would be better, the one that comes nearest.
+
+    Args:
+        ranked: All, the best value first.
+        best: That keeps all limits.
+        goal: What is asked.
+    """
+    failing = [option for option in ranked if option.fails]
+    better = [option for option in failing if option.outlook.value(goal) < best.outlook.value(goal)]
+    in_reach = (option for option in better if excess(option, goal) <= WITHIN_REACH)
+    return next(in_reach, min(better or failing, key=lambda option: excess(option, goal), default=None))
 
 
 def front_of(options: Iterable[Option]) -> list[Option]:

@@ -25,11 +25,12 @@ from heterps_compile.offers.as_device import known_gpus
 from heterps_compile.progress import tell
 from heterps_compile.units import counted
 
+from .elsewhere import elsewhere
 from .goal import Goal
 from .machine_set import MachineSet
 from .nothing_found import nothing_found
 from .open_sets import OpenSets, open_sets
-from .option import Option, excess, front_of, rank
+from .option import Option, front_of, let_in, rank
 from .outlook import Outlook, outlook_of, steady_outlook
 from .sets import Candidate, Kind, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from .step_bounds import StepBounds
@@ -82,7 +83,8 @@ class Answer:
         goal: What was asked.
         best: The set that wins.
         runners_up: The next best that keep all limits.
-        failing: The best of those that keep not all limits and would be better; None where none would be.
+        failing: A set that does not keep all limits (``option.let_in``); None where none is known.
+        elsewhere: The same machines as the best's in other regions, where they keep all limits, the best first.
         front: Sets that no other one found beats in both time and money, the fastest first.
         bound: A value that no set of one or two kinds of these offers is below with plans that keep the order of the
             layers; the best's own where that is proven.
@@ -98,6 +100,7 @@ class Answer:
     best: Option
     runners_up: tuple[Option, ...]
     failing: Option | None
+    elsewhere: tuple[Option, ...]
     front: tuple[Option, ...]
     bound: float
     bound_of_one_kind: float
@@ -145,9 +148,7 @@ class _Found:
         self._least_s[key] = step.least_s
         used, step = step.on_what_it_uses(candidate.machines)
         try:
-            outlook = outlook_of(
-                used, step.step_s, candidate.batch, self._goal, self._checkpoint_s(used, candidate.batch)
-            )
+            outlook = self.outlook(used, candidate.batch, step.step_s)
         except InfeasibleError as error:
             self.options[key] = str(error)
             return
@@ -155,6 +156,10 @@ class _Found:
         self.options[key] = option
         if not option.fails:
             self.best = min(self.best, outlook.value(self._goal))
+
+    def outlook(self, machines: MachineSet, batch: int, step_s: float) -> Outlook:
+        """Return time and money of a set; raise InfeasibleError where its transient machines let no run end."""
+        return outlook_of(machines, step_s, batch, self._goal, self._checkpoint_s(machines, batch))
 
     def rules_out(self, candidate: Candidate) -> bool:
         """Return whether it is proven that a set has no better plan, as ``is_slower`` has it."""
@@ -179,9 +184,8 @@ class _Found:
         if proven_s > least_s:
             is_one = len(candidate.kinds) == 1
             least_s = proven_s if is_one else min(proven_s, self._bounds.of_shared(candidate, proven_s))
-        checkpoint_s = self._checkpoint_s(machines, candidate.batch)
         try:
-            outlook = outlook_of(machines, least_s, candidate.batch, goal, checkpoint_s)
+            outlook = self.outlook(machines, candidate.batch, least_s)
         except InfeasibleError:
             return float("inf")
         return float("inf") if outlook.misses(goal) else outlook.value(goal)
@@ -260,7 +264,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
         bounds,
         left=left + still_open.more,
         looked_at=looked_at,
-        kinds=len(kinds),
+        kinds=(all_kinds, len(kinds)),
         notes=(*_few_of(kinds, goal), *_notes(catalogue.offers, unknown, catalogue.notes, times, goal)),
     )
 
@@ -358,21 +362,21 @@ def _answer(
     *,
     left: int,
     looked_at: int,
-    kinds: int,
+    kinds: tuple[Sequence[Kind], int],
     notes: tuple[str, ...],
 ) -> Answer:
+    """Return the answer; ``kinds`` are all of them, and how many no other dominates."""
     ranked = sorted(found.plans, key=lambda option: rank(option, goal))
     keeping = [option for option in ranked if not option.fails]
     best = keeping[0]
-    failing = next((o for o in ranked if o.fails and o.outlook.value(goal) < best.outlook.value(goal)), None)
-    if failing is None:  # none would be better: the one that fails by the least
-        failing = min((o for o in ranked if o.fails), key=lambda o: excess(o, goal), default=None)
     value, others = best.outlook.value(goal), _unlike(best, keeping[1:])
     rentals = [rental for option in (best, *others[:RUNNERS_UP]) for rental, _ in option.machines.parts]
     taken = dict.fromkeys(words for rental in rentals for words in assumed(rental.offer))
+    there = elsewhere(best, kinds[0], goal, lambda machines: found.outlook(machines, best.batch, best.step.step_s))
     return Answer(
-        goal, best, tuple(others[:RUNNERS_UP]), failing, tuple(front_of(found.plans)),
-        min(*bounds.values(), value), min(bounds[1], value), looked_at, found.searched, left, kinds, (*taken, *notes),
+        goal, best, tuple(others[:RUNNERS_UP]), let_in(ranked, best, goal), there, tuple(front_of(found.plans)),
+        min(*bounds.values(), value), min(bounds[1], value), looked_at, found.searched, left, kinds[1],
+        (*taken, *notes),
     )  # fmt: skip
 
 

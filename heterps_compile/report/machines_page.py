@@ -68,7 +68,7 @@ def machines_page(answer: Answer) -> str:
     )  # fmt: skip
 
 
-_FACTS = ("plan", "learned", "why", "bound", "fails")
+_FACTS = ("plan", "learned", "why", "elsewhere", "bound", "fails")
 
 
 def _template(name: str) -> str:

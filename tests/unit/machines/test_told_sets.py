@@ -1,0 +1,99 @@
+"""What is told beside the set that is chosen: where else its machines are to be had, and what a wider limit lets in."""
+
+import datetime as dt
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from heterps_compile.machines import Goal
+from heterps_compile.machines.choose import times_of
+from heterps_compile.machines.elsewhere import elsewhere
+from heterps_compile.machines.machine_set import MachineSet
+from heterps_compile.machines.machines_words import answer_document, told
+from heterps_compile.machines.option import Option, let_in
+from heterps_compile.machines.outlook import Outlook, outlook_of
+from heterps_compile.machines.search import choose_machines
+from heterps_compile.machines.sets import kinds_of
+from heterps_compile.offers import Catalogue, Offer, Rental
+
+V100 = Offer(
+    "aws", "us-east-1", "p3.2xlarge", "v100", 1, 8, 61 * 2**30, 16 * 2**30, 10e9 / 8, 0.0, 3.06, None,
+    dt.date(2026, 11, 1), "here",
+)  # fmt: skip
+FOUR = replace(V100, instance="p3.8xlarge", gpus=4, inner_bytes_per_s=50e9, price_per_hour=12.24)
+T4 = replace(V100, instance="g4dn.xlarge", gpu="t4", price_per_hour=0.526)
+
+
+def catalogue(*offers):
+    return Catalogue(offers, "a test")
+
+
+@pytest.fixture(scope="module")
+def times():
+    layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.Linear(512, 8)]
+    return times_of(torch.nn.Sequential(*layers), example_inputs=(torch.ones(4, 1024),))
+
+
+def test_the_same_machines_in_other_regions_are_told_with_what_they_cost_there(times):
+    near = replace(T4, region="near", price_per_hour=T4.price_per_hour * 1.04)
+    alike, far = replace(T4, region="alike"), replace(T4, region="far", price_per_hour=T4.price_per_hour * 1.5)
+    slower = replace(T4, region="slower", network_bytes_per_s=1e9)
+    offers = catalogue(far, T4, slower, near, alike, replace(T4, region="other", gpu="a10g", price_per_hour=9.0))
+    goal = Goal(3e10, (1024,), deadline_s=1e7, most_machines=2)
+    answer = choose_machines(offers, times, goal)
+    assert [rental.offer.region for rental, _ in answer.best.machines.parts] == ["alike"]
+    assert [option.machines.parts[0][0].offer.region for option in answer.elsewhere] == ["us-east-1", "near", "far"]
+    for option, part in zip(answer.elsewhere, (1, 1.04, 1.5), strict=True):
+        assert (option.machines.count, option.step) == (answer.best.machines.count, answer.best.step)
+        assert option.outlook.median_money == pytest.approx(part * answer.best.outlook.median_money)
+    line = (
+        "elsewhere: an hour of the same machines is to be had in us-east-1 for as much, in near for 4 % more, in far "
+    )
+    assert f"{line}for 50 % more" in list(told(answer))
+    assert [each["machines"][0]["region"] for each in json.loads(answer_document(answer))["elsewhere"]][1:] == [
+        "near",
+        "far",
+    ]
+    dear = replace(goal, budget=answer.best.outlook.most_money * 1.3)
+    assert [o.machines.parts[0][0].offer.region for o in choose_machines(offers, times, dear).elsewhere][1:] == ["near"]
+    assert choose_machines(catalogue(T4, FOUR), times, goal).elsewhere == ()
+    many = (replace(T4, region=f"r{number}", price_per_hour=1.0) for number in range(4))
+    assert "in r2 for 90.1 % more, and in 1 other region" in "\n".join(
+        told(choose_machines(catalogue(T4, *many), times, goal))
+    )
+
+
+def test_two_kinds_are_elsewhere_where_a_region_has_both(times):
+    step = times.searched(MachineSet(((Rental(V100), 1),)), 256)
+    both = ((Rental(V100), 1), (Rental(T4), 2))
+    goal = Goal(1e9, (256,), deadline_s=1e9)
+
+    def outlook(machines):
+        return outlook_of(machines, step.step_s, 256, goal)
+
+    best = Option(MachineSet(both), 256, step, outlook(MachineSet(both)), ())
+    kinds, _ = kinds_of(
+        [V100, T4, *(replace(each, region="eu") for each in (T4, V100)), replace(V100, region="us")], spot=False
+    )
+    [there] = elsewhere(best, kinds, goal, outlook)
+    assert [(rental.offer.region, rental.offer.gpu, count) for rental, count in there.machines.parts] == [
+        ("eu", "v100", 1),
+        ("eu", "t4", 2),
+    ]
+
+
+def test_of_sets_that_fail_the_best_within_reach_is_told_else_the_nearest(times):
+    step, goal = times.searched(MachineSet(((Rental(T4), 1),)), 256), Goal(1e6, (256,), deadline_s=100.0)
+
+    def option(money, most_s):
+        look = Outlook(most_s, most_s, money, money)
+        return Option(MachineSet(((Rental(T4), 1),)), 256, step, look, look.misses(goal))
+
+    best, far, near, nearest = option(10, 90), option(1, 900), option(6, 149), option(8, 101)
+    assert let_in([far, near, nearest, best], best, goal) is near
+    assert let_in([far, best], best, goal) is far
+    assert let_in([far, option(2, 800), best], best, goal).outlook.most_s == 800
+    assert let_in([best, option(11, 300), option(12, 200)], best, goal).outlook.most_s == 200
+    assert let_in([best, option(11, 80)], best, goal) is None
