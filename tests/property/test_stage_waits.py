@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps_compile.machines.stage_waits import SharedWaits, StageWaits, Within, are_enough, plan_within
+from heterps_compile.machines.stage_waits import (
+    Schedule,
+    ScheduledStages,
+    SharedWaits,
+    StageWaits,
+    Within,
+    are_enough,
+    may_be_enough,
+    plan_within,
+)
 
 ONE = np.ones((1, 1))
 
@@ -189,3 +198,48 @@ def test_a_shared_stage_passes_its_gradients_through_every_replica_and_runs_the_
     )  # fmt: skip
     within = Within(time_s, np.array([[1.0, 1.0]]), shared=shared)  # 0.4 + 0.6, the sum 0.8 / 2, a message, 0.5
     assert are_enough([kind, kind], np.array([[1, 1]]), within).tolist() == [enough]
+
+
+def waits_by_schedule(ahead):
+    """Return stages of one micro-batch of 1 + 1 s each, of which those ahead take a unit and nothing under a schedule.
+
+    The stage before the last has one unit, which takes all 4 micro-batches; the last one has 1, 2 or 4 at the least.
+    """
+    length, none = ahead + 2, np.float32(np.inf)
+    first, end = np.triu_indices(length)
+    end = end + 1
+    is_one, is_last = (end - first == 1)[:, None], (end == length)[:, None]
+    units, shape = np.array([1.0, 2.0, 4.0]), (len(first), 3)
+    zero, is_inner = np.zeros(shape, np.float32), ((end == length - 1) * np.ones(3)[:, None]).T
+    works = (is_inner * is_one).astype(np.float32)
+    schedules = ScheduledStages(
+        4, np.array([1.0, 3.0, 4.0]), np.array([4.0, 2.0, 1.0]), works, works, 2 * works, zero,
+    )  # fmt: skip
+    least_s = np.where(is_one & (is_last | (units == 1)), np.float32(0), none)
+    return StageWaits(length, first, end, units, least_s, zero, zero, np.full(len(first), 2.0), zero, 0.0, schedules)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize(
+    ("schedule", "others", "time_s"),
+    [
+        # GPipe: all forwards but those of the last replicas, a way through it, four backwards
+        (Schedule((1.0, 1.0)), 1, 4 + 2 + 4),
+        (Schedule((2.0, 2.0)), 2, 3 + 2 + 4),
+        (Schedule((3.0, 3.0)), 3, 2 + 2 + 4),
+        (Schedule((4.0, 4.0)), 4, 1 + 2 + 4),
+        (Schedule((1.0, 3.0)), 3, 2 + 2 + 4),
+        # 1F1B: as many under way as units from the stage on; each of so many waits for the way, then backwards are left
+        (Schedule(), 1, 2 * 4 + 1),
+        (Schedule(), 2, 2 * 4),
+        (Schedule(), 3, 4 + 3),
+        (Schedule(), 9, 4 + 3),
+    ],
+)
+def test_what_a_stage_waits_for_under_a_schedule(ahead, schedule, others, time_s):
+    waits, units, before_s = waits_by_schedule(ahead), np.array([[ahead + 1 + others]]), 2 * ahead
+    for longer_s, enough in ((-0.01, False), (0.01, True)):
+        within = Within(before_s + time_s + longer_s, ONE, schedule=schedule)
+        assert may_be_enough([waits], units, within).tolist() == [enough]
+    if schedule.last is not None and schedule.last[0] == others:  # one unit less is not enough for such a last stage
+        assert not may_be_enough([waits], units - 1, Within(99.0, ONE, schedule=schedule)).any()

@@ -4,18 +4,20 @@ import datetime as dt
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from heterps_compile.machines import Goal
 from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.elsewhere import elsewhere
+from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, told
 from heterps_compile.machines.option import Option, let_in
-from heterps_compile.machines.outlook import Outlook, outlook_of
-from heterps_compile.machines.search import choose_machines
-from heterps_compile.machines.sets import kinds_of
+from heterps_compile.machines.outlook import Outlook, outlook_of, steady_outlook
+from heterps_compile.machines.search import SearchEffort, choose_machines
+from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
 from heterps_compile.offers import Catalogue, Offer, Rental
 
 V100 = Offer(
@@ -97,3 +99,42 @@ def test_of_sets_that_fail_the_best_within_reach_is_told_else_the_nearest(times)
     assert let_in([far, option(2, 800), best], best, goal).outlook.most_s == 800
     assert let_in([best, option(11, 300), option(12, 200)], best, goal).outlook.most_s == 200
     assert let_in([best, option(11, 80)], best, goal) is None
+
+
+def test_a_set_that_fails_is_told_with_what_lets_it_in(times):
+    goal = Goal(3e10, (1024,), deadline_s=1e7, most_machines=1)
+    answer = choose_machines(catalogue(T4, FOUR), times, goal)
+    value, deadline_s, budget = answer.best.outlook.median_money, 3600.0, 100.0
+    within = replace(answer, goal=replace(goal, deadline_s=deadline_s, budget=budget))
+
+    def fails(money, most_s, most_money, *limits):
+        option = replace(answer.best, outlook=Outlook(most_s, most_s, money, most_money), fails=limits)
+        return list(told(replace(within, failing=option)))[-1].partition("(t4 x 1) ")[2]
+
+    assert fails(0.75 * value, 4500.0, 1.0, "deadline") == (
+        "would be 25 % cheaper, and misses the deadline by 25 % (--deadline 1.25h)"
+    )
+    assert fails(1.5 * value, 1.0, 110.0, "budget") == (
+        "comes nearest of those that fail: it misses the budget by 10 % (--budget '110.00 USD')"
+    )
+    both = fails(0.5 * value, 7200.0, 300.0, "deadline", "budget")
+    assert both.startswith("would be 50 % cheaper, and misses the deadline by 100 % (--deadline 2h) and the budget by ")
+
+
+def test_sets_that_may_be_better_and_were_not_searched_are_counted(times):
+    kinds, _ = kinds_of([V100, FOUR, T4], spot=False)
+    offers = catalogue(V100, FOUR, T4)
+    for limit in ({"deadline_s": 1e7}, {"budget": 1e5}, {"budget": 200.0}):
+        goal = Goal(3e10, (1024,), most_machines=3, **limit)
+        free = [*sets_of_one_kind(kinds, times, goal)]
+        for pairs in sets_of_two_kinds(kinds, times, goal):
+            free += [pairs.candidate(*place, NOTHING) for place in np.ndindex(pairs.prices.shape)]
+        answer = choose_machines(offers, times, goal, SearchEffort(1, 0, 0, 0, 0, 0))
+        better = []
+        for each in free:
+            look = steady_outlook(each.machines.price_per_hour, each.least_s, each.batch, goal)
+            if look.value(goal) < answer.best.outlook.value(goal) * (1 - 1e-9) and not look.misses(goal):
+                better.append(each.machines)
+        assert answer.searched == 1
+        assert answer.left == len([machines for machines in better if machines != answer.best.machines]) > 0
+        assert f"and not on {answer.left:,} whose bounds would allow a better one" in list(told(answer))[-2]
