@@ -20,7 +20,7 @@ from .stage_waits import FoundStage, StageWaits, Within, may_be_enough, plan_wit
 _LONGER = 1.25  # than that of the best number of micro-batches a time may be for a plan to be taken
 _LOOSER = 1.1  # times the shortest, within which there is another plan
 _WIDER, _MOST_WIDER = 1.5, 12  # from the lowest bound on, until units are enough
-_HALVINGS = 5
+_HALVINGS = 5  # of a ratio of 1.5: the shortest time is known to 1.3 %
 _MOST = 6
 
 

@@ -20,9 +20,12 @@ from .sets import MUCH_LONGER, Candidate, PairSets, longest_steps_s
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
-_HALVINGS = 5  # of the values between which that of the bounds of some sets is looked for
-_CLOSE = 1.005  # the ratio of values between which none is
-_FURTHEST = 100.0  # likewise
+_CLOSE = 1.005  # the ratio of values between which no bound is looked for
+_FURTHEST = 100.0  # nor below the part 1 / this of the highest
+_HALVINGS = 5
+"""Of the ratio between the values that the bound of some sets lies between, as in ``step_bounds.py``: the fewer, the
+more sets the same effort bounds."""
+
 _LONGER = 1.001  # than what a value allows is what steps are looked at, so that what is proven is above it
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 

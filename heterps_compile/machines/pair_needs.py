@@ -23,7 +23,9 @@ from .stage_times import LayerParts, shared_waits
 from .stage_waits import SharedWaits, StageWaits, Within, are_enough
 
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
-_ALIKE = 1.01  # times in this ratio are one
+_ALIKE = 1.01
+"""Sets whose times are in this ratio are looked at together, within the longest time: each look serves more sets, and
+a bound is proven of up to 1 % shorter steps than it could be."""
 
 
 def weights_of(work_s: Floats, other_s: Floats) -> Floats:

@@ -33,9 +33,12 @@ _COARSE = 40  # steps of the grid, to find where to look
 _WIDEST = 70  # of these from the lowest bound on
 _SHORTEST_S = 1e-15  # of the grid; a model may have nothing to compute
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
-_HALVINGS = 8  # of the steps between which a bound is looked for
-_ONE = np.ones((1, 1))  # the weight of units that are all of one kind
+_HALVINGS = 8
+"""Of the grid between the steps that a bound lies between: a ratio of 3.6 ends at one step of the grid, a larger one at
+the 256th part of it; each halving is a look at all numbers of micro-batches that are still open."""
+
 _CLOSE = 1  # steps of the grid, between which a bound is not looked for
+_ONE = np.ones((1, 1))  # the weight of units that are all of one kind
 
 
 def grid_below(time_s: float) -> int:
