@@ -57,7 +57,7 @@ from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.runtime.predict import Messages, Overheads, Prediction, predict
 from heterps_compile.schedule.order import Phase
 
-_ROUNDS = 5
+_ROUNDS = 9
 """Of a profile and a run after it, by turns: within a minute the speed of a machine drifts by more than is sought."""
 _RUNS = 3
 """Of a case, whose middle one is shown: a short run can fall wholly into a time in which the machine is slow."""

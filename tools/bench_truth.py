@@ -136,9 +136,9 @@ def main() -> int:
     parser.add_argument("--this-machine", action="store_true", help="measure here, in place of the sets")
     parser.add_argument("--pool", type=Path, help="with --this-machine: what heterps-compile calibrate wrote here")
     parser.add_argument("--models", help="with --this-machine: of its ten models, commas between")
-    parser.add_argument("--steps", type=int, default=15, help="with --this-machine: of every run")
-    parser.add_argument("--repeats", type=int, default=20, help="with --this-machine: of every time in a profile")
-    parser.add_argument("--rounds", type=int, default=5, help="with --this-machine: of a profile and a run, by turns")
+    parser.add_argument("--steps", type=int, default=10, help="with --this-machine: of every run")
+    parser.add_argument("--repeats", type=int, default=8, help="with --this-machine: of every time in a profile")
+    parser.add_argument("--rounds", type=int, default=9, help="with --this-machine: of a profile and a run, by turns")
     asked = parser.parse_args()
     if asked.this_machine:
         return measure_here(parser, asked)

@@ -1,10 +1,11 @@
-"""Unequal workers as one stage: `python tools/bench_unequal.py [--share 0.25] [--rounds 3] [--steps 12]`.
+"""Unequal workers as one stage: `python tools/bench_unequal.py [--share 0.25] [--rounds 7] [--steps 12]`.
 
 Two processes train a network of one stage, one of them with a part of a core's time (the kernel's quota for a group of
 processes, on which it waits). Each kind of worker is a device type of a pool, with the layer times that `profile`
 measures under its own quota. The plan (`--mixed-stages`) gives both to one stage and says what a step takes; `run` is
-then timed with micro-batches dealt by speed, as planned, and in equal parts (`--speeds 1,1`), in turn: medians of all
-steps.
+then timed with micro-batches dealt by speed, as planned, and in equal parts (`--speeds 1,1`). The speed of a machine
+drifts within a minute, so each round profiles, plans and runs anew, and holds each run against the plan just before it:
+medians of these ratios, and of the steps.
 
 It needs a writable group of cgroups for the processor (Linux, as root), and says so where there is none.
 """
@@ -15,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -140,14 +141,28 @@ def heterps(words: Sequence[str], group: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Steps of runs: their pace, and how long each rank computed; seconds."""
+    """Steps of a run: their pace, and how long each rank computed; medians in seconds."""
 
-    paces_s: list[float]
-    busy_s: list[list[float]]
+    pace_s: float
+    busy_s: tuple[float, ...]
 
-    def and_(self, other: "Timed") -> "Timed":
-        """Return the steps of both."""
-        return Timed([*self.paces_s, *other.paces_s], [*self.busy_s, *other.busy_s])
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A plan from profiles made just before, and its runs.
+
+    Attributes:
+        plan: Of one stage, on both kinds of worker.
+        taken: Micro-batches of each rank, dealt by speed.
+        own_s: That the plan says each rank computes.
+        by_speed, equal: Runs.
+    """
+
+    plan: Plan
+    taken: tuple[int, ...]
+    own_s: tuple[float, ...]
+    by_speed: Timed
+    equal: Timed
 
 
 def timed(folder: Path, steps: int, *words: str) -> Timed:
@@ -172,8 +187,8 @@ def timed(folder: Path, steps: int, *words: str) -> Timed:
     )
     records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     records = [record for record in records if "pace_s" in record][_WARM_UP:]
-    busy_s = [[rank["busy_s"] for rank in record["ranks"]] for record in records]
-    return Timed([record["pace_s"] for record in records], busy_s)
+    busy_s = zip(*([rank["busy_s"] for rank in record["ranks"]] for record in records), strict=True)
+    return Timed(median(record["pace_s"] for record in records), tuple(map(median, busy_s)))
 
 
 def plan_both(folder: Path, groups: Sequence[str], shares: Sequence[float]) -> Plan:
@@ -193,10 +208,26 @@ def plan_both(folder: Path, groups: Sequence[str], shares: Sequence[float]) -> P
     return read_folder(folder / "plan.heterps")[0]
 
 
-def spread(times_s: Sequence[float]) -> str:
-    """Say the median and the quartiles of some times."""
-    low_s, _, high_s = quantiles(times_s, n=4)
-    return f"{median(times_s):.3f} s ({low_s:.3f} to {high_s:.3f})"
+def one_round(folder: Path, files: Mapping[str, str], shares: Sequence[float], steps: int) -> Round:
+    """Profile, plan and run; ``files`` has by kind of worker the file by which a process joins its quota."""
+    plan = plan_both(folder, [files[FAST], files[SLOW]], shares)
+    [stage] = plan.stages
+    names = [stage.of_replica(rank)[0] for rank in range(stage.replicas)]
+    if not stage.mixed:
+        sys.exit(f"the plan has one device type, {stage.hardware}: together they are no faster")
+    (folder / "train.py").write_text(_TRAIN.format(groups=[files[name] for name in names]))
+    times_s = [each.micro_batch_s for each in stage.of_replicas]
+    dealt = share_out(times_s, plan.schedule.micro_batches, BY_SPEED)
+    taken = tuple(dealt.count(rank) for rank in range(stage.replicas))
+    own_s = tuple(count * each_s for count, each_s in zip(taken, times_s, strict=True))
+    by_speed = timed(folder / "plan.heterps", steps)
+    return Round(plan, taken, own_s, by_speed, timed(folder / "plan.heterps", steps, "--speeds", "1,1"))
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """Say the median and the quartiles of some ratios, as what they are above or below 1."""
+    low, _, high = quantiles(ratios, n=4)
+    return f"{median(ratios) - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"
 
 
 def main() -> None:
@@ -204,41 +235,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", type=float, default=1.0, help="part of a core that the fast worker has")
     parser.add_argument("--share", type=float, default=0.25, help="part of a core that the slow worker has")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=7, help="two at least")
+    parser.add_argument("--steps", type=int, default=12, help=f"of every run, of which {_WARM_UP} do not count")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     shares = (asked.full, asked.share)
     with tempfile.TemporaryDirectory() as place, quota(FAST, shares[0]) as fast, quota(SLOW, shares[1]) as slow:
-        folder = Path(place)
-        plan = plan_both(folder, (fast, slow), shares)
-        [stage] = plan.stages
-        names = [stage.of_replica(rank)[0] for rank in range(stage.replicas)]
-        if not stage.mixed:
-            sys.exit(f"the plan has one device type, {stage.hardware}: together they are no faster")
-        groups = [{FAST: fast, SLOW: slow}[name] for name in names]
-        (folder / "train.py").write_text(_TRAIN.format(groups=groups))
-        by_speed, equal = Timed([], []), Timed([], [])
-        for _ in range(asked.rounds):
-            by_speed = by_speed.and_(timed(folder / "plan.heterps", asked.steps))
-            equal = equal.and_(timed(folder / "plan.heterps", asked.steps, "--speeds", "1,1"))
-    step_s, count = plan.schedule.step_s, plan.schedule.micro_batches
+        files = {FAST: fast, SLOW: slow}
+        rounds = [one_round(Path(place), files, shares, asked.steps) for _ in range(asked.rounds)]
+    [stage] = rounds[0].plan.stages
+    print(f"{stage.hardware}, with {shares[0]:g} and {shares[1]:g} of a core, {asked.rounds} rounds")
     print(
-        f"{stage.hardware}, with {shares[0]:g} and {shares[1]:g} of a core, {count} micro-batches of {BATCH // count}"
+        "| round | micro-batches | planned step | measured by speed | in equal parts | each computes, planned | does |"
     )
-    times_s = [each.micro_batch_s for each in stage.of_replicas]
-    taken = share_out(times_s, count, BY_SPEED)
-    print("| | predicted | measured, median and quartiles |")
-    print("|---|---|---|")
-    print(f"| step, by speed | {step_s:.3f} s | {spread(by_speed.paces_s)} |")
-    for rank, name in enumerate(names):
-        own_s = taken.count(rank) * times_s[rank]
-        measured = spread([busy_s[rank] for busy_s in by_speed.busy_s])
-        print(f"| of that {name} computes {taken.count(rank)} of them in | {own_s:.3f} s | {measured} |")
-    print(f"| step, in equal parts | | {spread(equal.paces_s)} |")
-    measured_s = median(by_speed.paces_s)
-    print(f"predicted is {100 * (step_s / measured_s - 1):+.1f} % of measured;", end=" ")
-    print(f"by speed is {median(equal.paces_s) / measured_s:.2f} times as fast as in equal parts")
+    print("|---|---|---|---|---|---|---|")
+    for number, each in enumerate(rounds, 1):
+        parts = " + ".join(map(str, each.taken))
+        own, busy = (" + ".join(f"{of_s:.3f}" for of_s in times_s) for times_s in (each.own_s, each.by_speed.busy_s))
+        steps = f"{each.plan.schedule.step_s:.3f} s | {each.by_speed.pace_s:.3f} s | {each.equal.pace_s:.3f} s"
+        print(f"| {number} | {parts} of {BATCH // sum(each.taken)} | {steps} | {own} s | {busy} s |")
+    print("Planned over measured, median and quartiles of the rounds:")
+    print(f"step {spread([each.plan.schedule.step_s / each.by_speed.pace_s for each in rounds])};", end=" ")
+    for rank in range(stage.replicas):
+        over = spread([each.own_s[rank] / each.by_speed.busy_s[rank] for each in rounds])
+        print(f"of that {stage.of_replica(rank)[0]} computes {over};", end=" ")
+    gain = median(each.equal.pace_s / each.by_speed.pace_s for each in rounds)
+    print(f"by speed is {gain:.2f} times as fast as in equal parts")
 
 
 if __name__ == "__main__":

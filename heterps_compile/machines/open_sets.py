@@ -62,7 +62,7 @@ def open_sets(
         bounds: Of their steps, by what stages need.
         goal: What is asked.
         best: The value.
-        effort: Runs of layers that are looked at to bound sets of two kinds, again for every time and micro-batches.
+        effort: Of :class:`Tally`, what bounding sets of two kinds takes.
     """
     found = _of_one_kind(singles, bounds, goal, best)
     closer = _of_two_kinds(pairs, bounds, goal, best, effort)

@@ -20,7 +20,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints
 from .begun_plans import BegunPlan, begun_plans
 from .stage_needs import StageNeeds, most_replicas, rounded_up, usual_first
 from .stage_times import LayerParts, shared_waits
-from .stage_waits import SharedWaits, StageWaits, Within, are_enough
+from .stage_waits import SharedWaits, StageWaits, Tally, Within, are_enough
 
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
 _ALIKE = 1.01
@@ -44,7 +44,7 @@ class PairNeeds:
     """What stages need on two kinds of units.
 
     Attributes:
-        looked_at: Runs of layers that were, again for every time and number of micro-batches.
+        tally: What looking took.
     """
 
     def __init__(self, first: StageNeeds, second: StageNeeds, weights: Floats) -> None:
@@ -53,7 +53,7 @@ class PairNeeds:
         self._quicker_parts: dict[int, LayerParts] = {}
         self._stages: dict[object, tuple[StageWaits, StageWaits]] = {}
         self._shared_stages: dict[int, SharedWaits] = {}
-        self.looked_at = 0
+        self.tally = Tally()
 
     def are_out(self, units: Floats, times_s: Floats, *, is_shared: bool = False) -> Bools:
         """Return [C], whether units are too few for any plan whose step lasts no longer than some time.
@@ -90,7 +90,6 @@ class PairNeeds:
                 continue
             here = np.flatnonzero(~found & (units.sum(axis=1) >= most_replicas(count)))
             if len(here):
-                self.looked_at += self._needs[0].runs
                 found[here] = self._may_be_with(count, quicker, units[here], time_s, is_shared=is_shared)
             if found.all():
                 break
@@ -100,7 +99,7 @@ class PairNeeds:
         """Return [C], the same with so many micro-batches."""
         many, shared, found = most_replicas(count), self._shared(count, quicker), np.zeros(len(units), np.bool_)
         any_plans, left = self._waits(count, quicker, None), np.arange(len(units))
-        within = Within(time_s, self._weights, many, shared)
+        within = Within(time_s, self._weights, many, shared, tally=self.tally)
         if not is_shared:  # of all plans at once: most sets are out
             left = np.flatnonzero(are_enough(any_plans, units, within))
         if len(left):

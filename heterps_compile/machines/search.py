@@ -41,7 +41,7 @@ _GAP = 1e-9  # relative, of values that are equal but for rounding
 _OVER = 1 + 1e-6  # a step that is longer than a limit allows by so much breaks it, whatever is rounded
 
 
-_USUAL_RUNS, _FEWEST = 500, 8  # a chain of 31 layers has so many
+_USUAL_RUNS, _FEWEST = 500, 6  # a chain of 31 layers has so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SearchEffort:
         bound: Of those whose bounds may be, of a model of a usual number of layers.
         ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Runs of layers that are looked at to bound sets of two kinds so, again for every time and micro-batches.
+        pairs: Of :class:`Tally`, what bounding sets of two kinds takes so.
     """
 
     front: int = 24
@@ -62,13 +62,13 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 6_000_000
+    pairs: int = 300_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
         part = min(1.0, _USUAL_RUNS / max(1, runs))
         bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
-        front, likely = (each if part == 1.0 else -(-2 * each // 3) for each in (self.front, self.likely))
+        front, likely = (each if part == 1.0 else -(-each // 2) for each in (self.front, self.likely))
         return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out)
 
 

@@ -38,7 +38,7 @@ Left out: sums of gradients and ways at once in that; three kinds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -53,6 +53,7 @@ Small = NDArray[np.float32]
 """Of what there is much of."""
 
 _LAST_HAS = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0)  # replicas of the last stage
+_EACH_LOOK = 500_000  # states that might be extended in the time that a look at stages takes besides
 _ROUNDS = 4  # parts of all R that are looked at by themselves
 ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 
@@ -174,6 +175,13 @@ class SharedWaits:
         return np.asarray(both, np.float64)
 
 
+@dataclass(slots=True)
+class Tally:
+    """What looking took: how many stages were put behind how many states, and as many as each look costs besides."""
+
+    extended: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """Which plans are looked at.
@@ -186,6 +194,7 @@ class Within:
         is_shared: Some stage has.
         round_s: The least R and the most; None for any.
         schedule: That plans are under; None for either.
+        tally: To which is added what looking takes.
     """
 
     time_s: float
@@ -195,6 +204,7 @@ class Within:
     is_shared: bool = False
     round_s: tuple[float, float] | None = None
     schedule: Schedule | None = None
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def turns_s(self) -> float:
@@ -312,6 +322,7 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
 def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tuple[_Stages, Floats, Floats] | None:
     """Return the stages of plans on no more units than some set, X and R as ``waits_loops.py`` has them; or None."""
     (chain, *_), weights, time_s, shared = kinds, within.weights, within.time_s, within.shared
+    within.tally.extended += _EACH_LOOK
     limits = (sets @ weights.T).max(axis=0) * ROUNDED_UP
     turns_s = within.turns_s
     fewest = np.stack([_fewest(kind, time_s, turns_s) for kind in kinds])
@@ -344,7 +355,7 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     table = StageTable(rows, chain.end[stages.run], units, waits_s, is_one)
     is_turns = within.schedule is not None and within.schedule.last is None
     units_left = UnitsLeft(of_two, behind, limits, int(sets.sum(axis=1).max()) if is_turns else 0)
-    compiled(least_waits)(table, units_left, (time_s, most_round_s), least_s, round_s)
+    within.tally.extended += compiled(least_waits)(table, units_left, (time_s, most_round_s), least_s, round_s)
     return stages, least_s, round_s
 
 

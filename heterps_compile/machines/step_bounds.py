@@ -94,8 +94,8 @@ class StepBounds:
         found = np.zeros(len(machines), np.bool_)
         for here, units, pair in self._pairs(kinds, machines, batch, np.ones(len(machines), np.bool_)):
             found[here] = pair.are_out(units, times_s[here])
-            self.looked_at += pair.looked_at
-            pair.looked_at = 0
+            self.looked_at += pair.tally.extended
+            pair.tally.extended = 0
         return found
 
     def _pairs(

@@ -62,8 +62,10 @@ class UnitsLeft(NamedTuple):
 
 def least_waits(
     stages: StageTable, left: UnitsLeft, most_s: tuple[float, float], least_s: Any, round_s: Any
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Fill [F, n + 1, U + 1, V + 1], the least X and R of stages up to a position that have no more units of any kind.
+
+    Returns how many stages were put behind how many states.
 
     Args:
         stages: There may be.
@@ -78,7 +80,7 @@ def least_waits(
     kinds, positions, most, most_other = least_s.shape
     states = np.empty((kinds * most * most_other, 3), np.int64)
     waited_s = np.empty((len(states), 2))
-    has_round = most_round_s < np.inf
+    has_round, extended = most_round_s < np.inf, 0
     for position in range(positions):
         found = 0
         for kind in range(kinds):
@@ -105,7 +107,8 @@ def least_waits(
                         waited_s[found, 0], waited_s[found, 1] = least_s[here], round_s[here]
                         found += 1
         if position == positions - 1:
-            return
+            break
+        extended += found * (rows[position + 1] - rows[position])
         for stage in range(rows[position], rows[position + 1]):
             rest_s, sync_s, adds_s = waits_s[stage, 0], waits_s[stage, 1], waits_s[stage, 2]
             turns, forward_s, backward_s = int(waits_s[stage, 3]), waits_s[stage, 4], waits_s[stage, 5]
@@ -126,3 +129,4 @@ def least_waits(
                 there = (kind, end[stage], unit, other)
                 least_s[there] = min(least_s[there], adds_s + max(x_s, sync_s))
                 round_s[there] = min(round_s[there], adds_s + waited_s[state, 1])
+    return extended

@@ -8,9 +8,9 @@
   next to nothing (``bench_runtime_clock.py``). Without the fixed part the times of micro-batches are the batch's,
   divided.
 
-The speed of a machine drifts, so a case is profiled and run by turns, some rounds of them: what is shown is the median
-of the profiles beside that of the runs. How far single runs are from that median is told too: nothing that was measured
-at another time can be nearer in the mean.
+The speed of a machine drifts within a minute, so a case is profiled and run by turns, some rounds of them, and each run
+is held against the profile just before it: what is shown is the median of these ratios. How far single runs are from
+the median of their case is told too: nothing that was measured at another time can be nearer in the mean.
 
 Errors of models whose errors were looked at while the law was made stand apart (``LOOKED_AT`` of ``bench_layers.py``).
 """
@@ -188,30 +188,37 @@ def run(found: Found, bench: Bench, turns: Sequence[Turn], device: DeviceType) -
     rates = [case.batch / measured_step_s(results) for _, results in turns]
     measured = median(rates)
     middle = min((results for _, results in turns), key=lambda r: abs(case.batch / measured_step_s(r) - measured))
-    profiled = middle_times([each.micro_batches() for each, _ in turns])
-    crowding = compiled.profile.crowding
+    turned = [each.micro_batches() for each, _ in turns]
     estimated = estimated_times(compiled, device)
     for rate in rates:
         found.add("throughput, of one run over the median of its case", case, measured, rate)
     shown = []
-    for what, times, own in (
-        (_FROM_PROFILE, profiled, crowding),
-        (_UNCROWDED, profiled, None),
-        (_CALIBRATED, estimated(case.micro_batches), None),
-        ("without the fixed part", [each.scaled(1 / case.micro_batches) for each in estimated(1)], None),
+    for what, by_turn, crowding in (
+        (_FROM_PROFILE, turned, compiled.profile.crowding),
+        (_UNCROWDED, turned, None),
+        (_CALIBRATED, [estimated(case.micro_batches)] * len(turns), None),
+        ("without the fixed part", [[each.scaled(1 / case.micro_batches) for each in estimated(1)]] * len(turns), None),
     ):
-        predicted = case.batch / bench.predict(compiled, times, own).step_s
-        shown.append(f"{predicted:.0f} ({predicted / measured - 1:+.1%})")
+        over = [
+            case.batch / bench.predict(compiled, times, crowding).step_s / rate
+            for times, rate in zip(by_turn, rates, strict=True)
+        ]
+        predicted = median(over) * measured
+        shown.append(f"{predicted:.0f} ({median(over) - 1:+.1%})")
         found.add(f"throughput, {what}", case, measured, predicted, by_group=what in _TOLD_APART)
         if what == _FROM_PROFILE:
             ranks = len(compiled.plan.stages)
             found.add(f"throughput, {what}: {ranks} processes", case, measured, predicted)
+            for each, rate in zip(over, rates, strict=True):
+                found.add(f"throughput, {what}: single turns", case, rate, each * rate)
         if what == _UNCROWDED:  # shares are the profile's
             continue
+        times = middle_times(by_turn)
         for share, of_stage in zip(shares(times), measured_shares(middle, case), strict=True):
             found.add(f"a stage's share, {what}", case, of_stage, share, by_group=what in _TOLD_APART)
     mode = "training" if case.training else "inference"
     stages = len(compiled.plan.stages)
+    crowding = compiled.profile.crowding
     crowded = "" if crowding is None else f"{crowding.factor:.2f} ±{crowding.spread:.2f}"
     what = f"{case.model}, {mode} | {stages} | {case.batch} | {crowded}"
     span = f"{min(rates) / measured - 1:+.1%} to {max(rates) / measured - 1:+.1%}"
