@@ -24,7 +24,7 @@ from heterps_compile.plan.plan import Plan
 
 from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
-from .ruled import decided_rules
+from .scheduled_today import decided_rules
 
 
 @dataclass(frozen=True, slots=True)
