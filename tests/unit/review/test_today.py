@@ -119,7 +119,7 @@ def test_what_stages_compute_again_counts_today_too():
     posed = pose_again(model, committed, cluster=wide_pool(41.1e6))
     assert plan_today(posed).plan.value == pytest.approx(committed.value, rel=1e-9)
     assert judge(posed) == ("", pytest.approx(committed.value, rel=1e-9))
-    kept = posed.problem.batch / max(stage.time_s for stage in own_detail(posed, posed.fitting(allow_stale=False)).stages)
+    kept = own_detail(posed, posed.fitting(allow_stale=False)).throughput
     floored = replace(posed.problem, min_throughput=0.99 * kept)
     fault, _ = judge(replace(posed, draft=replace(posed.draft, problem=floored)))
     assert fault.startswith("the plan reaches")
