@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import PlacementDetail
-from heterps_compile.cost.memory import AUTO, MEMORY_TOLERANCE
+from heterps_compile.cost.memory import AUTO, has_room
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.passes.choose_schedule import ChooseSchedule
@@ -66,7 +66,7 @@ def lacking_memory(scheduled: Scheduled) -> str:
     for stage in scheduled.stages:
         there = scheduled.cluster.device_type(stage.device).memory_bytes
         needed = 0 if stage.memory is None else stage.memory.total_bytes
-        if needed > there * (1 + MEMORY_TOLERANCE):
+        if not has_room(there, needed):
             return (
                 f"stage {stage.index} needs {format_bytes(needed)} today with "
                 f"{counted(scheduled.schedule.micro_batches, 'micro-batch')} under {scheduled.schedule.name}, and "

@@ -18,9 +18,11 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.decisions import decisions
+from heterps_compile.review.explain import explain_layer
 from heterps_compile.review.judge import judge, own_detail
 from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
+from heterps_compile.simulation.plan_steps import best_steps, fits, plan_loads
 
 TRAINING = replace(REQUEST, mode="training", min_throughput=1_000.0)
 DEARER = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=3 * GPU.price_per_hour)))
@@ -132,3 +134,9 @@ def test_a_plan_that_its_schedule_holds_too_much_for_today_is_broken(reading):
     posed = pose_again(model, committed, cluster=wide_pool(41e6))
     said = "stage 0 needs 39.6 MiB today with 1 micro-batch under gpipe, and 'gpu' has 39.1 MiB"
     assert judge(posed) == (said, None)
+    now = plan_today(posed, allow_stale=True)
+    assert now.broken == (f"the plan does not hold any more: {said}",)
+    by_schedule = best_steps(now.plan, plan_loads(now.plan, now.pool), [1, 2])
+    assert [fits(now.plan, step) for step in by_schedule] == [False] * len(by_schedule)
+    if reading == "one-batch-alone":  # a step that does not fit has no value that others could be better than
+        assert explain_layer(posed, "fc1", allow_stale=True).reason == f"{now.broken[0]}; compile again"
