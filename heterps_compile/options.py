@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import short
+from heterps_compile.units import in_words
 
 T = TypeVar("T")
 
@@ -449,7 +450,7 @@ class Command:
             if not self.honours(option, subject):
                 of_this = [name for name in option.subjects if name in self.subjects]
                 raise OptionError(
-                    f"{spelt(option)} is for {' and '.join(of_this)}, and means nothing for {subject}; leave it out"
+                    f"{spelt(option)} is for {in_words(of_this)}, and means nothing for {subject}; leave it out"
                 )
             for other in map(self.option, option.needs):
                 if not values.get(other.name):

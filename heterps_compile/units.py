@@ -9,6 +9,7 @@ Left out: conversion between currencies, compound units beyond those below.
 
 import math
 import re
+from collections.abc import Sequence
 
 from .errors import InputError
 from .escape import short
@@ -106,6 +107,12 @@ def counted(count: int, thing: str) -> str:
     """Return a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``, ``2 processes``."""
     many = "" if count == 1 else "es" if thing.endswith(("ch", "ss")) else "s"
     return f"{count:,} {thing}{many}"
+
+
+def in_words(things: Sequence[str]) -> str:
+    """Join things as a sentence does: ``"a, b and c"``."""
+    *before, last = things
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -43,7 +43,7 @@ from heterps_compile.schedule.shortest_step import (
     step_under,
     steps_worth_trying,
 )
-from heterps_compile.units import format_bytes, format_seconds
+from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .drafts import Provisioned, Scheduled, advance
 
@@ -73,7 +73,7 @@ class ChooseSchedule:
         if self.schedule:
             loads = _loads(draft, [self.micro_batches], training=training)
             best = step_under(self.schedule, loads, self.micro_batches, training=training)
-            reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
+            reason = f"{self.schedule} with {counted(self.micro_batches, 'micro-batch')} was decided before"
             return _scheduled(draft, StepOf(loads, (best,), best), reason)
         chosen = step_of(draft)
         most = max(stage.replicas for stage in draft.stages)

@@ -33,6 +33,7 @@ from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.message_times import group_network, transfer_s
+from heterps_compile.problem_file.pose_given import nothing_to_plan
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.units import format_bytes
@@ -108,7 +109,7 @@ def replicate_stages(
         deadline: When to stop with the best plan so far.
 
     Raises:
-        InputError: where the problem has no times on the type, or measured all-reduces.
+        InputError: where the problem has no times on the type, none of them above 0, or measured all-reduces.
         InfeasibleError: where no stage of one layer fits a unit.
     """
     if problem.all_reduces:
@@ -120,6 +121,9 @@ def replicate_stages(
     if None in groups:
         missing = problem.layers[groups.index(None)].name
         raise InputError(f"problem {shown(problem.name)} has no times of layer {shown(missing)} on one {shown(device)}")
+    works_s = [each.forward_time_s(problem.batch) + each.backward_time_s(problem.batch) for each in groups if each]
+    if not any(work_s > 0 for work_s in works_s):
+        raise nothing_to_plan(problem, device)
     joined = join_layers(problem, device, joins=_fits_one(problem, device))
     masks, is_every_order = _down_sets(joined, deadline)
     table = _tabulate(problem, device, _holds(joined, masks))

@@ -18,7 +18,7 @@ from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import COMPILE, GRAPH, HANDED_ON, ONNX, PIPEDREAM, PROBLEM, WORKLOAD
+from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PLANNED_GRAPH, PROBLEM, SPLIT_GRAPH, WORKLOAD
 
 from . import options
 from .given import is_problem_file, plan_given_file
@@ -71,7 +71,7 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
     with options.asked_of(ctx, COMPILE, subject) as asked:
         if subject == ONNX:
             _compile(model, asked, began)
-        elif subject in (PROBLEM, GRAPH):
+        elif subject in (PROBLEM, PLANNED_GRAPH):
             plan_given_file(model, asked)
         else:
             solve_workload_file(model, asked)
@@ -95,7 +95,7 @@ def _subject(model: str, objective: str | None) -> str:
         return WORKLOAD if objective == MAX_LOAD and not model.endswith(".onnx") else ONNX
     if form == "json":
         return PROBLEM if is_problem_file(model) else WORKLOAD
-    return PIPEDREAM if objective in (None, MAX_LOAD) else GRAPH
+    return SPLIT_GRAPH if objective in (None, MAX_LOAD) else PLANNED_GRAPH
 
 
 def _check_stablehlo(backend: str | None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.errors import OptionError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import GRAPH, PROBLEM
+from heterps_compile.plan.command_options import PLANNED_GRAPH, PROBLEM
 from heterps_compile.plan.request import ALONE, DEFAULT_CLUSTER, OPTIONS
 from heterps_compile.progress import Progress
 
@@ -89,7 +89,7 @@ def plan_given_file(path: str, asked: Asked) -> None:
     with result_stream() as stream, closing(ProgressLine(sys.stderr, wanted=not quiet)) as progress:
         if output is not None:
             check_target(output, force=asked["force"])
-        mode = asked["mode"] if asked.subject == GRAPH and "mode" in asked.given else None
+        mode = asked["mode"] if asked.subject == PLANNED_GRAPH and "mode" in asked.given else None
         problem = read_given(path, asked.subject, cluster, mode, objective=objective, reading=asked["reading"])
         request = make_request(problem.known_pool.currency, **{**problem.asked, **given_options})
         progress.show(Progress("searching", 0, 1))

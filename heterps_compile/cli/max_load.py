@@ -13,7 +13,7 @@ from contextlib import closing
 from heterps_compile.errors import OptionError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import PIPEDREAM, WORKLOAD
+from heterps_compile.plan.command_options import SPLIT_GRAPH, WORKLOAD
 from heterps_compile.progress import Progress
 
 from .output import ProgressLine, printing, result_stream
@@ -44,7 +44,7 @@ def solve_workload_file(path: str, asked: Asked) -> None:
     if asked["force"] and output is None:
         raise OptionError(f"--force means nothing without -o DIR: of {asked.subject} nothing else is written")
     cpus = asked["cpus"] if asked.subject == WORKLOAD else None
-    mode = asked["mode"] if asked.subject == PIPEDREAM else None
+    mode = asked["mode"] if asked.subject == SPLIT_GRAPH else None
     method = asked["method"] if "method" in asked.given else METHODS[0]
     with result_stream() as stream, closing(ProgressLine(sys.stderr, wanted=not quiet)) as progress:
         if output is not None:

@@ -55,7 +55,7 @@ def _simulate(plan: str, asked: Asked) -> None:
     model, profile = asked.some("model", "profile").values() if asked.subject != PLAN else (None, None)
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
     from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - as above
-    from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts  # noqa: PLC0415 - only when it runs
+    from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts, shortest  # noqa: PLC0415 - only when it runs
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
@@ -75,7 +75,7 @@ def _simulate(plan: str, asked: Asked) -> None:
     if trace is not None:
         from heterps_compile.simulation.chrome_trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
-        write_file(trace, chrome_trace(read, min(steps, key=lambda step: step.step_s)))
+        write_file(trace, chrome_trace(read, shortest(read, steps)))
     with result_stream() as stream, printing("the simulation"):
         if asked["as_json"]:
             from heterps_compile.simulation.step_words import steps_document  # noqa: PLC0415 - only what the result needs
@@ -114,7 +114,7 @@ def _today(
         with quiet_libraries(verbose=False):
             posed = pose_again(model, plan, cluster=plan.pool if cluster is None else cluster, profile=profile)
             now = plan_today(posed, allow_stale=allow_stale)
-        return now.plan, now.pool, now.operations, notes
+        return now.plan, now.pool, now.operations, [*notes, *now.broken]
     pool = pool_of_today(plan, cluster, allow_stale=allow_stale)
     if plan.schedule.micro_batches > 1 and all(stage.micro_batch_forward_s > 0 for stage in plan.stages):
         return plan, pool, {}, notes

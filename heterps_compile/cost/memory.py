@@ -34,8 +34,15 @@ SAFETY_FACTOR = 1.2
 MEMORY_TOLERANCE = 1e-9
 """Relative: rounding of sums must not make a stage that fits exactly too large."""
 
+_ROUNDED_BYTES = 8.0  # what parts that a plan has in whole bytes may be too many together
+
 _STATE_BYTES = 4  # an element of a state, in float32
 _BLOCK, _BLOCK_BYTES, _WHOLE_BELOW = 256, 4, 4096  # bitsandbytes: elements that share a scale, its bytes, too small
+
+
+def has_room(there_bytes: float, needed_bytes: float) -> bool:
+    """Return whether a unit has memory for what a plan says in whole bytes."""
+    return needed_bytes <= there_bytes * (1 + MEMORY_TOLERANCE) + _ROUNDED_BYTES
 
 
 def _adafactor(weight: Parameter) -> int:

@@ -29,11 +29,12 @@ from .request import OPTIONS as REQUEST
 
 ONNX = "an ONNX model"
 WORKLOAD = "a workload file"
-PIPEDREAM = "a PipeDream graph"
+GRAPH = "a PipeDream graph"
+SPLIT_GRAPH = "a PipeDream graph split for max-load"
 PROBLEM = "a problem file"
-GRAPH = "a PipeDream graph with an objective"
-_COSTS = (WORKLOAD, PIPEDREAM)
-_GIVEN = (PROBLEM, GRAPH)
+PLANNED_GRAPH = "a PipeDream graph with an --objective other than max-load"
+_COSTS = (WORKLOAD, SPLIT_GRAPH)
+_GIVEN = (PROBLEM, PLANNED_GRAPH)
 
 PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
 SCHEMA = "--schema"
@@ -77,7 +78,7 @@ def _for(option: Option, *subjects: str, **changes: Any) -> Option:
 
 COMPILE = Command(
     "compile",
-    (ONNX, WORKLOAD, PIPEDREAM, PROBLEM, GRAPH),
+    (ONNX, WORKLOAD, SPLIT_GRAPH, PROBLEM, PLANNED_GRAPH),
     (
         _option("output", "-o, --output", Text(), "Folder to write.", "DIR", default_words="MODEL.heterps here"),
         _option(
@@ -93,7 +94,7 @@ COMPILE = Command(
         _for(REQUEST["budget"], ONNX, *_GIVEN),
         _for(_BATCH, ONNX),
         _for(_SHAPES, ONNX),
-        _for(REQUEST["mode"], ONNX, PIPEDREAM, GRAPH),
+        _for(REQUEST["mode"], ONNX, SPLIT_GRAPH, PLANNED_GRAPH),
         _for(REQUEST["reading"], ONNX, *_GIVEN),
         _for(REQUEST["precision"], ONNX),
         _for(REQUEST["optimizer"], ONNX),

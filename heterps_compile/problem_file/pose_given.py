@@ -103,10 +103,9 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
     )
     update_s = _of_each(times, lambda each: each.update_s, 0.0)
     compute_s = work_s + update_s
-    if not np.all(np.any(np.isfinite(compute_s) & (compute_s > 0), axis=0)):
-        raise InputError(
-            f"problem {shown(given.name)}: its layers take no time on a device type; there is nothing to plan"
-        )
+    for each, takes_time in zip(groups, np.any(np.isfinite(compute_s) & (compute_s > 0), axis=0), strict=True):
+        if not takes_time:
+            raise nothing_to_plan(given, each.device)
     weight_bytes = np.array([max(each.parameter_bytes for each in row if each is not None) for row in times])
     kept = np.array([max(each.activation_bytes_per_sample for each in row if each is not None) for row in times])
     none = np.zeros(0, np.int64)
@@ -155,6 +154,14 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
         rented_together=together if np.any(together > 1) else None,
     )
     return PosedGiven(problem, groups)
+
+
+def nothing_to_plan(given: GivenProblem, device: str) -> InputError:
+    """Return the error of a problem whose layers take no time on a device type."""
+    return InputError(
+        f"problem {shown(given.name)}: its layers take no time on {shown(device)}, so there is nothing to plan; give "
+        "one of them a time above 0"
+    )
 
 
 @dataclass(frozen=True, slots=True)

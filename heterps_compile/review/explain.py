@@ -26,7 +26,7 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 from .alike import Alike, alike_layers
-from .judge import detail_today, pricing_of
+from .judge import detail_today, judge, pricing_of
 from .moves import Move, bound_by, fault_of, moves_of
 from .pose import PosedAgain
 from .what_decides import Decisive, what_decides
@@ -154,7 +154,8 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         value=now.value,
         choices=choices,
         binding=tuple(_binding(posed, now, index, stage)),
-        reason=_reason(OBJECTIVES[problem.objective], choices, moves, now.value, _way_out(pricing)),
+        reason=_broken(posed, now)
+        or _reason(OBJECTIVES[problem.objective], choices, moves, now.value, _way_out(pricing)),
         times=_times(posed, index),
         moves=moves,
         decisive=_decisive(problem, placement, moves, now.value, pricing),
@@ -162,6 +163,14 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         reading=reading_of_value(posed.plan),
         agreement=_agreement(posed, stage),
     )
+
+
+def _broken(posed: PosedAgain, now: PlacementDetail) -> str:
+    """Say that a plan is none today, so that nothing is better or worse than it; "" where it has a value."""
+    if math.isfinite(now.value):
+        return ""
+    fault = judge(posed)[0]
+    return f"the plan does not hold any more{': ' if fault else ''}{fault}; compile again"
 
 
 def _decisive(

@@ -20,7 +20,7 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
 from .pose import PosedAgain
-from .ruled import with_own_rules
+from .scheduled_today import as_scheduled, lacking_memory, scheduled_today
 from .step_pricing import StepPricing
 
 _BROKEN = {
@@ -39,7 +39,12 @@ def judge(posed: PosedAgain) -> tuple[str, float | None]:
     paid = sum(pool.device_type(stage.device).price_per_hour * stage.replicas for stage in plan.stages)
     paid += sum(idle.price_per_hour for idle in idle_of(units_of(plan.stages), pool.device_types))
     paid += servers_today(posed).price_per_hour
-    priced = with_own_rules(posed, in_its_reading(posed, priced))
+    scheduled = scheduled_today(posed, priced)
+    lacking = "" if scheduled is None else lacking_memory(scheduled)
+    if lacking and not priced.faults & Fault.MEMORY:
+        return lacking, None
+    priced = in_its_reading(posed, priced)
+    priced = priced if scheduled is None else as_scheduled(posed, priced, scheduled)
     fault = _broken_limit(posed, priced, paid)
     if fault:
         return fault, None

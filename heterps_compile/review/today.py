@@ -24,7 +24,7 @@ from heterps_compile.plan.plan import Plan
 
 from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
-from .ruled import decided_rules
+from .scheduled_today import decided_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class PlanToday:
         plan: Its decisions, and what they are estimated to do today.
         operations: How many kernels every layer starts, by its name of today.
         pool: The pool of today.
+        broken: Why it does not hold any more, as a note; none where it does.
     """
 
     plan: Plan
     operations: Mapping[str, int]
     pool: Cluster
+    broken: tuple[str, ...] = ()
 
 
 def can_be_priced(posed: PosedAgain) -> bool:
@@ -88,4 +90,4 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     made = make_plan(draft, backend)
     notes = (f"the plan does not hold any more: {broken}",) if broken else ()
     operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
-    return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster)
+    return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster, notes)

@@ -19,7 +19,7 @@ from heterps_compile.passes.rules_of_stages import group_of
 from heterps_compile.plan.idle_units import idle_of, units_of
 from heterps_compile.review.judge import own_detail
 from heterps_compile.review.pose import PosedAgain
-from heterps_compile.review.ruled import decided_rules, scheduled_with
+from heterps_compile.review.scheduled_today import decided_rules, scheduled_with
 from heterps_compile.sync_rules.assignment import EVERY, Assignment, RuleEntry, parse_rule
 from heterps_compile.sync_rules.rule import SyncGroup, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text

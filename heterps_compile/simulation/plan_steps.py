@@ -7,11 +7,12 @@ layer needs the model, and is at least one.
 Left out: the simulation itself (``schedule/``), the looks of it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.memory import MemoryParts, has_room
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
@@ -209,9 +210,25 @@ def possible_counts(plan: Plan) -> list[int]:
     return micro_batch_counts(plan.batch, max(stage.replicas for stage in plan.stages))
 
 
+def fits(plan: Plan, step: Step) -> bool:
+    """Return whether every unit has memory for what a step holds."""
+    there = {device.name: device.memory_bytes for device in plan.devices}
+    return all(
+        has_room(there.get(device, math.inf), peak_bytes)
+        for stage, peak_bytes in zip(plan.stages, step.peak_bytes, strict=True)
+        for device, _ in stage.units
+    )
+
+
+def shortest(plan: Plan, steps: Sequence[Step]) -> Step:
+    """Return the shortest of the steps that fit; of all where none does."""
+    return min([step for step in steps if fits(plan, step)] or steps, key=lambda step: step.step_s)
+
+
 def best_step(plan: Plan, loads: Sequence[StageLoad], schedule: str, counts: Sequence[int]) -> Step:
-    """Simulate every count of micro-batches; the shortest step wins, among equals the one that holds the least."""
+    """Simulate every count of micro-batches; the shortest that fits wins, among equals the one that holds the least."""
     steps = [simulate_plan(plan, loads, schedule, count) for count in counts]
+    steps = [step for step in steps if fits(plan, step)] or steps
     shortest_s = min(step.step_s for step in steps) * _SAME_TIME
     return min(
         (step for step in steps if step.step_s <= shortest_s),

@@ -18,7 +18,7 @@ from heterps_compile.plan.stage_sync import rule_name, sync_document
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
-from .plan_steps import Step
+from .plan_steps import Step, fits, shortest
 
 FORMAT_VERSION = 1
 _STAGES_SHOWN = 40
@@ -37,9 +37,10 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     add_text(table, ONE_BATCH_ALONE, no_wrap=True)
     add_numbers(table, "micro-batches", "step", "samples/s", "bubble", "most memory")
     add_text(table, "")
-    shortest_s = min(step.step_s for step in steps)
+    shortest_s = shortest(plan, steps).step_s
     for step in steps:
-        marks = ["shortest"] if step.step_s <= shortest_s * (1 + 1e-9) else []
+        room = [] if fits(plan, step) else ["does not fit"]
+        marks = room if room or step.step_s > shortest_s * (1 + 1e-9) else ["shortest"]
         if (step.schedule, step.micro_batches) == (plan.schedule.name, plan.schedule.micro_batches):
             marks.append("planned")
         cells = [
@@ -137,6 +138,7 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
         "step_s": step.step_s,
         "samples_per_s": step.estimate.to_json()["throughput_samples_per_s"],
         "bubble": step.estimate.bubble,
+        "fits": fits(plan, step),
         "stages": [
             {
                 "device": stage.device,

@@ -134,11 +134,14 @@ def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_doe
 def test_a_run_in_float16_goes_on_with_its_loss_scale_as_one_process_does(written, tmp_path):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--resume", "--log", str(tmp_path / "log.jsonl"), "--precision", "fp16")
     ck = (*ck, "--ema", str(EMA))
-    assert ", 4 micro-batches of 4 samples, fp16 (planned: fp32)\n" in train(written, *ck, steps=3).stderr
+    begun, anew = train(written, *ck, steps=3).stderr, "no checkpoint to go on from: the run begins at its first step\n"
+    assert ", 4 micro-batches of 4 samples, fp16 (planned: fp32)\n" in begun
+    assert anew in begun
     state = json.loads((tmp_path / "ck" / "step-000003" / "state.json").read_text())
     assert (state["precision"], state["scaling"]["growth_tracker"]) == ("fp16", 3)
     run = train(written, *ck, stages=3, replicas="1,1,1")
     assert run.returncode == 0, run.stderr
+    assert anew not in run.stderr
     told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [(step["loss_scale"], step["skipped"]) for step in told] == [(65536.0, False)] * STEPS
     average = AveragedModel(model()[0], multi_avg_fn=get_ema_multi_avg_fn(EMA))

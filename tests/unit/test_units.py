@@ -10,6 +10,7 @@ from heterps_compile.units import (
     format_percent,
     format_rate,
     format_seconds,
+    in_words,
     parse_price,
     parse_quantity,
 )
@@ -89,3 +90,7 @@ def test_numbers_for_people() -> None:
 def test_things_are_counted_in_the_plural_from_two_on() -> None:
     assert [counted(n, "micro-batch") for n in (1, 2)] == ["1 micro-batch", "2 micro-batches"]
     assert [counted(n, "layer") for n in (0, 1, 1251)] == ["0 layers", "1 layer", "1,251 layers"]
+
+
+def test_things_are_joined_as_a_sentence_does() -> None:
+    assert [in_words(["a", "b", "c"][:n]) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]

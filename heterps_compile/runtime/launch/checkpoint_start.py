@@ -316,7 +316,7 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
     """Say of the checkpoint that a run begins with what a user should know."""
     found = start if start is not None else None if options.weights is None else Path(options.weights)
     if found is None:
-        return []
+        return [_begins_anew(options)] if options.resume else []
     state = read_state(found)
     note = unchecked_note(found, state)
     notes = [] if note is None else [note]
@@ -329,6 +329,10 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
     notes += own_state_notes(found, state, prepared, resumes=start is not None)
     notes += block_notes(found, state, prepared.sync, resumes=start is not None, taken=options.block)
     return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
+
+
+def _begins_anew(options: RunOptions) -> str:
+    return f"{printable(repr(options.checkpoint))} has no checkpoint to go on from: the run begins at its first step"
 
 
 def average_notes(found: Path, state: RunState, options: RunOptions, *, resumes: bool) -> list[str]:

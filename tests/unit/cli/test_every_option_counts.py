@@ -54,13 +54,14 @@ from heterps_compile.plan.command_options import (
     MANIFEST,
     ONNX,
     PINS,
-    PIPEDREAM,
     PLAN,
     PLAN_WITH_MODEL,
+    PLANNED_GRAPH,
     PROBLEM,
     READING,
     SCHEMA,
     SHOW,
+    SPLIT_GRAPH,
     TWO_PLANS,
     WORKLOAD,
 )  # fmt: skip
@@ -73,6 +74,7 @@ from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.tuning.tune_options import BEGUN, RESUMED, SHOWN, TUNE
+from heterps_compile.units import in_words
 
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
@@ -86,9 +88,9 @@ START = {
     ("diff", MANIFEST): ["diff", "git:HEAD", "--all"],
     (COMPILE.name, ONNX): ["compile", "m.onnx"],
     (COMPILE.name, WORKLOAD): ["compile", "chain.json"],
-    (COMPILE.name, PIPEDREAM): ["compile", "graph.txt"],
+    (COMPILE.name, SPLIT_GRAPH): ["compile", "graph.txt"],
     (COMPILE.name, PROBLEM): ["compile", "problem.json"],
-    (COMPILE.name, GRAPH): ["compile", "graph.txt", "--objective", "throughput"],
+    (COMPILE.name, PLANNED_GRAPH): ["compile", "graph.txt", "--objective", "throughput"],
     ("predict", PROBLEM): ["predict", "problem.json", "--plan", "given.json"],
     ("predict", GRAPH): ["predict", "graph.txt", "--plan", "given.json"],
     (SHOW.name, PLAN): ["show", "plan.json"],
@@ -174,7 +176,7 @@ def test_what_means_nothing_is_refused_by_name(one, subject, option, folder, cap
     before = sorted(folder.iterdir())
     assert run([*START[one.name, subject], *written(option)]) == 2
     said = capsys.readouterr()
-    takers = " and ".join(name for name in option.subjects if name in one.subjects)
+    takers = in_words([name for name in option.subjects if name in one.subjects])
     assert f"{option.word} is for {takers}, and means nothing for {subject}; leave it out" in said.err
     assert (said.out, sorted(folder.iterdir())) == ("", before)
 
@@ -225,7 +227,7 @@ LIVE = {
         "contiguous": ["--non-contiguous"], "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
         "as_json": ["--json"], "quiet": ["-q"],
     },
-    PIPEDREAM: {
+    SPLIT_GRAPH: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
         "mode": ["--mode", "training"], "method": ["--method", "sample"], "seed": ["--seed", "3"],
         "time_limit": ["--time-limit", "5"], "contiguous": ["--non-contiguous"],
@@ -240,7 +242,7 @@ SAME = {"objective", "time_limit"}
 def test_what_is_not_refused_for_a_workload_changes_what_comes_out(subject, folder, tmp_path, monkeypatch, capsys):
     honoured = {option.name for option in COMPILE.options if COMPILE.honours(option, subject)}
     assert set(LIVE[subject]) == honoured
-    path, always = {WORKLOAD: ("chain.json", []), PIPEDREAM: ("graph.txt", ["--accelerators", "2"])}[subject]
+    path, always = {WORKLOAD: ("chain.json", []), SPLIT_GRAPH: ("graph.txt", ["--accelerators", "2"])}[subject]
 
     def result(name: str, words: list[str]) -> tuple[str, dict[str, str]]:
         here = tmp_path / subject / name

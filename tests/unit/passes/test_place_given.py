@@ -132,7 +132,10 @@ def test_what_means_nothing_is_refused(tmp_path: Path) -> None:
             refused = run(problem(tmp_path, layers=trained, edges=[], batch_of=batch_of, request=request))
             assert f"{word} means nothing for given costs" in str(refused.exception)
     idle = [{"name": "a", "times": [{"device": "fast", "samples": [1], "forward_s": [0]}]}]
-    assert "there is nothing to plan" in str(run(problem(tmp_path, layers=idle, edges=[])).exception)
+    nothing = "its layers take no time on 'fast', so there is nothing to plan"
+    assert nothing in str(run(problem(tmp_path, layers=idle, edges=[])).exception)
+    of_replicas = problem(tmp_path, layers=idle, edges=[], batch_of="replica")
+    assert nothing in str(run(of_replicas, "--objective", "throughput").exception)
     replica = run(problem(tmp_path, batch_of="replica"))
     assert replica.exit_code == 1
     mixed = run(problem(tmp_path, batch_of="replica"), "--objective", "throughput")

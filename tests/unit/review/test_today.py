@@ -1,17 +1,28 @@
 """A plan's decisions with the estimates of today."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
 
+from heterps_compile.api import choose_backend
+from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import StalePlanError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.make_plan import make_plan
+from heterps_compile.passes.drafts import Draft, Emitted
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.decisions import decisions
+from heterps_compile.review.explain import explain_layer
+from heterps_compile.review.judge import judge, own_detail
 from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
+from heterps_compile.simulation.plan_steps import best_steps, fits, plan_loads
 
 TRAINING = replace(REQUEST, mode="training", min_throughput=1_000.0)
 DEARER = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=3 * GPU.price_per_hour)))
@@ -71,3 +82,61 @@ def test_a_layer_that_the_model_lost_is_an_error_allowed_or_not():
     text = MODEL.replace("    gemm fc2 : b w2 -> c 64x4096 flops=2147483648\n", "").replace(": c", ": b")
     with pytest.raises(StalePlanError, match=r"the plan does not fit: the model changed: 1 layer of the plan is gone"):
         today(plan(), text, allow_stale=True)
+
+
+WIDE = """
+    in x 2x16
+    par w1 16x65536
+    par w2 65536x16
+    par w3 16x16
+    gemm fc1 : x w1 -> a 2x65536 flops=4194304
+    elementwise act : a -> b 2x65536 flops=131072
+    elementwise act2 : b -> c 2x65536 flops=131072
+    gemm fc2 : c w2 -> d 2x16 flops=4194304
+    gemm head : d w3 -> click 2x16 flops=1024
+    out click
+"""
+
+
+def wide_pool(memory_bytes: float) -> Cluster:
+    return replace(POOL, device_types=(replace(GPU, max_units=2, memory_bytes=memory_bytes),))
+
+
+def wide_plan(request: Request, memory_bytes: float) -> tuple[Graph, Plan]:
+    """Return a model whose first stage holds the more the less its batch of two is divided, and its plan."""
+    model = replace(graph(WIDE), batch=2, batch_symbol="N", bindings=MappingProxyType({"N": 2}))
+    made = make_plan(
+        run_to(Draft(graph=model, cluster=wide_pool(memory_bytes), request=request), Emitted),
+        choose_backend(model, None),
+    )
+    return model, replace(made, bindings={})  # a graph has its dimensions
+
+
+IN_TWO = replace(REQUEST, mode="training", min_throughput=0.0, pins=(), min_stages=2, max_stages=2)
+
+
+def test_what_stages_compute_again_counts_today_too():
+    model, committed = wide_plan(replace(IN_TWO, reading="steady-state"), 41.1e6)
+    assert [stage.recompute for stage in committed.stages] == [True, False]
+    posed = pose_again(model, committed, cluster=wide_pool(41.1e6))
+    assert plan_today(posed).plan.value == pytest.approx(committed.value, rel=1e-9)
+    assert judge(posed) == ("", pytest.approx(committed.value, rel=1e-9))
+    kept = own_detail(posed, posed.fitting(allow_stale=False)).throughput
+    floored = replace(posed.problem, min_throughput=0.99 * kept)
+    fault, _ = judge(replace(posed, draft=replace(posed.draft, problem=floored)))
+    assert fault.startswith("the plan reaches")
+
+
+@pytest.mark.parametrize("reading", ["steady-state", "one-batch-alone"])
+def test_a_plan_that_its_schedule_holds_too_much_for_today_is_broken(reading):
+    model, committed = wide_plan(replace(IN_TWO, recompute="never", reading=reading), 43e6)
+    assert committed.stages[0].memory.total_bytes > 41e6  # and less of it with two micro-batches
+    posed = pose_again(model, committed, cluster=wide_pool(41e6))
+    said = "stage 0 needs 39.6 MiB today with 1 micro-batch under gpipe, and 'gpu' has 39.1 MiB"
+    assert judge(posed) == (said, None)
+    now = plan_today(posed, allow_stale=True)
+    assert now.broken == (f"the plan does not hold any more: {said}",)
+    by_schedule = best_steps(now.plan, plan_loads(now.plan, now.pool), [1, 2])
+    assert [fits(now.plan, step) for step in by_schedule] == [False] * len(by_schedule)
+    if reading == "one-batch-alone":  # a step that does not fit has no value that others could be better than
+        assert explain_layer(posed, "fc1", allow_stale=True).reason == f"{now.broken[0]}; compile again"

@@ -2,18 +2,29 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from large_plan import hostile_findings, large_findings
 from light_models import path
 from plans import PLAN
+from reviewed import device
 from trace_format import read_trace
 
 from heterps_compile.api import compile as compile_
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.console import make_console
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.simulation.chrome_trace import chrome_trace
-from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts, simulate_plan
+from heterps_compile.simulation.plan_steps import (
+    best_steps,
+    fits,
+    plan_loads,
+    possible_counts,
+    shortest,
+    simulate_plan,
+)
+from heterps_compile.simulation.step_words import print_steps, steps_document
 from heterps_compile.units import trace_thread
 
 
@@ -29,6 +40,23 @@ def test_the_plans_own_step_is_simulated_as_the_compiler_did():
     assert step.step_s == pytest.approx(chosen.step_s)
     peaks = [stage.memory.total_bytes for stage in compiled.plan.stages if stage.memory]
     assert step.peak_bytes == pytest.approx(peaks, rel=1e-6)
+
+
+def test_a_step_that_does_not_fit_is_not_the_shortest_and_is_marked():
+    small = [device(name, "gpu", 1.0, 1e12, memory_bytes=1e8) for name in ("v100", "cpu-core", "a100")]
+    plan = replace(TRAINED, devices=tuple(small))
+    steps = best_steps(plan, plan_loads(plan), [32], ["gpipe", "1f1b"])
+    assert steps[0].step_s < steps[1].step_s
+    assert [fits(plan, step) for step in steps] == [False, True]
+    assert shortest(plan, steps) is steps[1]
+    assert shortest(plan, steps[:1]) is steps[0]
+    told = [entry["fits"] for entry in json.loads(steps_document(plan, steps, []))["schedules"]]
+    assert told == [False, True]
+    printed = StringIO()
+    print_steps(make_console(printed, 200), plan, steps, [])
+    rows = {line.split()[0]: line for line in printed.getvalue().splitlines() if line.startswith(("gpipe", "1f1b"))}
+    assert rows["gpipe"].rstrip().endswith("does not fit")
+    assert rows["1f1b"].rstrip().endswith("shortest")
 
 
 def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from():
