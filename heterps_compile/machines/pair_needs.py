@@ -18,9 +18,9 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .begun_plans import BegunPlan, begun_plans
-from .stage_needs import StageNeeds, most_replicas, rounded_up, usual_first
+from .stage_needs import StageNeeds, most_replicas, usual_first
 from .stage_times import LayerParts, shared_waits
-from .stage_waits import SharedWaits, StageWaits, Tally, Within, are_enough
+from .stage_waits import SharedWaits, StageWaits, Tally, Within, are_enough, rounded_up
 
 _QUANTILES = (0.5, 0.1, 0.9)  # of the layers' work, whose ratios of speed are the weights
 _ALIKE = 1.01

@@ -26,7 +26,7 @@ from heterps_compile.schedule.load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHE
 
 from .begun_plans import BegunPlan, begun_plans
 from .stage_times import LayerParts, StageTimes, parts_of, stage_times
-from .stage_waits import Small, StageWaits, Within, are_enough
+from .stage_waits import Small, StageWaits, Within, are_enough, rounded_up
 
 _STEP = log(1.005)  # times are looked at on a grid of this ratio
 _COARSE = 40  # steps of the grid, to find where to look
@@ -96,12 +96,6 @@ def most_replicas(count: int) -> int:
 def _totals(units: Floats) -> Ints:
     """Return [C], numbers of units, rounded up to few of them: what holds of more units holds of fewer."""
     return np.asarray([rounded_up(int(each)) for each in np.ceil(units)], np.int64)
-
-
-def rounded_up(units: int) -> int:
-    """Return the next of 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, ..."""
-    step = 1 << max(0, units.bit_length() - 3)
-    return -(-units // step) * step
 
 
 def usual_first(counts: Sequence[int]) -> list[int]:

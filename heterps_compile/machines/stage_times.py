@@ -154,17 +154,11 @@ class StageTimes:
         work_s = _between(self.parts.forward_s, self.first, self.end)
         work_s += _between(self.parts.backward_s, self.first, self.end)
         before_s = (around.before_s[self.first] + self.way_from_s)[:, None].astype(np.float32)
-        longer_s = np.maximum(self.forward_s, self.backward_s) * BELOW
-        longer_s = np.multiply(
-            longer_s, (self.turns - 1).astype(np.float32), out=0 * self.moving_s, where=self.turns > 1
-        )
         return StageWaits(
             self.length, self.first, self.end, self.units, least_s,
             rest_s=(between_s * BELOW - ways * self.moving_s * _ABOVE).astype(np.float32),
             sync_s=(before_s + self.sync_s) * BELOW,
             adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
-            turns_s=longer_s - ways * self.moving_s * _ABOVE,
-            least_round_s=float(around.after_s[0]) * float(BELOW) ** 2,
             schedules=None if total is None else self._scheduled(around),
         )  # fmt: skip
 
@@ -174,7 +168,7 @@ class StageTimes:
         behind_s = around.after_s[self.end][:, None].astype(np.float32) + (1 + self.is_back) * self.to_s
         return ScheduledStages(
             self.count, self.most, self.turns, self.forward_s * BELOW, self.backward_s * BELOW,
-            (behind_s * BELOW - moved_s).astype(np.float32), moved_s.astype(np.float32),
+            (behind_s * BELOW - moved_s).astype(np.float32),
         )  # fmt: skip
 
     def between_s(self, around: Around, total: int | None) -> Small:

@@ -21,20 +21,13 @@ the layers needs. A stage of k and l replicas of two kinds has a replica that ta
 which a unit of each kind does no more than it can within T, and one ring over the slower network, from machine to
 machine through all k + l (``waits_loops.py`` has the loops).
 
-What passes until gradients are back has the ways of all stages behind a stage, too. With R the sum of w and way of all
-stages, and n micro-batches of the busiest replica of stage s::
-
-    step >= R + (n - 1) max( f(s), b(s) ) - m(s)
-
-so that plans are looked at by how long R is, a part of all R after the other: where it is long, replicas are many, and
-where it is short, cuts are few. So they are by their schedule: under GPipe by the replicas e of the last stage, none of
-which begins a backward before its last forward, and under 1F1B with p micro-batches under way in a replica, of the
-units from its stage on::
+Plans are looked at by their schedule: under GPipe by the replicas e of the last stage, none of which begins a backward
+before its last forward, and under 1F1B with p micro-batches under way in a replica, of the units from its stage on::
 
     GPipe   step >= X(s) + (floor((M - e) / k) + 1) f + round + n b
     1F1B    step >= X(s) + ceil(n / p) (f + round + b) + ((n - 1) mod p) b
 
-Left out: sums of gradients and ways at once in that; three kinds.
+Left out: the ways of all stages behind a stage, which its last backward waits for; three kinds.
 """
 
 from collections.abc import Sequence
@@ -52,9 +45,7 @@ from .waits_loops import StageTable, UnitsLeft, least_to_end, least_waits
 Small = NDArray[np.float32]
 """Of what there is much of."""
 
-_LAST_HAS = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0)  # replicas of the last stage
 _EACH_LOOK = 500_000  # states that might be extended in the time that a look at stages takes besides
-_ROUNDS = 4  # parts of all R that are looked at by themselves
 ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 
 
@@ -70,8 +61,6 @@ class StageWaits:
         rest_s: [R, A], what a step with it lasts beyond X.
         sync_s: [R, A], before it and its sum of gradients.
         adds_s: [R], w + way.
-        turns_s: [R, A], what a step with it lasts beyond R.
-        least_round_s: Of R, with any stages.
         schedules: What the two schedules depend on; None where plans are not looked at by these.
     """
 
@@ -83,14 +72,11 @@ class StageWaits:
     rest_s: Small
     sync_s: Small
     adds_s: Floats
-    turns_s: Small
-    least_round_s: float
     schedules: "ScheduledStages | None" = None
 
-    def within(self, time_s: float, turns_s: float) -> Bools:
-        """Return [R, A], which stages there may be in a step of at most T, and of so much beyond R."""
-        keeps = self.least_s <= np.float32(time_s)
-        return keeps if np.isinf(turns_s) else keeps & (self.turns_s <= np.float32(turns_s))
+    def within(self, time_s: float) -> Bools:
+        """Return [R, A], which stages there may be in a step of at most T."""
+        return np.asarray(self.least_s <= np.float32(time_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +89,6 @@ class ScheduledStages:
         turns: [A], n.
         forward_s, backward_s: [R, A].
         behind_s: [R, A], of a micro-batch in the stages behind, with the own ways, less m.
-        moved_s: [R, A], m.
     """
 
     count: int
@@ -112,7 +97,6 @@ class ScheduledStages:
     forward_s: Small
     backward_s: Small
     behind_s: Small
-    moved_s: Small
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +176,6 @@ class Within:
         one_has: Some stage has at least so many replicas, or both kinds.
         shared: Stages that may have units of both kinds; None for none.
         is_shared: Some stage has.
-        round_s: The least R and the most; None for any.
         schedule: That plans are under; None for either.
         tally: To which is added what looking takes.
     """
@@ -202,14 +185,8 @@ class Within:
     one_has: int = 1
     shared: SharedWaits | None = None
     is_shared: bool = False
-    round_s: tuple[float, float] | None = None
     schedule: Schedule | None = None
     tally: Tally = field(default_factory=Tally)
-
-    @property
-    def turns_s(self) -> float:
-        """Return what steps may last beyond R."""
-        return float("inf") if self.round_s is None else self.time_s - self.round_s[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,31 +227,32 @@ class _Limits:
 def are_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bools:
     """Return [S], whether units [S, kinds] may be enough for some plan; kinds are one, or two with the same runs.
 
-    First all plans at once, then under each schedule, and by how long R is.
+    First all plans at once, then under each schedule, where something is known of these.
     """
-    found, left = np.zeros(len(sets), np.bool_), np.flatnonzero(may_be_enough(kinds, sets, within))
-    edges_s = np.linspace(kinds[0].least_round_s, within.time_s, _ROUNDS + 1).tolist()
-    schedules = _schedules(kinds) if within.shared is None else [None]
-    for schedule in schedules:
-        under = replace(within, schedule=schedule)
-        here = left if schedule is None else left[may_be_enough(kinds, sets[left], under)]
-        for round_s in pairwise([*edges_s[:-1], np.inf]):
-            if len(here):
-                enough = may_be_enough(kinds, sets[here], replace(under, round_s=round_s))
-                found[here[enough]] = True
-                here = here[~enough]
-        left = left[~found[left]]
+    found = may_be_enough(kinds, sets, within)
+    if within.shared is not None or any(kind.schedules is None for kind in kinds):
+        return found
+    left = np.flatnonzero(found)
+    found[:] = False
+    for schedule in _schedules(kinds, int(sets.sum(axis=1).max())):
         if not len(left):
             break
+        enough = may_be_enough(kinds, sets[left], replace(within, schedule=schedule))
+        found[left[enough]] = True
+        left = left[~enough]
     return found
 
 
-def _schedules(kinds: Sequence[StageWaits]) -> list[Schedule | None]:
-    """Return all schedules that a plan may be under; None for any, where nothing is known of these."""
-    if any(kind.schedules is None for kind in kinds):
-        return [None]
-    highest = max(float(kind.units[-1]) for kind in kinds)
-    edges = [edge for edge in _LAST_HAS if edge <= highest] + [np.inf]
+def rounded_up(units: int) -> int:
+    """Return the next of 1, 2, 3, ..., 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...: no more than a quarter above."""
+    step = 1 << max(0, units.bit_length() - 3)
+    return -(-units // step) * step
+
+
+def _schedules(kinds: Sequence[StageWaits], most: int) -> list[Schedule]:
+    """Return all schedules that a plan on so many units at the most may be under."""
+    highest = min(most, max(int(kind.units[-1]) for kind in kinds))
+    edges = [*sorted({float(rounded_up(replicas)) for replicas in range(1, highest + 1)}), np.inf]
     return [*(Schedule((low, high - 1)) for low, high in pairwise(edges)), Schedule()]
 
 
@@ -283,10 +261,8 @@ def may_be_enough(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> Bo
     waits = _least_waits(kinds, sets, within) if len(sets) else None
     if waits is None:
         return np.zeros(len(sets), np.bool_)
-    _, least_s, round_s = waits
     places = (sets[:, 0], sets[:, 1] if len(kinds) == 2 else 0 * sets[:, 0])
-    most_s = np.inf if within.round_s is None else within.round_s[1]
-    return np.asarray(np.isfinite(least_s[-1, -1][places]) & (round_s[-1, -1][places] <= most_s))
+    return np.asarray(np.isfinite(waits[1][-1, -1][places]))
 
 
 def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> list[FoundStage] | None:
@@ -297,7 +273,7 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
     found = _least_waits(kinds, units[None, :], within)
     if found is None:
         return None
-    stages, least_s, _ = found
+    stages, least_s = found
     (chain, *_), used = kinds, (int(units[0]), int(units[1]) if len(kinds) == 2 else 0)
     flag, position, plan = len(least_s) - 1, chain.length, list[FoundStage]()
     if np.isinf(least_s[flag, position][used]):
@@ -319,13 +295,12 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
     return plan[::-1]
 
 
-def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tuple[_Stages, Floats, Floats] | None:
-    """Return the stages of plans on no more units than some set, X and R as ``waits_loops.py`` has them; or None."""
+def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tuple[_Stages, Floats] | None:
+    """Return the stages of plans on no more units than some set, and X as ``waits_loops.py`` has it; or None."""
     (chain, *_), weights, time_s, shared = kinds, within.weights, within.time_s, within.shared
     within.tally.extended += _EACH_LOOK
     limits = (sets @ weights.T).max(axis=0) * ROUNDED_UP
-    turns_s = within.turns_s
-    fewest = np.stack([_fewest(kind, time_s, turns_s) for kind in kinds])
+    fewest = np.stack([_fewest(kind, time_s) for kind in kinds])
     each = np.stack([_weighted(weight, fewest).min(axis=0) for weight in weights])
     of_both = None if shared is None else shared.fewest(time_s)
     if of_both is not None:
@@ -338,7 +313,7 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     left = _Limits(weights, _least_from_start(chain, each), behind, limits)
     parts = [_alone(kind, place, left, within) for place, kind in enumerate(kinds)]
     if shared is not None and of_both is not None:
-        parts.append(_both(chain, shared, of_both, left, (time_s, turns_s, *sets.max(axis=0).tolist())))
+        parts.append(_both(chain, shared, of_both, left, (time_s, *sets.max(axis=0).tolist())))
     run = np.concatenate([part.run for part in parts])
     order = np.argsort(run, kind="stable")
     units, waits_s, is_one = (
@@ -347,21 +322,20 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     stages = _Stages(run[order], units, waits_s, is_one)
     most = (*sets.max(axis=0).tolist(), 0)[:2]
     flags = 1 + (within.is_shared or within.one_has > 1)
-    least_s, round_s = np.full((2, flags, chain.length + 1, most[0] + 1, most[1] + 1), np.inf)
-    least_s[0, 0, 0, 0] = round_s[0, 0, 0, 0] = 0.0
+    least_s = np.full((flags, chain.length + 1, most[0] + 1, most[1] + 1), np.inf)
+    least_s[0, 0, 0, 0] = 0.0
     rows = np.searchsorted(chain.first[stages.run], np.arange(chain.length + 1))
     of_two = weights if len(kinds) == 2 else np.column_stack([weights, 0 * weights])
-    most_round_s = np.inf if within.round_s is None else within.round_s[1]
     table = StageTable(rows, chain.end[stages.run], units, waits_s, is_one)
     is_turns = within.schedule is not None and within.schedule.last is None
     units_left = UnitsLeft(of_two, behind, limits, int(sets.sum(axis=1).max()) if is_turns else 0)
-    within.tally.extended += compiled(least_waits)(table, units_left, (time_s, most_round_s), least_s, round_s)
-    return stages, least_s, round_s
+    within.tally.extended += compiled(least_waits)(table, units_left, time_s, least_s)
+    return stages, least_s
 
 
-def _fewest(kind: StageWaits, time_s: float, turns_s: float) -> Floats:
-    """Return [R], the fewest units of a kind within some times; inf for none."""
-    within = kind.within(time_s, turns_s)
+def _fewest(kind: StageWaits, time_s: float) -> Floats:
+    """Return [R], the fewest units of a kind within T; inf for none."""
+    within = kind.within(time_s)
     return np.where(within.any(axis=1), kind.units[within.argmax(axis=1)], np.inf)
 
 
@@ -383,7 +357,7 @@ def _least_from_start(chain: StageWaits, each: Floats) -> Floats:
 
 def _alone(kind: StageWaits, place: int, left: _Limits, within: Within) -> _Stages:
     """Return the stages of one kind that keep T, and leave units for the others."""
-    keeps = kind.within(within.time_s, within.turns_s)
+    keeps = kind.within(within.time_s)
     runs = np.flatnonzero(keeps.any(axis=1))
     taken = np.broadcast_to((left.weights[:, [place]] * kind.units)[:, None, :], (len(left.units), 1, len(kind.units)))
     keeps = keeps[runs] & left.allow(kind, runs, taken)
@@ -404,8 +378,8 @@ def _scheduled(kind: StageWaits, of: ScheduledStages, found: tuple[_Stages, Ints
     """Return stages with what they wait for under a schedule, those left out that are none of it."""
     stages, number, place = found
     run, waits_s, units = stages.run, stages.waits_s.copy(), stages.units.copy()
-    forward_s, backward_s, behind_s, moved_s = (
-        each[run, number].astype(np.float64) for each in (of.forward_s, of.backward_s, of.behind_s, of.moved_s)
+    forward_s, backward_s, behind_s = (
+        each[run, number].astype(np.float64) for each in (of.forward_s, of.backward_s, of.behind_s)
     )
     turns, inner, keeps = of.turns[number], kind.end[run] < kind.length, np.ones(len(run), np.bool_)
     if within.schedule is not None and within.schedule.last is not None:
@@ -415,8 +389,6 @@ def _scheduled(kind: StageWaits, of: ScheduledStages, found: tuple[_Stages, Ints
         forwards = np.clip(np.floor((of.count - min(high, of.count)) / of.most[number]) + 1, 1, turns)
         gpipe_s = forwards * forward_s + behind_s + turns * backward_s
         waits_s[inner, 0] = np.maximum(waits_s[inner, 0], gpipe_s[inner])
-        longer_s = (forwards - 1) * forward_s + (turns - 1) * backward_s - moved_s
-        keeps &= ~inner | (longer_s <= within.turns_s)
         keeps &= ~inner | (kind.first[run] > 0) | (waits_s[:, 0] <= within.time_s)
     waits_s[:, 3:] = np.column_stack([turns, forward_s, backward_s, behind_s])
     return _Stages(
@@ -425,21 +397,19 @@ def _scheduled(kind: StageWaits, of: ScheduledStages, found: tuple[_Stages, Ints
 
 
 def _both(
-    chain: StageWaits, shared: SharedWaits, of_both: Floats, left: _Limits, within: tuple[float, float, int, int]
+    chain: StageWaits, shared: SharedWaits, of_both: Floats, left: _Limits, within: tuple[float, int, int]
 ) -> _Stages:
     """Return the stages of two kinds that keep T and have no more than so many units of each.
 
     For every number of units of the first kind, and of micro-batches that the busiest replica takes, the fewest units
     of the second: with more of them sums of gradients take longer, and nothing else changes.
     """
-    time_s, turns_s, most, most_other = within
+    time_s, most, most_other = within
     runs, own = np.flatnonzero(np.isfinite(of_both[0])), np.arange(1, most + 1)
     found = [(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 7)))]
     for turns in sorted({-(-shared.count // replicas) for replicas in range(1, shared.count + 1)}, reverse=True):
         rest_s = shared.rest_s(runs, turns)
-        longer_s = (turns - 1) * np.maximum(shared.forward_s[runs], shared.backward_s[runs])
-        keeps_s = (rest_s + shared.before_s[runs] + shared.own_s[runs] <= time_s) & (longer_s <= turns_s)
-        here = runs[keeps_s]
+        here = runs[rest_s + shared.before_s[runs] + shared.own_s[runs] <= time_s]
         if not len(here):
             continue
         part = np.maximum(0.0, 1 - own / of_both[0, here][:, None]) * of_both[1, here][:, None]

@@ -32,7 +32,7 @@ class StageTable(NamedTuple):
         rows: [n + 1], by the position at which they begin.
         end: [C], the position behind each.
         units: [C, 2], of each kind.
-        waits_s: [C, 7], what a step lasts beyond X, what X is at the least, and what is added to it and to R; then the
+        waits_s: [C, 7], what a step lasts beyond X, what X is at the least, and what is added to it; then the
             micro-batches of the busiest replica, forward and backward of one, and what passes behind the stage.
         is_one: [C], whether it is one of those of which plans need one.
     """
@@ -60,43 +60,35 @@ class UnitsLeft(NamedTuple):
     taking_turns: int
 
 
-def least_waits(
-    stages: StageTable, left: UnitsLeft, most_s: tuple[float, float], least_s: Any, round_s: Any
-) -> int:  # fmt: skip
-    """Fill [F, n + 1, U + 1, V + 1], the least X and R of stages up to a position that have no more units of any kind.
+def least_waits(stages: StageTable, left: UnitsLeft, time_s: float, least_s: Any) -> int:
+    """Fill [F, n + 1, U + 1, V + 1], the least X of stages up to a position that have no more units of any kind.
 
     Returns how many stages were put behind how many states.
 
     Args:
         stages: There may be.
         left: Units.
-        most_s: T, and the most of R; inf where that does not matter.
+        time_s: T.
         least_s: X, to fill: inf, but 0 for no stage and no unit; by whether there is such a stage, if F is 2.
-        round_s: R, likewise.
     """
     rows, end, units, waits_s, is_one = stages
     weights, tails, limits, taking_turns = left
-    time_s, most_round_s = most_s
     kinds, positions, most, most_other = least_s.shape
     states = np.empty((kinds * most * most_other, 3), np.int64)
-    waited_s = np.empty((len(states), 2))
-    has_round, extended = most_round_s < np.inf, 0
+    waited_s, extended = np.empty(len(states)), 0
     for position in range(positions):
         found = 0
         for kind in range(kinds):
             for unit in range(most):
                 for other in range(most_other):
                     here = (kind, position, unit, other)
-                    here_s, lower_s, here_round_s, lower_round_s = least_s[here], np.inf, round_s[here], np.inf
+                    here_s, lower_s = least_s[here], np.inf
                     if unit > 0:
                         lower_s = least_s[kind, position, unit - 1, other]
-                        lower_round_s = round_s[kind, position, unit - 1, other]
                     if other > 0:
                         lower_s = min(lower_s, least_s[kind, position, unit, other - 1])
-                        lower_round_s = min(lower_round_s, round_s[kind, position, unit, other - 1])
-                    is_new = here_s < lower_s or (has_round and here_round_s < lower_round_s)
-                    least_s[here], round_s[here] = min(here_s, lower_s), min(here_round_s, lower_round_s)
-                    if not is_new or round_s[here] > most_round_s:  # else fewer units wait no longer
+                    least_s[here] = min(here_s, lower_s)
+                    if here_s >= lower_s:  # fewer units wait no longer
                         continue
                     fits = True
                     for weight in range(len(weights)):
@@ -104,7 +96,7 @@ def least_waits(
                         fits = fits and taken <= limits[weight]
                     if fits:
                         states[found, 0], states[found, 1], states[found, 2] = kind, unit, other
-                        waited_s[found, 0], waited_s[found, 1] = least_s[here], round_s[here]
+                        waited_s[found] = here_s
                         found += 1
         if position == positions - 1:
             break
@@ -115,7 +107,7 @@ def least_waits(
             is_inner, replicas = end[stage] < positions - 1, units[stage, 0] + units[stage, 1]
             for state in range(found):
                 unit, other = states[state, 1] + units[stage, 0], states[state, 2] + units[stage, 1]
-                x_s = waited_s[state, 0]
+                x_s = waited_s[state]
                 if unit >= most or other >= most_other or (position > 0 and x_s + rest_s > time_s):
                     continue
                 if taking_turns > 0 and is_inner:  # as many micro-batches are under way as units from here on
@@ -128,5 +120,4 @@ def least_waits(
                     kind = kinds - 1
                 there = (kind, end[stage], unit, other)
                 least_s[there] = min(least_s[there], adds_s + max(x_s, sync_s))
-                round_s[there] = min(round_s[there], adds_s + waited_s[state, 1])
     return extended
