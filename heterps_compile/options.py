@@ -448,10 +448,8 @@ class Command:
             if option.name not in names:
                 continue
             if not self.honours(option, subject):
-                of_this = [name for name in option.subjects if name in self.subjects]
-                raise OptionError(
-                    f"{spelt(option)} is for {in_words(of_this)}, and means nothing for {subject}; leave it out"
-                )
+                takers = in_words([name for name in option.subjects if name in self.subjects])
+                raise OptionError(f"{spelt(option)} is for {takers}, and means nothing for {subject}; leave it out")
             for other in map(self.option, option.needs):
                 if not values.get(other.name):
                     lack = f"{spelt(other)}; give {spelt(other)} {other.metavar}".rstrip()

@@ -17,6 +17,7 @@ from heterps_compile.units import counted, format_bytes, format_percent, format_
 
 _SHOWN = 12
 _NAME_WIDTH = 40
+_NO_RATE = 1e12  # entries a second: no processor chooses as many
 
 
 def print_profile(console: Console, profile: Profile) -> None:
@@ -108,10 +109,13 @@ def _step_rates(rates: StepRates | None) -> list[str]:
     if rates is None:
         return []
     optimizers = ", ".join(f"{each.name} {format_bytes(each.bytes_per_s)}/s" for each in rates.optimizers)
+    chosen = f"{rates.chosen_per_s:.3g} entries a second chosen and {rates.placed_per_s:.3g} placed"
+    if rates.chosen_per_s > _NO_RATE:  # to select many took no longer than to select few
+        chosen = f"entries chosen in no time that was seen and {rates.placed_per_s:.3g} a second placed"
     return [
         f"beside layers: {format_bytes(rates.moved_per_s)}/s are moved, of {format_bytes(rates.selected_per_s)}/s the "
-        f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {rates.chosen_per_s:.3g} "
-        f"entries a second chosen and {rates.placed_per_s:.3g} placed; steps of optimizers, of weights: {optimizers}"
+        f"largest selected, of {format_bytes(rates.combined_per_s)}/s pairs combined, {chosen}; "
+        f"steps of optimizers, of weights: {optimizers}"
     ]
 
 

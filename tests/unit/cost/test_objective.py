@@ -18,6 +18,20 @@ def test_a_bound_that_is_reached_and_one_that_is_not():
     assert plans_of_the_problem(1) == "plan for this one layer"
 
 
+def test_a_value_is_told_as_what_it_is():
+    """64 samples every half second, 2.5 EUR an hour, half a second."""
+    told = {name: OBJECTIVES[name].describe(value, 64, "EUR") for name, value in (
+        ("cost", 2.5), ("price", 2.5), ("throughput", 0.5), ("latency", 0.5), ("max-load", 0.5),
+    )}  # fmt: skip
+    assert told == {
+        "cost": "2.50 EUR per million samples",
+        "price": "2.50 EUR/h",
+        "throughput": "128 samples/s",
+        "latency": "500 ms a batch",
+        "max-load": "500 ms a batch",
+    }
+
+
 def test_no_sentence_claims_more_than_the_problem():
     package = Path(heterps_compile.__file__).parent
     claims = re.compile(r"no plan is (\{|\w+er\b|more than)|No plan exists|no split is|finds none that is|is optimal")

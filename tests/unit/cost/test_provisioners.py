@@ -71,6 +71,15 @@ def test_the_static_ratio_pays_for_all_that_it_rents() -> None:
     assert static_ratio(posed, Placement((0, 1)), 0.5).price_per_hour == pytest.approx(3 * 3.0 + 2 * 1.0)
 
 
+def test_the_static_ratio_rents_as_many_accelerators_as_there_are_units_and_no_more() -> None:
+    times = [[10.0, np.inf], [np.inf, 10.0]]
+    posed = plain_problem(times, [1.0, 3.0], min_throughput=720.0)  # 5 s a batch: two of each
+    two = replace(posed, max_units=np.array([1, 1]))
+    assert static_ratio(two, Placement((0, 1)), 4.0) == static_ratio(posed, Placement((0, 1)), 4.0)
+    with pytest.raises(InfeasibleError, match="no number of accelerators up to 1,"):
+        static_ratio(replace(posed, max_units=np.array([1, 0])), Placement((0, 1)), 4.0)
+
+
 def test_newton_sees_where_a_single_replica_stops_to_synchronise() -> None:
     """Replicas synchronise for 9 (k - 1) / k of the 10 s that one takes: just below them one is much cheaper."""
     posed = plain_problem([[10.0]], [1.0], sync_s=np.array([[9.0]]), data_s=np.array([[10.0]]))

@@ -98,3 +98,5 @@ def test_what_a_step_has_besides_layers_is_told():
         "beside layers: 8 GiB/s are moved, of 256 MiB/s the largest selected, of 512 MiB/s pairs combined, 3e+07 "
         "entries a second chosen and 4e+08 placed; steps of optimizers, of weights: sgd 16 GiB/s" in told
     )
+    unseen = shown(replace(PROFILE, devices=(replace(CPU, step_rates=replace(rates, chosen_per_s=1.9e14)),)))
+    assert "pairs combined, entries chosen in no time that was seen and 4e+08 a second placed; steps" in unseen
