@@ -26,6 +26,7 @@ _HALVINGS = 5
 """Of the ratio between the values that the bound of some sets lies between, as in ``step_bounds.py``: the fewer, the
 more sets the same effort bounds."""
 
+_RISE = 4.0  # of the values up to which all sets are looked at together, and its roots
 _LONGER = 1.001  # than what a value allows is what steps are looked at, so that what is proven is above it
 _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
@@ -110,34 +111,59 @@ def _of_one_kind(singles: Sequence[Candidate], bounds: StepBounds, goal: Goal, b
 def _of_two_kinds(
     pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float, effort: int
 ) -> list[PairSets]:
-    """Return the sets of two kinds of which some may be better than a value, closer bounded."""
-    values = [each.values(goal).min() for each in pairs]
-    found, target, whole = list[PairSets](), best, effort
-    for number in np.argsort(values, kind="stable").tolist():
-        each, before = pairs[number], bounds.looked_at
-        if values[number] >= best:
-            break
+    """Return the sets of two kinds of which some may be better than a value, closer bounded.
+
+    First all of them by values that rise, since the lowest says how much better a set may be, and what is far too
+    short costs little to prove; then, as far as the effort lasts, one after the other, the lowest first.
+    """
+    found = [each for each in pairs if each.values(goal).min() < best]
+    end = bounds.looked_at + effort
+    found = _together(found, bounds, goal, best, end)
+    found.sort(key=lambda each: each.values(goal).min())
+    for number, each in enumerate(found):
         check()
-        if effort > 0 and values[number] < target:
-            each, proven = _closer(each, bounds, goal, target)
-            effort -= bounds.looked_at - before
-            if effort < whole / 2:  # no bound of all sets is above that of these
-                target = min(target, proven)
-        found.append(each)
+        if bounds.looked_at < end and each.values(goal).min() < best:
+            found[number] = _closer(each, bounds, goal, best)
     return found
 
 
-def _closer(each: PairSets, bounds: StepBounds, goal: Goal, target: float) -> tuple[PairSets, float]:
-    """Return sets with closer bounds, and up to which value none of them is better, the target at the most."""
+def _together(pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: float, end: int) -> list[PairSets]:
+    """Return sets none of which may be better than a value, the target at the most, where that is proven of all."""
+    found, step = list(pairs), _RISE
+    low = min((float(each.values(goal).min()) for each in found), default=best)
+    while low * _CLOSE < best and step > _CLOSE:
+        level = min(max(low, best / _FURTHEST) * step, best)
+        for number, each in enumerate(found):
+            check()
+            if bounds.looked_at >= end:
+                return found
+            if each.values(goal).min() < level:
+                found[number], is_out = _out_below(each, bounds, goal, level)
+                if not is_out:  # no bound of all sets is above that of these
+                    step = float(np.sqrt(step))
+                    found.insert(0, found.pop(number))  # which are likely to be the next as well
+                    break
+        else:
+            low = level
+    return found
+
+
+def _out_below(each: PairSets, bounds: StepBounds, goal: Goal, value: float) -> tuple[PairSets, bool]:
+    """Return sets with the bounds of those that are proven not to be better than a value, and whether all are."""
+    places = np.flatnonzero(each.values(goal).min(axis=0) < value)
+    least_s, times_s = each.least_s.copy(), each.longest_s(goal, value) * _LONGER
+    out = bounds.are_out(each.offers[0], each.machines[places].astype(np.int64), each.batch, times_s[places])
+    least_s[places[out]] = np.maximum(least_s[places[out]], times_s[places[out]] * _SURE)
+    return replace(each, least_s=least_s), bool(out.all())
+
+
+def _closer(each: PairSets, bounds: StepBounds, goal: Goal, target: float) -> PairSets:
+    """Return sets with closer bounds, which matter up to the target."""
     low, high = float(each.values(goal).min()), target
     for halving in range(_HALVINGS + 1):
         middle = high if not halving else float(np.sqrt(max(low, high / _FURTHEST) * high))
-        places = np.flatnonzero(each.values(goal).min(axis=0) < middle)
-        least_s, times_s = each.least_s.copy(), each.longest_s(goal, middle) * _LONGER
-        out = bounds.are_out(each.offers[0], each.machines[places].astype(np.int64), each.batch, times_s[places])
-        least_s[places[out]] = np.maximum(least_s[places[out]], times_s[places[out]] * _SURE)
-        each = replace(each, least_s=least_s)
-        low, high = (middle, high) if out.all() else (low, middle)
+        each, is_out = _out_below(each, bounds, goal, middle)
+        low, high = (middle, high) if is_out else (low, middle)
         if low * _CLOSE >= high:
             break
-    return each, low
+    return each

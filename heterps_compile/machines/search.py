@@ -62,7 +62,7 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 300_000_000
+    pairs: int = 1_000_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
@@ -248,7 +248,7 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     found = _Found(times, goal, bounding)
     effort = effort.of_runs(bounding.runs(kinds[0], goal.batches[0]))
     most = effort.front + effort.likely + effort.bound
-    _search_all(found, _likely_front(singles, goal)[: effort.front], most)
+    _search_all(found, _spread(_likely_front(singles, goal), effort.front), most)
     _search_likely(found, singles, goal, effort.likely, most)
     pairs = sets_of_two_kinds(all_kinds, times, goal)
     looked_at = len(singles) + sum(each.prices.size for each in pairs)
@@ -353,6 +353,15 @@ def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:
             cheapest = outlook.median_money
             front.append(each)
     return sorted(front, key=lambda each: (_likely(each, goal), each.machines.count))
+
+
+def _spread(front: Sequence[Candidate], most: int) -> list[Candidate]:
+    """Return so many at the most: half of these are the best ones, the others stand evenly in the rest, to its end."""
+    if len(front) <= most:
+        return list(front)
+    best = most // 2
+    rest, others = front[best:], most - best
+    return [*front[:best], *(rest[-(-(place + 1) * len(rest) // others) - 1] for place in range(others))]
 
 
 def _answer(

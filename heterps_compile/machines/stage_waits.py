@@ -45,7 +45,7 @@ from .waits_loops import StageTable, UnitsLeft, least_to_end, least_waits
 Small = NDArray[np.float32]
 """Of what there is much of."""
 
-_EACH_LOOK = 500_000  # states that might be extended in the time that a look at stages takes besides
+_EACH_LOOK = 300_000  # states that might be extended in the time that listing stages takes
 ROUNDED_UP = 1 + 1e-5  # what sums of weighted units are rounded by, at the most
 
 
@@ -298,7 +298,6 @@ def plan_within(kinds: Sequence[StageWaits], units: Ints, within: Within) -> lis
 def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tuple[_Stages, Floats] | None:
     """Return the stages of plans on no more units than some set, and X as ``waits_loops.py`` has it; or None."""
     (chain, *_), weights, time_s, shared = kinds, within.weights, within.time_s, within.shared
-    within.tally.extended += _EACH_LOOK
     limits = (sets @ weights.T).max(axis=0) * ROUNDED_UP
     fewest = np.stack([_fewest(kind, time_s) for kind in kinds])
     each = np.stack([_weighted(weight, fewest).min(axis=0) for weight in weights])
@@ -310,6 +309,7 @@ def _least_waits(kinds: Sequence[StageWaits], sets: Ints, within: Within) -> tup
     behind = compiled(least_to_end)(rows, chain.end, each)
     if np.any(behind[:, 0] > limits):
         return None
+    within.tally.extended += _EACH_LOOK
     left = _Limits(weights, _least_from_start(chain, each), behind, limits)
     parts = [_alone(kind, place, left, within) for place, kind in enumerate(kinds)]
     if shared is not None and of_both is not None:
