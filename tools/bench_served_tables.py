@@ -179,7 +179,9 @@ def planned(case: Case, folder: Path, *, realtime: bool) -> dict[str, Plan]:
     core = dataclasses.replace(load_cluster("local").device_types[0], max_units=1)
     server = ParameterServer(0.04, "not told", "", core.network_bytes_per_s)
     pool = Cluster("this machine", "", "USD", (core,), parameter_server=server)
-    asked: dict[str, Any] = {"mode": "training", "cluster": pool, "profile": str(measured), "max_stages": 1}
+    asked: dict[str, Any] = {
+        "mode": "training", "optimizer": "sgd", "cluster": pool, "profile": str(measured), "max_stages": 1
+    }  # fmt: skip
     found = {}
     for tables in ("served", "held"):
         compiled = heterps_compile.compile(model, inputs, tables=tables, verify=False, **asked)

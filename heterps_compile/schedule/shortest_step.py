@@ -18,22 +18,26 @@ as no replica's first backward begins, and no replica's last forward ends, less 
 In inference the step is at least begin(s) + n f + sum over r >= s of d(r) + f(r + 1). Where replicas differ, n (f + b)
 is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the quickest's.
 
-The two schedules of training take longer (:class:`Turns`). Before its first backward a replica of 1F1B has done a
-forwards besides that one's own, and so many backwards follow its last forward besides that one's own. A backward of
-GPipe comes back from a replica of the last stage that has done all its forwards, and so this one all but the last few::
+The two schedules of training take longer (:class:`Turns`). A replica of stage s has done a forwards besides that one's
+own before its first backward, the last of them of a micro-batch j or a later one, which every stage q before s had to
+pass on after those before it. The first backward of stage s also comes after that of stage s + 1. From behind it is the
+same: a backwards besides that one's own follow a replica's last forward::
 
-    a        = min(floor((k(s) + k(s + 1) + ... - 1) / k(s)), n - 1)
-    g        = min(floor((M - k of the last stage) / k(s)) + 1, n)
-    1F1B    >= begin(s) + n (f + b) + max(0, round(s) - a f) + max(0, round(s) - a b) + end(s)
-    GPipe   >= begin(s) + g f + round(s) + n b + end(s)
+    a        = n - 1 in GPipe,  min(ceil((k(s + 1) + k(s + 2) + ...) / k(s)), n - 1) in 1F1B
+    j        = min(k a, M - k)
+    first(s) = max( begin(q) + ceil((j(s) + 1) / k(q)) f(q) + sum over q < r <= s of d(r - 1) + f(r)   for every q <= s,
+                    begin(s) + f(s) + round(s),  first(s + 1) + b(s + 1) + d(s) )          from the step's begin
+    last(s)  = the same with end, b and f for begin, f and b                               to the step's end
+    step    >= (n - a - 1) (f + b) + max( first, begin + (a + 1) f ) + max( last, end + (a + 1) b )
 
-Where n = a + 1 the longer of the two waits of 1F1B alone counts: its last forward comes before its first backward.
+Where n = a + 1 the longer of the two waits alone counts: a replica's last forward comes before its first backward.
 
 Left out: the loads themselves (``load.py``), and which stages there are.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -169,19 +173,45 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
     return least_s
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turns:
-    """The micro-batches of busiest replicas of stages, [..., S], by the letters of the module.
+class PassTimes(NamedTuple):
+    """The least that stages [..., S] take, by the formulas of the module.
 
     Attributes:
-        own: n.
-        ahead: a.
-        leading: g.
+        begin_s: Before the first forward.
+        forward_s, backward_s, both_s: Of a micro-batch; both may be known to take longer than the sum.
+        delay_s: Behind a stage; 0 behind the last.
+        end_s: After the last backward.
+    """
+
+    begin_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    both_s: Floats
+    delay_s: Floats
+    end_s: Floats
+
+    def from_behind(self) -> "PassTimes":
+        """Return those of the step in reverse, in which every backward is a forward."""
+        return self._replace(
+            begin_s=self.end_s, forward_s=self.backward_s, backward_s=self.forward_s, end_s=self.begin_s
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """The micro-batches of busiest replicas of stages under GPipe and 1F1B, by the letters of the module.
+
+    Attributes:
+        own: [..., S], n.
+        ahead: [2, ..., S], a, or more.
+        passed: [2, ..., S], j, or less.
+        most: [..., S], k, or more.
     """
 
     own: Floats
     ahead: Floats
-    leading: Floats
+    passed: Floats
+    most: Floats
 
     @classmethod
     def of(cls, count: int, fewest: Floats, most: Floats) -> "Turns":
@@ -192,27 +222,46 @@ class Turns:
             fewest: [..., S]; 0 behind the last stage.
             most: [..., S], as above.
         """
-        last = np.take_along_axis(most, (most > 0).sum(axis=-1, keepdims=True) - 1, axis=-1)
-        own, some = np.ceil(count / np.maximum(fewest, 1)), np.maximum(most, 1)
-        behind = np.cumsum(most[..., ::-1], axis=-1)[..., ::-1]
-        ahead = np.minimum((behind - 1) // np.maximum(fewest, 1), own - 1)
-        return cls(own, ahead, np.clip((count - last) // some + 1, 1, own))
+        least, some = np.maximum(fewest, 1), np.maximum(most, 1)
+        own = np.ceil(count / least)
+        ahead = np.minimum(np.ceil(_behind(most) / least), own - 1)
+        rest = _behind(fewest)
+        passed = np.stack([np.full(own.shape, float(count)), np.maximum(fewest * np.ceil(rest / some), rest)])
+        passed = np.where(most > 0, np.clip(passed, 0, np.maximum(count - most, 0)), 0.0)
+        return cls(own, np.stack([own - 1, ahead]), passed, some)
 
-    def busy_at_least_s(self, forward_s: Floats, backward_s: Floats, both_s: Floats, round_s: Floats) -> Floats:
-        """Return [2, ..., S], the least from a first forward to the replica's last backward, under GPipe and 1F1B.
+    def least_steps_s(self, times: PassTimes) -> Floats:
+        """Return [2, ...], lower bounds on the step under GPipe and 1F1B; O(S^2)."""
+        n, a = self.own, self.ahead
+        first_s, last_s = self._first_s(times), self._first_s(times.from_behind())
+        forwards_s, backwards_s = times.begin_s + (a + 1) * times.forward_s, times.end_s + (a + 1) * times.backward_s
+        around_s = np.maximum(first_s + backwards_s, forwards_s + last_s)
+        around_s = np.maximum(around_s, times.begin_s + (a + 1) * times.both_s + times.end_s)
+        around_s = np.maximum(around_s, np.where(n > a + 1, first_s + last_s, 0.0))
+        return np.asarray(((n - a - 1) * times.both_s + around_s).max(axis=-1), np.float64)
 
-        Args:
-            forward_s: f, or less.
-            backward_s: b, or less.
-            both_s: f + b, or less.
-            round_s: As in the formulas, or less.
-        """
-        n, a, g = self.own, self.ahead, self.leading
-        gpipe_s = g * both_s + (n - g) * backward_s + round_s
-        first_s = np.maximum(0.0, round_s - a * (both_s - backward_s))
-        last_s = np.maximum(0.0, round_s - a * (both_s - forward_s))
-        waits_s = np.where(n > a + 1, first_s + last_s, np.maximum(first_s, last_s))
-        return np.stack([gpipe_s, n * both_s + waits_s])
+    def _first_s(self, times: PassTimes) -> Floats:
+        """Return [2, ..., S], the least from the step's begin to the first backward of any replica."""
+        stages, way_s, passes_s = times.both_s.shape[-1], np.zeros_like(times.both_s), times.forward_s.copy()
+        way_s[..., :-1] = times.both_s[..., 1:] + 2 * times.delay_s[..., :-1]
+        passes_s[..., 1:] += times.delay_s[..., :-1]
+        passes_s = np.cumsum(passes_s, axis=-1)
+        rounds_s = np.cumsum(way_s[..., ::-1], axis=-1)[..., ::-1]
+        first_s = np.repeat((times.begin_s + times.forward_s + rounds_s)[None], 2, axis=0)
+        for stage in range(stages):
+            before = slice(0, stage + 1)
+            turns = np.ceil((self.passed[..., [stage]] + 1) / self.most[..., before])
+            passed_s = (times.begin_s - passes_s)[..., before] + turns * times.forward_s[..., before]
+            first_s[..., stage] = np.maximum(first_s[..., stage], passed_s.max(axis=-1) + passes_s[..., stage])
+        for stage in range(stages - 2, -1, -1):
+            behind_s = first_s[..., stage + 1] + times.backward_s[..., stage + 1] + times.delay_s[..., stage]
+            first_s[..., stage] = np.maximum(first_s[..., stage], behind_s)
+        return first_s
+
+
+def _behind(replicas: Floats) -> Floats:
+    """Return [..., S], the replicas of all stages behind every one."""
+    return np.asarray(np.cumsum(replicas[..., ::-1], axis=-1)[..., ::-1] - replicas, np.float64)
 
 
 def _quickest(load: StageLoad, micro_batches: int) -> MicroBatch:

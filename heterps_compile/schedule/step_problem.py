@@ -33,7 +33,7 @@ from heterps_compile.cost.served_rows import pull_s
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
-from .shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES, Turns
+from .shortest_step import PassTimes, Turns
 
 _MOST_TIMES = 32
 """Of the times that units are chosen by, for one placement and one number of micro-batches."""
@@ -439,23 +439,29 @@ class StepsOfPlacements:
         for stage in range(stages - 2, -1, -1):
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
-        of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
-        scheduled_s = of_turns.busy_at_least_s(forward_s, backward_s, forward_s + backward_s, rounds_s)
-        begin_s, end_s = np.zeros((2, *forward_s.shape[:2]))
-        least_s = np.zeros((len(TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES), *begin_s.shape))
+        begin_s, end_s = np.zeros((2, *forward_s.shape))
+        least_s = np.zeros(forward_s.shape[:2])
         for stage in range(stages):
             n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
-            begin_s = np.maximum(begin_s, pulls_s[..., stage])
+            begin_s[..., stage] = pulls_s[..., stage]
+            if stage:
+                before_s = begin_s[..., stage - 1] + forward_s[..., stage - 1] + delays_s[..., stage - 1]
+                begin_s[..., stage] = np.maximum(begin_s[..., stage], before_s)
             if training:
-                before_s = end_s + delays_s[..., stage - 1] + backward_s[..., stage - 1] if stage else 0.0
-                end_s = np.maximum(sync_s[..., stage], before_s)
-                fills_s = np.maximum(f + r + n * b, n * f + r + b)
-                busy_s = np.maximum(np.maximum(n * (f + b), fills_s), scheduled_s[..., stage])
+                end_s[..., stage] = sync_s[..., stage]
+                if stage:
+                    before_s = end_s[..., stage - 1] + backward_s[..., stage - 1] + delays_s[..., stage - 1]
+                    end_s[..., stage] = np.maximum(end_s[..., stage], before_s)
+                busy_s = np.maximum(n * (f + b), np.maximum(f + r + n * b, n * f + r + b))
             else:
                 busy_s = n * f + r
-            least_s = np.maximum(least_s, np.where(self.has[:, [stage]], begin_s + busy_s + end_s, 0.0))
-            begin_s = begin_s + f + delays_s[..., stage]
-        return least_s
+            lasting_s = begin_s[..., stage] + busy_s + end_s[..., stage]
+            least_s = np.maximum(least_s, np.where(self.has[:, [stage]], lasting_s, 0.0))
+        if not training:
+            return least_s[None]
+        units = np.where(has, each.units, 0.0)
+        times = PassTimes(begin_s, forward_s, backward_s, forward_s + backward_s, delays_s, end_s)
+        return np.maximum(least_s, Turns.of(each.count, units, units).least_steps_s(times))
 
     def in_rows(self, each: MicroBatches) -> MicroBatches:
         """Return what is of the flat stages, [N, K], placement by placement, [B, S, K]; stages that are none take 0."""

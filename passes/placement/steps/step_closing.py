@@ -40,11 +40,11 @@ from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.geometry import Runs
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.schedule.load import USUAL_MICRO_BATCHES
-from heterps_compile.schedule.shortest_step import Turns
+from heterps_compile.schedule.shortest_step import PassTimes, Turns
 from heterps_compile.schedule.step_problem import StepProblem
 
 from .step_bound import StepTimes, step_times
-from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, value_of, values_of
+from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, values_of
 from .step_segments import StepSegments, classes
 
 _LEAST_WEIGHT = 1e-6
@@ -205,13 +205,10 @@ class _Closing:
         while self._open and self._open[0][0] < self._most:
             if extended >= self._effort.extended or self.kept > self._effort.branches or self._deadline.is_over:
                 return min(self._open[0][0], self._never_closed)
-            bound, number, branches, place = heappop(self._open)
+            bound, _, branches, place = heappop(self._open)
             path = branches.path(place)
             if self._segments.end[path[-1][0]] == self._segments.chain.length:
-                if number >= 0:
-                    self._push(max(bound, self._scheduled(branches, place)), ~number, branches, place)
-                else:
-                    self._try(branches.of, path, bound)
+                self._try(branches.of, path, bound)
             else:
                 extended += 1
                 self._extend(branches.of, (branches, place), path)
@@ -271,33 +268,37 @@ class _Closing:
             of, above, segment[kept], choice[kept], delay_s[kept], begin_s[kept], end_s[kept], fixed_s[kept],
             growing_s[kept], paid[kept],
         )  # fmt: skip
-        for place, bound in enumerate(bounds[kept].tolist()):
-            self.kept += 1
-            self._push(bound, self.kept, found, place)
+        self._push(found, bounds[kept], np.flatnonzero(is_last[row[kept]]))
 
-    def _push(self, bound: float, number: int, branches: _Branches, place: int) -> None:
-        """Keep a branch open; the number tells branches apart, below 0 where schedules are in the bound."""
-        if bound < self._most:
-            heappush(self._open, (bound, number, branches, place))
+    def _push(self, found: _Branches, bounds: Floats, whole: Ints) -> None:
+        """Keep branches open with their bounds [B]; those at ``whole`` [W] have all layers."""
+        if self.of.training and len(whole):
+            bounds[whole] = np.maximum(bounds[whole], self._scheduled(found, whole))
+        for place, bound in enumerate(bounds.tolist()):
+            if bound < self._most:
+                self.kept += 1
+                heappush(self._open, (bound, self.kept, found, place))
 
-    def _scheduled(self, branches: _Branches, place: int) -> float:
-        """Return a bound of a branch with all layers, by what its stages wait for under either schedule."""
-        if not self.of.training:
-            return -np.inf
-        times, problem, stages = branches.of.times, self.of.problem, branches.stages(place)
-        rows = [(int(each.segment[row]), int(each.choice[row])) for each, row in stages]
-        cells = tuple(np.array(rows).T)
-        delay_s, begin_s, end_s = (
-            np.array([getattr(each, name)[row] for each, row in stages]) for name in ("delay_s", "begin_s", "end_s")
-        )
-        forward_s, backward_s, both_s = (each[cells] for each in (times.forward_s, times.backward_s, times.both_s))
-        way_s = np.append((both_s + 2 * delay_s)[1:], 0.0)
-        round_s = np.cumsum(way_s[::-1])[::-1]
+    def _scheduled(self, found: _Branches, whole: Ints) -> Floats:
+        """Return [W], bounds of branches with all layers, by what their stages wait for under either schedule."""
+        times, problem = found.of.times, self.of.problem
+        before = [] if found.above is None else found.above[0].stages(found.above[1])
+
+        def of_stages(name: str) -> Floats:
+            """Return [W, S], what branches hold of every stage."""
+            own = np.asarray(getattr(found, name))[whole]
+            return np.stack([*(np.full_like(own, getattr(each, name)[row]) for each, row in before), own], axis=1)
+
+        cells = of_stages("segment"), of_stages("choice")
+        forward_s, delay_s = times.forward_s[cells], of_stages("delay_s")
+        behind_s = np.append(delay_s[:, 1:], np.zeros((len(whole), 1)), axis=1)
+        of_passes = PassTimes(
+            of_stages("begin_s") - forward_s, forward_s, times.backward_s[cells], times.both_s[cells], behind_s,
+            of_stages("end_s"),
+        )  # fmt: skip
         turns = Turns.of(times.count, times.fewest[cells], times.most[cells])
-        busy_s = turns.busy_at_least_s(forward_s, backward_s, both_s, round_s)
-        lasting_s = float((begin_s - forward_s + busy_s + end_s).max(axis=-1).min())
-        paid = float(branches.paid[place]) + problem.least_servers * problem.server_price_per_hour
-        return value_of(problem, paid, lasting_s)
+        servers = problem.least_servers * problem.server_price_per_hour
+        return values_of(problem, found.paid[whole] + servers, turns.least_steps_s(of_passes).min(axis=0))
 
     def _needed(self, of: StepTimes) -> Floats:
         """Return [W, n + 1], the weighted units that the stages from a position on need to be better than the best."""
