@@ -1,4 +1,4 @@
-"""Unequal workers as one stage: `python tools/bench_unequal.py [--share 0.25] [--rounds 7] [--steps 12]`.
+"""Unequal workers as one stage: `python tools/bench_unequal.py [--share 0.25] [--rounds 3] [--steps 12]`.
 
 Two processes train a network of one stage, one of them with a part of a core's time (the kernel's quota for a group of
 processes, on which it waits). Each kind of worker is a device type of a pool, with the layer times that `profile`
@@ -235,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", type=float, default=1.0, help="part of a core that the fast worker has")
     parser.add_argument("--share", type=float, default=0.25, help="part of a core that the slow worker has")
-    parser.add_argument("--rounds", type=int, default=7, help="two at least")
+    parser.add_argument("--rounds", type=int, default=3, help="two at least; some minutes each")
     parser.add_argument("--steps", type=int, default=12, help=f"of every run, of which {_WARM_UP} do not count")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
