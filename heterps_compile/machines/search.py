@@ -62,7 +62,7 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 1_000_000_000
+    pairs: int = 600_000_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
