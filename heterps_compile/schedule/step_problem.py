@@ -439,29 +439,15 @@ class StepsOfPlacements:
         for stage in range(stages - 2, -1, -1):
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
-        begin_s, end_s = np.zeros((2, *forward_s.shape))
-        least_s = np.zeros(forward_s.shape[:2])
-        for stage in range(stages):
-            n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
-            begin_s[..., stage] = pulls_s[..., stage]
-            if stage:
-                before_s = begin_s[..., stage - 1] + forward_s[..., stage - 1] + delays_s[..., stage - 1]
-                begin_s[..., stage] = np.maximum(begin_s[..., stage], before_s)
-            if training:
-                end_s[..., stage] = sync_s[..., stage]
-                if stage:
-                    before_s = end_s[..., stage - 1] + backward_s[..., stage - 1] + delays_s[..., stage - 1]
-                    end_s[..., stage] = np.maximum(end_s[..., stage], before_s)
-                busy_s = np.maximum(n * (f + b), np.maximum(f + r + n * b, n * f + r + b))
-            else:
-                busy_s = n * f + r
-            lasting_s = begin_s[..., stage] + busy_s + end_s[..., stage]
-            least_s = np.maximum(least_s, np.where(self.has[:, [stage]], lasting_s, 0.0))
+        begin_s = _passed_on(pulls_s, forward_s, delays_s)
         if not training:
-            return least_s[None]
-        units = np.where(has, each.units, 0.0)
-        times = PassTimes(begin_s, forward_s, backward_s, forward_s + backward_s, delays_s, end_s)
-        return np.maximum(least_s, Turns.of(each.count, units, units).least_steps_s(times))
+            least_s = np.where(has, begin_s + turns * forward_s + rounds_s, 0.0)
+            return np.asarray(least_s.max(axis=-1)[None], np.float64)
+        end_s, both_s = _passed_on(sync_s, backward_s, delays_s), forward_s + backward_s
+        waits_s = rounds_s + np.maximum(forward_s + turns * backward_s, turns * forward_s + backward_s)
+        least_s = np.where(has, begin_s + np.maximum(turns * both_s, waits_s) + end_s, 0.0).max(axis=-1)
+        times = PassTimes(begin_s, forward_s, backward_s, both_s, delays_s, end_s)
+        return np.maximum(least_s, Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2).least_steps_s(times))
 
     def in_rows(self, each: MicroBatches) -> MicroBatches:
         """Return what is of the flat stages, [N, K], placement by placement, [B, S, K]; stages that are none take 0."""
@@ -503,3 +489,12 @@ class StepsOfPlacements:
         types = np.arange(self.of.problem.type_count)
         mine = (self.type[:, :, None] == types) & self.has[:, :, None]
         return np.asarray(np.einsum("bvs,bst->bvt", units, mine.astype(np.float64)), np.float64)
+
+
+def _passed_on(own_s: Floats, takes_s: Floats, delays_s: Floats) -> Floats:
+    """Return [..., S], what passes before stages: their own wait, and until those before pass a micro-batch on."""
+    found = own_s.copy()
+    for stage in range(1, own_s.shape[-1]):
+        before_s = found[..., stage - 1] + takes_s[..., stage - 1] + delays_s[..., stage - 1]
+        found[..., stage] = np.maximum(own_s[..., stage], before_s)
+    return found
