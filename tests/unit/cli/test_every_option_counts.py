@@ -210,7 +210,7 @@ def test_every_kind_of_input_of_every_command_is_tried():
         (["show", "plan.json", "--json", "-v"], "-v and --json contradict each other"),
         (["chain.json", "--force"], "--force means nothing without -o DIR"),
         (["chain.json", "--objective", "cost"], "--objective cost means nothing for a workload file"),
-        (["graph.txt", "--accelerators", "2", "--objective", "latency"], "nothing for a PipeDream graph with an obj"),
+        (["graph.txt", "--accelerators", "2", "--objective", "latency"], "nothing for a PipeDream graph with an --obj"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_without_another_or_beside_it_is_refused(words, said, folder, capsys):
