@@ -289,7 +289,7 @@ class _Closing:
             own = np.asarray(getattr(found, name))[whole]
             return np.stack([*(np.full_like(own, getattr(each, name)[row]) for each, row in before), own], axis=1)
 
-        cells = of_stages("segment"), of_stages("choice")
+        cells = of_stages("segment").astype(np.int64), of_stages("choice").astype(np.int64)
         forward_s, delay_s = times.forward_s[cells], of_stages("delay_s")
         behind_s = np.append(delay_s[:, 1:], np.zeros((len(whole), 1)), axis=1)
         of_passes = PassTimes(
