@@ -87,7 +87,7 @@ def test_showing_needs_neither_torch_nor_onnx():
         (
             ["explain", "--infeasible", "--model", MODEL, "--plan", "plan.json"],
             2,
-            "--plan is for a LAYER with its --model and a LAYER of a plan alone and pins of a plan, and means nothing",
+            "--plan is for a LAYER with its --model, a LAYER of a plan alone and pins of a plan, and means nothing",
         ),
         (
             ["explain", "a", "--model", MODEL, "--plan", "plan.json", "--batch", "2"],
