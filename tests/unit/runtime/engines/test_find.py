@@ -46,8 +46,7 @@ def test_an_unknown_engine_and_an_option_of_another_are_told_in_one_sentence():
     done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "slurm", "--max-restarts", "2"])
     assert done.exit_code == 2
     assert (
-        "--max-restarts is for --on ssh, --on torchrun, --on ray and --on kubernetes, and means nothing"
-        in done.stderr
+        "--max-restarts is for --on ssh, --on torchrun, --on ray and --on kubernetes, and means nothing" in done.stderr
     )
 
 
