@@ -441,13 +441,13 @@ class StepsOfPlacements:
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
         begin_s = _passed_on(pulls_s, forward_s, delays_s)
         if not training:
-            least_s = np.where(has, begin_s + turns * forward_s + rounds_s, 0.0)
-            return np.asarray(least_s.max(axis=-1)[None], np.float64)
+            return np.asarray(np.where(has, begin_s + turns * forward_s + rounds_s, 0.0).max(axis=-1)[None], np.float64)
         end_s, both_s = _passed_on(sync_s, backward_s, delays_s), forward_s + backward_s
         waits_s = rounds_s + np.maximum(forward_s + turns * backward_s, turns * forward_s + backward_s)
         least_s = np.where(has, begin_s + np.maximum(turns * both_s, waits_s) + end_s, 0.0).max(axis=-1)
         times = PassTimes(begin_s, forward_s, backward_s, both_s, delays_s, end_s)
-        return np.maximum(least_s, Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2).least_steps_s(times))
+        of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
+        return np.asarray(np.maximum(least_s, of_turns.least_steps_s(times)), np.float64)
 
     def in_rows(self, each: MicroBatches) -> MicroBatches:
         """Return what is of the flat stages, [N, K], placement by placement, [B, S, K]; stages that are none take 0."""
