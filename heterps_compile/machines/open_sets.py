@@ -117,12 +117,12 @@ def _of_two_kinds(
     short costs little to prove; then, as far as the effort lasts, one after the other, the lowest first.
     """
     found = [each for each in pairs if each.values(goal).min() < best]
-    end = bounds.looked_at + effort
+    end = bounds.tally.extended + effort
     found = _together(found, bounds, goal, best, end)
     found.sort(key=lambda each: each.values(goal).min())
     for number, each in enumerate(found):
         check()
-        if bounds.looked_at < end and each.values(goal).min() < best:
+        if bounds.tally.extended < end and each.values(goal).min() < best:
             found[number] = _closer(each, bounds, goal, best)
     return found
 
@@ -135,7 +135,7 @@ def _together(pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: f
         level = min(max(low, best / _FURTHEST) * step, best)
         for number, each in enumerate(found):
             check()
-            if bounds.looked_at >= end:
+            if bounds.tally.extended >= end:
                 return found
             if each.values(goal).min() < level:
                 found[number], is_out = _out_below(each, bounds, goal, level)

@@ -41,19 +41,17 @@ def weights_of(work_s: Floats, other_s: Floats) -> Floats:
 
 
 class PairNeeds:
-    """What stages need on two kinds of units.
+    """What stages need on two kinds of units."""
 
-    Attributes:
-        tally: What looking took.
-    """
+    def __init__(self, first: StageNeeds, second: StageNeeds, weights: Floats, tally: Tally) -> None:
+        """Begin with what stages need of each kind, with the same numbers of micro-batches, and weights [W, 2].
 
-    def __init__(self, first: StageNeeds, second: StageNeeds, weights: Floats) -> None:
-        """Begin with what stages need of each kind, with the same numbers of micro-batches, and weights [W, 2]."""
-        self._needs, self._weights = (first, second), weights
+        What looking takes is added to the tally.
+        """
+        self._needs, self._weights, self._tally = (first, second), weights, tally
         self._quicker_parts: dict[int, LayerParts] = {}
         self._stages: dict[object, tuple[StageWaits, StageWaits]] = {}
         self._shared_stages: dict[int, SharedWaits] = {}
-        self.tally = Tally()
 
     def are_out(self, units: Floats, times_s: Floats, *, is_shared: bool = False) -> Bools:
         """Return [C], whether units are too few for any plan whose step lasts no longer than some time.
@@ -99,7 +97,7 @@ class PairNeeds:
         """Return [C], the same with so many micro-batches."""
         many, shared, found = most_replicas(count), self._shared(count, quicker), np.zeros(len(units), np.bool_)
         any_plans, left = self._waits(count, quicker, None), np.arange(len(units))
-        within = Within(time_s, self._weights, many, shared, tally=self.tally)
+        within = Within(time_s, self._weights, many, shared, tally=self._tally)
         if not is_shared:  # of all plans at once: most sets are out
             left = np.flatnonzero(are_enough(any_plans, units, within))
         if len(left):

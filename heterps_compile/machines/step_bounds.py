@@ -22,6 +22,7 @@ from .goal import Goal
 from .pair_needs import PairNeeds, weights_of
 from .sets import Candidate, Kind
 from .stage_needs import StageNeeds
+from .stage_waits import Tally
 from .step_times import StepTimes
 
 _CLOSE = 1.005  # the ratio of steps between which no bound is looked for
@@ -34,7 +35,12 @@ _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
 
 class StepBounds:
-    """Bounds on steps of training one model on sets of some kinds of machines."""
+    """Bounds on steps of training one model on sets of some kinds of machines.
+
+    Attributes:
+        cells: Runs of layers times numbers of replicas that were looked at.
+        tally: What bounding sets of two kinds took.
+    """
 
     def __init__(self, times: StepTimes, kinds: Sequence[Kind], goal: Goal, most_cells: int) -> None:
         """Begin; ``most_cells`` are the runs of layers times numbers of replicas that may be looked at in all."""
@@ -44,7 +50,7 @@ class StepBounds:
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
         self._last_of: object = None
         self._last: dict[tuple[bool, ...], PairNeeds] = {}  # of the two kinds that were looked at last
-        self.cells, self.looked_at = 0, 0
+        self.cells, self.tally = 0, Tally()
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats, high_s: Floats | None = None) -> Floats:
         """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some.
@@ -94,8 +100,6 @@ class StepBounds:
         found = np.zeros(len(machines), np.bool_)
         for here, units, pair in self._pairs(kinds, machines, batch, np.ones(len(machines), np.bool_)):
             found[here] = pair.are_out(units, times_s[here])
-            self.looked_at += pair.tally.extended
-            pair.tally.extended = 0
         return found
 
     def _pairs(
@@ -145,7 +149,7 @@ class StepBounds:
             self._last_of, self._last = hardware, {}
         if tuple(alone) not in self._last:
             work_s = (self._times.work_s(kind.device, batch) for kind in kinds)
-            self._last[tuple(alone)] = PairNeeds(first, second, weights_of(*work_s))
+            self._last[tuple(alone)] = PairNeeds(first, second, weights_of(*work_s), self.tally)
         return self._last[tuple(alone)]
 
     def _of(self, kind: Kind, batch: int, device: DeviceType, *, alone: bool) -> StageNeeds | None:

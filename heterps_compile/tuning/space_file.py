@@ -17,6 +17,7 @@ from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.units import in_words
 
 from .configspace import from_configspace
 from .make_space import make_space
@@ -115,7 +116,7 @@ def parse_space(given: Mapping[str, object]) -> Space:
             continue
         if part not in PARTS:
             raise InputError(
-                f"{_shown(part)} is no part of a space; put parameters under {_listed(PARTS)}{_nearest(part, PARTS)}"
+                f"{_shown(part)} is no part of a space; put parameters under {in_words(PARTS)}{_nearest(part, PARTS)}"
             )
         if not isinstance(table, dict):
             raise InputError(f"{_shown(part)} is {short(table)}; it must be a table of parameters")
@@ -124,7 +125,7 @@ def parse_space(given: Mapping[str, object]) -> Space:
         part, _, rest = parameter.name.partition(".")
         if part == "plan" and rest not in PLAN_PARAMETERS:
             raise InputError(
-                f"{_shown(parameter.name)}: of the plan only {_listed(PLAN_PARAMETERS)} can be tuned"
+                f"{_shown(parameter.name)}: of the plan only {in_words(PLAN_PARAMETERS)} can be tuned"
                 f"{_nearest(rest, PLAN_PARAMETERS)}"
             )
     return make_space(parameters, _forbidden(given.get(_FORBIDDEN, [])))
@@ -189,7 +190,7 @@ def _parameter(place: _Place, table: Mapping[str, object], kinds: Sequence[str])
     for key in table:
         if key not in known:
             raise InputError(
-                f"{_shown(name)} has the key {_shown(key)}; with {kinds[0]} go {_listed(known[1:])}"
+                f"{_shown(name)} has the key {_shown(key)}; with {kinds[0]} go {in_words(known[1:])}"
                 f"{_nearest(key, known)}"
             )
     given = table[kinds[0]]
@@ -242,7 +243,7 @@ def _tests(begins: str, name: str, test: object) -> Iterator[Clause]:
         for word, value in test.items():
             if word not in _TESTS:
                 raise InputError(
-                    f"{begins} tests {_shown(name)} with {_shown(word)}; known are {_listed(tuple(_TESTS))}"
+                    f"{begins} tests {_shown(name)} with {_shown(word)}; known are {in_words(tuple(_TESTS))}"
                     f"{_nearest(word, tuple(_TESTS))}"
                 )
             values = value if isinstance(value, list) and _TESTS[word] == NOT_IN else [value]
@@ -287,10 +288,6 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _shown(text: str) -> str:
     return short(printable(text))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
