@@ -2,7 +2,7 @@
 
 import pytest
 from light_models import NAMES, path, randomized
-from staged_onnx import BACKEND, cut_evenly, largest_difference, run_staged, run_whole
+from staged_onnx import BACKEND, by_rounding, cut_evenly, largest_difference, run_staged, run_whole
 
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.laws import verify_graph
@@ -17,9 +17,10 @@ def test_two_and_three_stages_give_the_whole_models_logits(name: str) -> None:
     verify_graph(graph)
     inputs = BACKEND.example_inputs(graph, seed=1)
     whole = run_whole(model, inputs)
+    near = by_rounding(model, inputs, whole)
     assert whole[-1].std() > 0.1  # the logits differ, so that equality says something
     for count in (2, 3):
-        assert largest_difference(run_staged(graph, cut_evenly(graph, count), inputs), whole) < 1e-4
+        assert largest_difference(run_staged(graph, cut_evenly(graph, count), inputs), whole) < near
 
 
 # GFLOPs of one image as the papers give them, 2 a multiply-add, and megabytes of weights
