@@ -2,7 +2,8 @@
 
 Two processes train a network of one stage, one of them with a part of a core's time (the kernel's quota for a group of
 processes, on which it waits). Each kind of worker is a device type of a pool, with the layer times that `profile`
-measures under its own quota. The plan (`--mixed-stages`) gives both to one stage and says what a step takes; `run` is
+measures under its own quota, a rate of memory that goes with its quota, and as network what PyTorch's all-reduce
+between the two reaches. The plan (`--mixed-stages`) gives both to one stage and says what a step takes; `run` is
 then timed with micro-batches dealt by speed, as planned, and in equal parts (`--speeds 1,1`). The speed of a machine
 drifts within a minute, so each round profiles, plans and runs anew, and holds each run against the plan just before it:
 medians of these ratios, and of the steps.
@@ -25,6 +26,7 @@ from statistics import median, quantiles
 
 import numpy as np
 import onnx
+from link_rounds import reached_bytes_per_s
 from onnx import helper, numpy_helper
 
 from heterps_compile.plan.folder import read_folder
@@ -49,8 +51,8 @@ price_date = "2026"
 max_units = 1
 memory = "4 GiB"
 peak = {{ float32 = "{gflops:.1f} GFLOP/s" }}
-memory_bandwidth = "8 GB/s"
-network_bandwidth = "2 GB/s"
+memory_bandwidth = "{memory:.1f} GB/s"
+network_bandwidth = "{network:.0f} B/s"
 network_latency = "50 us"
 input_bandwidth = "1 GB/s"
 launch = "20 us"
@@ -126,15 +128,26 @@ def quota(name: str, share: float) -> Iterator[str]:
             group.rmdir()
 
 
-def heterps(words: Sequence[str], group: str | None = None) -> None:
-    """Run a command of the product, in a group of processes where one is named.
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Where processes run: on this machine, in the group of processes whose file it names."""
+
+    group: str
+    address: str = "127.0.0.1"
+
+    def words(self, *command: str) -> list[str]:
+        """Return what runs a command there."""
+        return ["sh", "-c", f'echo $$ > {self.group} && exec "$0" "$@"', *command]
+
+
+def heterps(words: Sequence[str], worker: Worker | None = None) -> None:
+    """Run a command of the product, under a worker's quota where one is named.
 
     Raises:
         SystemExit: with what it said, where it failed.
     """
-    join = f"echo $$ > {group} && " if group else ""
-    script = f'{join}exec "$0" -m heterps_compile "$@"'
-    ran = subprocess.run(["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "heterps_compile", *words]
+    ran = subprocess.run(worker.words(*command) if worker else command, capture_output=True, text=True, check=False)
     if ran.returncode:
         sys.exit(f"heterps-compile {' '.join(words[:2])} failed:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
 
@@ -191,15 +204,19 @@ def timed(folder: Path, steps: int, *words: str) -> Timed:
     return Timed(median(record["pace_s"] for record in records), tuple(map(median, busy_s)))
 
 
-def plan_both(folder: Path, groups: Sequence[str], shares: Sequence[float]) -> Plan:
-    """Measure the layers on each kind of worker, and plan one stage on both."""
+def plan_both(folder: Path, workers: Sequence[Worker], shares: Sequence[float]) -> Plan:
+    """Measure the layers on each kind of worker and the link between both, and plan one stage on both."""
     model, pool = folder / "model.onnx", folder / "pool.toml"
     onnx.save(network(), model)
-    devices = [_DEVICE.format(name=name, gflops=60 * share) for name, share in zip((FAST, SLOW), shares, strict=True)]
+    network_rate = reached_bytes_per_s(workers, dict(os.environ), "lo")
+    devices = [
+        _DEVICE.format(name=name, gflops=60 * share, memory=8 * share, network=network_rate)
+        for name, share in zip((FAST, SLOW), shares, strict=True)
+    ]
     pool.write_text('description = "unequal workers"\ncurrency = "USD"\n' + "".join(devices))
-    for name, group in zip((FAST, SLOW), groups, strict=True):
+    for name, worker in zip((FAST, SLOW), workers, strict=True):
         options = ["--mode", "training", "--batches", "128,512,1536", "--clock", "wall", "--no-replicas", "--no-link"]
-        heterps(["profile", str(model), "-o", str(folder / f"{name}.json"), *options], group)
+        heterps(["profile", str(model), "-o", str(folder / f"{name}.json"), *options], worker)
     profiles = ",".join(f"{name}={folder / name}.json" for name in (FAST, SLOW))
     asked = ["--mode", "training", "--objective", "throughput", "--max-stages", "1", "--mixed-stages"]
     asked += ["--optimizer", "sgd"]  # that of the training file
@@ -210,7 +227,7 @@ def plan_both(folder: Path, groups: Sequence[str], shares: Sequence[float]) -> P
 
 def one_round(folder: Path, files: Mapping[str, str], shares: Sequence[float], steps: int) -> Round:
     """Profile, plan and run; ``files`` has by kind of worker the file by which a process joins its quota."""
-    plan = plan_both(folder, [files[FAST], files[SLOW]], shares)
+    plan = plan_both(folder, [Worker(files[FAST]), Worker(files[SLOW])], shares)
     [stage] = plan.stages
     names = [stage.of_replica(rank)[0] for rank in range(stage.replicas)]
     if not stage.mixed:

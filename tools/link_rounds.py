@@ -1,6 +1,6 @@
-"""What reaches a process over a throttled link: PyTorch's own all-reduce between hosts, with nothing else on it.
+"""What reaches a process from others: PyTorch's own all-reduce between hosts, with nothing else on their links.
 
-Each host runs this file as one rank: ``python link_rounds.py RANK RANKS OWN_ADDRESS FIRST_ADDRESS``. The first prints
+Each host runs this file as one rank: ``python link_rounds.py RANK RANKS INTERFACE FIRST_ADDRESS``. The first prints
 bytes per second, what is left when the time of a short message is taken from that of a long one.
 """
 
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-
-from throttled_hosts import Host
+from typing import Protocol
 
 _SHORT, _LONG = 1 << 14, 1 << 20
 _PORT = 29_777
@@ -21,15 +20,28 @@ _ROUNDS = 5
 _PATIENCE_S = 60
 
 
-def reached_bytes_per_s(hosts: Sequence[Host], environment: dict[str, str]) -> float:
-    """Return what every host's messages to the others reach while all send.
+class Host(Protocol):
+    """Where a rank runs."""
+
+    @property
+    def address(self) -> str:
+        """As the others reach it."""
+        ...
+
+    def words(self, *command: str) -> list[str]:
+        """Return what runs a command there."""
+        ...
+
+
+def reached_bytes_per_s(hosts: Sequence[Host], environment: dict[str, str], interface: str = "eth0") -> float:
+    """Return what every host's messages to the others reach over an interface of theirs while all send.
 
     Raises:
         SystemExit: where a rank fails.
     """
     started = [
         subprocess.Popen(
-            host.words(sys.executable, __file__, str(rank), str(len(hosts)), host.address, hosts[0].address),
+            host.words(sys.executable, __file__, str(rank), str(len(hosts)), interface, hosts[0].address),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -48,8 +60,8 @@ def main() -> None:
     import torch  # noqa: PLC0415 - in the ranks alone
     import torch.distributed as dist  # noqa: PLC0415
 
-    rank, ranks, first = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4]
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    rank, ranks, interface, first = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
     torch.set_num_threads(1)
     address = f"tcp://{first}:{_PORT}"
     patience = timedelta(seconds=_PATIENCE_S)

@@ -10,7 +10,8 @@
 
 The speed of a machine drifts within a minute, so a case is profiled and run by turns, some rounds of them, and each run
 is held against the profile just before it: what is shown is the median of these ratios. How far single runs are from
-the median of their case is told too: nothing that was measured at another time can be nearer in the mean.
+the median of their case is told too: nothing that was measured at another time can be nearer in the mean. For the same
+reason the unit is calibrated anew before every few cases.
 
 Errors of models whose errors were looked at while the law was made stand apart (``LOOKED_AT`` of ``bench_layers.py``).
 """
@@ -68,6 +69,8 @@ Turn = tuple[Compiled, list[RankTimes]]
 StageTimes = Callable[[int], list[Phases]]
 """What a micro-batch takes in every stage where a batch is divided into so many."""
 
+_NEAR = 4
+"""Cases that a calibration says something of: they are over some minutes after it."""
 _LOOKED_AT, _JUDGED = "models that were looked at", "judged models"
 _UNCROWDED = "from a profile without its crowding"
 _TOLD_APART = _FROM_PROFILE, _CALIBRATED = "from a profile", "calibrated"
@@ -79,7 +82,7 @@ class Asked:
 
     Attributes:
         models: Of :data:`CASES`.
-        pool: A calibrated pool of this machine; None to make one first.
+        pool: A calibrated pool of this machine; None to make one before every :data:`_NEAR` cases.
         steps: Of every run.
         repeats: Of every time in a profile.
         rounds: Of a profile and a run.
@@ -109,14 +112,15 @@ class Found:
 def lines(asked: Asked) -> Iterator[str]:
     """Yield the lines of the tables; some minutes."""
     with tempfile.TemporaryDirectory() as folder:
-        device = calibrated(asked.pool, Path(folder))
         bench = Bench(Path(folder), "cpu", asked.steps, asked.repeats, pinned=False, realtime=False)
         found = Found({})
         runs = []
         try:
             bench.calibrate()
             added = list(bench.overhead_lines())
-            for case in (case for case in CASES if case.model in asked.models):
+            for number, case in enumerate(case for case in CASES if case.model in asked.models):
+                if number % _NEAR == 0:
+                    device = calibrated(asked.pool, Path(folder))
                 turns = list(bench.by_turns(case, asked.rounds, _sizes(case), with_crowding=True))
                 layers(found, case, [each.profile for each, _ in turns], device)
                 runs.append(run(found, bench, turns, device))
@@ -151,7 +155,7 @@ def _sizes(case: Case) -> tuple[int, ...]:
 
 
 def calibrated(pool: Path | None, folder: Path) -> DeviceType:
-    """Return the unit of a calibrated pool, which is made first where none is given.
+    """Return the unit of a calibrated pool, which is made where none is given.
 
     Raises:
         SystemExit: where the pool has no measured rates.

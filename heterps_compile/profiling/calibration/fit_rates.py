@@ -1,10 +1,13 @@
 """Fit start, arithmetic and memory rate of every kind of work to times of layers.
 
 The time of a layer is taken to be the sum over the kinds of its nodes of ``operations * start + FLOPs / rate + bytes /
-memory rate`` (``cost/roofline.py``): linear in what is looked for. Errors are relative, and none of the numbers is
-negative. The sum of absolute errors counts rather than that of their squares (by weights that are found again some
-times), since a few layers that a cache helps should not bend what holds for the others. The backward is a factor of
-each kind on its forward, and for tables the bytes of their gradients, made whole, over a rate; fitted likewise.
+memory rate`` (``cost/roofline.py``): linear in what is looked for. Errors are ratios of estimate and measurement, of
+which half counts as much as twice (else a fit that is too fast looks better than one that is as much too slow), and
+none of the numbers is negative. The sum of the sizes of their logarithms counts rather than that of squares (by weights
+that are found again some times), since a few layers that a cache helps should not bend what holds for the others.
+
+The backward is a factor of each kind on its forward, and for tables the bytes of their gradients, made whole, over a
+rate; fitted likewise.
 
 The forward of inference, which keeps nothing for a backward, is a factor of each kind on that of training, fitted to
 the same networks in inference. A kind that few of these layers have stays near 1: it counts one layer that takes as
@@ -28,6 +31,7 @@ from heterps_compile.cost.problem import Floats
 
 _ROUNDS = 12
 _LEAST_ERROR = 0.02  # of weights: an error below counts as this
+_LEAST_RATIO = 1e-3  # of weights: an estimate below counts as this part of what was measured
 _PARTS = 3  # start, arithmetic, memory
 
 
@@ -83,7 +87,7 @@ def fit_inference(rates: Mapping[str, KindRate], timed: Sequence[TimedWork]) -> 
     for row, each in enumerate(known):
         for work in each.work:
             rows[row, column[work.kind]] += forward_time_s(rates, [work]) / each.forward_s
-    factors = _least_absolute(np.concatenate([rows, np.eye(len(rates))]))
+    factors = _nearest_ratios(np.concatenate([rows, np.eye(len(rates))]))
     return {kind: replace(rate, inference=float(factors[column[kind]])) for kind, rate in rates.items()}
 
 
@@ -108,7 +112,7 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     column = {kind: i for i, kind in enumerate(kinds)}
     does = _does(timed, column, backward=False)
     forward_s = np.array([each.forward_s for each in timed])
-    costs = _least_absolute(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
+    costs = _nearest_ratios(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
     trained = np.array([each.backward_s > 0 for each in timed])
     parts_back_s = (_does(timed, column, backward=True) * costs).sum(axis=2)
     tables = np.zeros((len(timed), len(kinds)))
@@ -119,7 +123,7 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     if np.any(trained):
         backward_s = np.array([each.backward_s for each in timed])[trained]
         makes = np.concatenate([parts_back_s, tables], axis=1)[trained]
-        backward = _least_absolute(makes / backward_s[:, None]).reshape(2, -1)
+        backward = _nearest_ratios(makes / backward_s[:, None]).reshape(2, -1)
     return {
         kind: KindRate(
             float(costs[i, 0]),
@@ -148,13 +152,18 @@ def _rate(cost_s: float) -> float:
     return 1 / float(cost_s) if cost_s > 0 else inf
 
 
-def _least_absolute(rows: Floats) -> Floats:
-    """Return x >= 0 for which ``rows @ x`` is nearest to 1 everywhere, by the sum of absolute differences."""
+def _nearest_ratios(rows: Floats) -> Floats:
+    """Return x >= 0 for which ``rows @ x`` is nearest to 1 everywhere, by the sum of the sizes of logarithms.
+
+    The weighted squares of a round are what that sum was at the end of the round before.
+    """
     weights = np.ones(len(rows))
     found = np.zeros(rows.shape[1])
     for _ in range(_ROUNDS):
         found = _non_negative(rows * weights[:, None], weights)
-        weights = 1 / np.sqrt(np.maximum(np.abs(rows @ found - 1), _LEAST_ERROR))
+        off = np.maximum(rows @ found, _LEAST_RATIO) - 1
+        off = np.where(np.abs(off) < _LEAST_ERROR, _LEAST_ERROR, off)
+        weights = np.sqrt(np.abs(np.log1p(off))) / np.abs(off)
     return found
 
 

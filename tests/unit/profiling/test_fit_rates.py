@@ -65,6 +65,13 @@ def test_a_few_layers_that_a_cache_helps_bend_nothing():
     assert found["conv"].start_s == pytest.approx(40e-6, rel=0.1)
 
 
+def test_half_as_long_counts_as_much_as_twice_as_long():
+    """By errors over what was measured the fastest of these would be nearest to all: none is off by more than all."""
+    work = (KindWork("gemm", 1, 0, 0, 0),)
+    timed = [TimedWork(f"net {took}", "gemm", work, took * 1e-6, 0.0) for took in (5, 10, 20)]
+    assert fit_rates(timed)["gemm"].start_s == pytest.approx(10e-6, rel=0.1)
+
+
 def test_the_error_is_of_networks_that_were_left_out():
     """One network takes twice the law: what is fitted to all bends, what is fitted to the others misses it by half."""
     timed = [replace(each, forward_s=2 * each.forward_s) if each.network == "net 1" else each for each in layers()]
