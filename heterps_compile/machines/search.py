@@ -135,6 +135,7 @@ class _Found:
         self.best = float("inf")
         self._least_s: dict[tuple[MachineSet, int], float] = {}
         self._ruled_out: set[tuple[MachineSet, int]] = set()
+        self._outlooks: dict[tuple[MachineSet, int, float], Outlook | str] = {}
 
     def search(self, candidate: Candidate) -> None:
         """Search for the plan of a set, unless that was done."""
@@ -159,7 +160,17 @@ class _Found:
 
     def outlook(self, machines: MachineSet, batch: int, step_s: float) -> Outlook:
         """Return time and money of a set; raise InfeasibleError where its transient machines let no run end."""
-        return outlook_of(machines, step_s, batch, self._goal, self._checkpoint_s(machines, batch))
+        key = (machines, batch, step_s)
+        if key not in self._outlooks:
+            checkpoint_s = self._checkpoint_s(machines, batch)
+            try:
+                self._outlooks[key] = outlook_of(machines, step_s, batch, self._goal, checkpoint_s)
+            except InfeasibleError as error:
+                self._outlooks[key] = str(error)
+        found = self._outlooks[key]
+        if isinstance(found, str):
+            raise InfeasibleError(found)
+        return found
 
     def rules_out(self, candidate: Candidate) -> bool:
         """Return whether it is proven that a set has no better plan, as ``is_slower`` has it."""

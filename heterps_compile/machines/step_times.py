@@ -146,6 +146,7 @@ class StepTimes:
         self._layered: dict[int, Layered] = {}
         self._work: dict[object, Floats] = {}
         self._gradients: dict[int, float] = {}
+        self._states: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
         self._divisible: dict[int, bool] = {}
         self._posed: dict[object, Posed | str] = {}
@@ -271,10 +272,12 @@ class StepTimes:
 
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
-        draft = self._draft(batch)
-        optimizer = self._request.optimizer
-        found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
-        return float(sum(found))
+        if batch not in self._states:
+            draft = self._draft(batch)
+            optimizer = self._request.optimizer
+            found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
+            self._states[batch] = float(sum(found))
+        return self._states[batch]
 
     def _ring_bytes(self, batch: int) -> float:
         if batch not in self._gradients:
