@@ -163,6 +163,14 @@ def test_a_model_that_fixes_its_batch_is_refused(tmp_path):
         advise(path, gpu="v100", speed_up=2)
 
 
+def test_units_that_are_no_gpus_are_not_called_so(conv_onnx):
+    words = ["advise", conv_onnx, "--gpu", "cpu-core", "--cluster", "heterps-paper", "--speed-up", "2", "--batch", "64"]
+    shown = CliRunner().invoke(command, words, env={"COLUMNS": "100"})
+    assert shown.exit_code == 0, shown.output
+    assert "computing a batch on one unit, which more units divide" in shown.output
+    assert "GPU" not in shown.output
+
+
 def test_the_command_prints_every_formula_with_its_numbers_and_the_same_as_json(conv_onnx):
     words = ["advise", conv_onnx, "--gpu", "v100", "--speed-up", "1.5", "--batch", "16384"]
     shown = CliRunner().invoke(command, words, env={"COLUMNS": "100"})
