@@ -17,13 +17,11 @@ from heterps_compile.errors import BackendError, InputError
 from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 from heterps_compile.packages import need_all
+from heterps_compile.plan.plan import MIXED
 
 from .borders import as_array, as_tensor
 from .contract import Backend, Capabilities, Reference, Stage, StageDevice
 from .find import find_backend, own_backend
-
-MIXED = "mixed"
-"""The name of the backend in a plan; its stages name theirs."""
 
 _Build = Callable[[Graph, Partition], tuple[Stage, ...]]
 

@@ -11,7 +11,7 @@ from typing import Any
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.drawn_keys import drawing_keys
 from heterps_compile.backends.find import find_backend
-from heterps_compile.backends.mixed import MIXED, MixedBackend
+from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.backends.shared_state import keep_mode, share_state
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.errors import InputError
@@ -21,7 +21,7 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.logger import LOG
 from heterps_compile.notebook import html_of
-from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan import MIXED, Plan
 from heterps_compile.plan.plan_words import plan_in_lines
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, beside

@@ -62,6 +62,7 @@ def large_findings(layers: int, stages: int, *, training: bool = False) -> Findi
         model="large",
         graph_inputs=("x0",),
         graph_outputs=(f"x{stages}",),
+        backend="torch",
         throughput_samples_per_s=throughput,
         value=value,
         bound=value * 0.95,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from plans import PLAN
 
-from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.plan.plan import MIXED, Plan, Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 
 PRICES = {device.name: device.price_per_hour for device in PLAN.devices}
@@ -49,6 +49,8 @@ def planned(stages: list[PlannedStage]) -> Plan:
     price, throughput = sum(stage.price_per_hour for stage in stages), 64 / max(stage.time_s for stage in stages)
     return replace(
         PLAN,
+        graph_outputs=(),
+        backend=MIXED if len({stage.backend for stage in stages}) > 1 else stages[0].backend,
         stages=tuple(replace(stage, index=index) for index, stage in enumerate(stages)),
         schedule=Schedule("gpipe", 4, "drawn", 0.009),
         throughput_samples_per_s=throughput,

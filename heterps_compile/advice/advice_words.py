@@ -37,7 +37,7 @@ def print_advice(console: Console, advice: Advice) -> None:
     table = plain_table()
     add_numbers(table, "batch", "memory")
     add_numbers(table, *(("workspace", "convolutions") if has_convolutions else ("",)))
-    add_numbers(table, "samples/s", "R", "ceiling", f"{advice.unit}s")
+    add_numbers(table, "samples/s", "R", "ceiling", advice.units)
     for each in advice.batches:
         table.add_row(*map(Text, _cells(each)))
     console.print(table)
@@ -48,14 +48,12 @@ def print_advice(console: Console, advice: Advice) -> None:
 
 
 def _lines(advice: Advice) -> list[str]:
-    work, wanted = advice.work, plain_number(advice.wanted)
+    work, wanted, unit = advice.work, plain_number(advice.wanted), advice.unit
     ratio, name = f"{work.overhead:.3g}", printable(advice.model.draft.graph.name)
-    unit = advice.unit
-    units = f"{unit}s".ljust(10)
     lines = [
         f"{name}: training, a batch of {work.batch}, on {printable(advice.gpu.name)}",
         "",
-        f"C  {format_seconds(work.divided_s)}: computing a batch on one {unit}, which more {unit}s divide",
+        f"C  {format_seconds(work.divided_s)}: computing a batch on one {unit}, which more {advice.units} divide",
         f"O  {format_seconds(work.overhead_s)}: what each {unit} pays whole: launches and weights again "
         f"{format_seconds(work.again_s)}, the part that does not divide {format_seconds(work.serial_s)}, "
         f"sums of gradients {format_seconds(work.gradients_s)}",
@@ -65,13 +63,13 @@ def _lines(advice: Advice) -> list[str]:
     ]
     if advice.gpus is None:
         lines.append(
-            f"{units}none: a speed-up of {wanted} lies above the ceiling; a larger batch raises it (below), "
+            f"{advice.units:8}  none: a speed-up of {wanted} lies above the ceiling; a larger batch raises it (below), "
             "and so does a faster network"
         )
     else:
         count = advice.gpus
         lines += [
-            f"{units}S / (1 + R - S R) = {wanted} / (1 + {ratio} - {wanted} x {ratio}) -> {count}",
+            f"{advice.units:8}  S / (1 + R - S R) = {wanted} / (1 + {ratio} - {wanted} x {ratio}) -> {count}",
             f"speed-up  G (1 + R) / (1 + G R) = {count} x (1 + {ratio}) / (1 + {count} x {ratio}) = "
             f"{_number(advice.lemma_speed_up(count))}",
         ]
@@ -101,13 +99,13 @@ def _fuller_lines(advice: Advice) -> list[str]:
     if advice.fuller_gpus is None:
         best = advice.fuller_best
         said.append(
-            f"no number of {advice.unit}s has a speed-up of {plain_number(advice.wanted)} at a batch of "
+            f"no number of {advice.units} has a speed-up of {plain_number(advice.wanted)} at a batch of "
             f"{advice.work.batch}; the shortest is that of {_step_words(advice, best)}"
         )
     elif advice.fuller_gpus != advice.gpus:
         said.append(f"the fewest with {plain_number(advice.wanted)} are {_step_words(advice, advice.fuller_gpus)}")
     if advice.gpus is not None and advice.gpus > advice.work.batch:
-        said.append(f"{advice.gpus} {advice.unit}s have no part each of a batch of {advice.work.batch}")
+        said.append(f"{advice.gpus} {advice.units} have no part each of a batch of {advice.work.batch}")
     return [f"          fuller model: {'; '.join(said)}"]
 
 
@@ -139,7 +137,7 @@ def _batch_words(advice: Advice) -> str:
     if best is None:
         return "batch: none fits"
     most = max(each.samples_per_s for each in advice.batches if each.fits)
-    together = f" ({best.work.batch * advice.gpus:,} for {advice.gpus} {advice.unit}s)" if advice.gpus else ""
+    together = f" ({best.work.batch * advice.gpus:,} for {advice.gpus} {advice.units})" if advice.gpus else ""
     words = (
         f"batch: {best.work.batch} a {advice.unit}{together}, the smallest with 95 % of the most samples/s that fit "
         f"{format_bytes(advice.gpu.memory_bytes)} ({format_percent(100 * best.samples_per_s / most)})"

@@ -115,8 +115,13 @@ class Advice:
 
     @property
     def unit(self) -> str:
-        """Return what one of the type is called."""
-        return unit_word(self.gpu)
+        """Return what one unit of the type is called."""
+        return _unit(self.gpu)
+
+    @property
+    def units(self) -> str:
+        """Return what several of them are called."""
+        return f"{self.unit}s"
 
     @property
     def ceiling(self) -> float:
@@ -168,12 +173,13 @@ def advise(
     if not (isinstance(speed_up, int | float) and math.isfinite(speed_up) and speed_up > 1):
         raise InputError(f"a speed-up of {speed_up!r} is none; ask for one above 1, such as 8")
     device, pool = _pool(gpu, cluster)
+    unit = _unit(device)
     read = model_work(model, example_inputs, pool, **asked)
     graph = read.draft.graph
     if graph.batch_symbol is None:
         raise InputError(
-            f"{printable(graph.name)!r} fixes its batch at {graph.batch}, so that {unit_word(device)}s have nothing to "
-            f"divide; name another, at which it is opened if samples do not mix (--batch {max(256, 2 * graph.batch)})"
+            f"{printable(graph.name)!r} fixes its batch at {graph.batch}, so that {unit}s have nothing to divide; "
+            f"name another, at which it is opened if samples do not mix (--batch {max(256, 2 * graph.batch)})"
         )
     work = read.at(graph.batch)
     batches = tuple(_sweep(read, work.batch, float(speed_up)))
@@ -181,18 +187,17 @@ def advise(
         least = batches[0].work
         raise InfeasibleError(
             f"a batch of {least.batch} needs {format_bytes(least.memory_bytes)} on {gpu!r}, which has "
-            f"{format_bytes(device.memory_bytes)}; name one with more memory, or an optimizer that keeps less "
-            "(--optimizer sgd)"
+            f"{format_bytes(device.memory_bytes)}; name a {unit} with more memory, or an optimizer that "
+            "keeps less (--optimizer sgd)"
         )
     gpus = gpus_for(speed_up, work.overhead)
     fuller, best = _fuller_gpus(read, speed_up)
     servers = None if gpus is None or gpus == 1 else _servers(read, work, gpus)
-    notes = tuple(_notes(read, work, unit_word(device)))
+    notes = tuple(_notes(read, work, unit))
     return Advice(device, float(speed_up), read, work, gpus, fuller, best, servers, batches, notes)
 
 
-def unit_word(device: DeviceType) -> str:
-    """Return what one unit of a type is called: ``"GPU"``, or ``"unit"`` where it is none."""
+def _unit(device: DeviceType) -> str:
     return "GPU" if device.kind == "gpu" else "unit"
 
 

@@ -156,6 +156,20 @@ class _Device(_Part):
     step_rates: _StepRates | None = None
 
     @model_validator(mode="after")
+    def _keys_have_one_entry(self) -> Self:
+        known: dict[frozenset[str], _Layer] = {}
+        for layer in self.layers:
+            keys = frozenset(layer.keys)
+            if keys in known:
+                first_s, second_s = (each.points[0].forward.median_s for each in (known[keys], layer))
+                raise ValueError(
+                    f"the key {layer.keys[0]!r} has two entries, {known[keys].name!r} with a forward of {first_s} s "
+                    f"and {layer.name!r} with {second_s} s; keep the one that holds, or measure again"
+                )
+            known[keys] = layer
+        return self
+
+    @model_validator(mode="after")
     def _measures_its_mode(self) -> Self:
         _check_ascending([whole.batch for whole in self.wholes])
         for layer in self.layers:

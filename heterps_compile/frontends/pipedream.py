@@ -64,7 +64,8 @@ def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple
         path: Where it came from, for messages.
 
     Raises:
-        InputError: where a line is neither a node nor an edge, or a number is missing or none.
+        InputError: where a line is neither a node nor an edge, or a number is missing or none, or several nodes have
+            no edge.
     """
     nodes: list[ProfiledNode] = []
     edges: list[tuple[int, int]] = []
@@ -91,6 +92,11 @@ def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple
                     _identity(parts[0], where), name, forward_ms, backward_ms, activation_bytes, parameter_bytes
                 )
             )
+    if len(nodes) > 1 and not edges:
+        raise InputError(
+            f"workload file {str(path)!r} has {len(nodes)} nodes and no edge between any of them; edges follow the "
+            "nodes, one a line (<TAB>nodeA -- nodeB): it was cut off, so copy it again"
+        )
     return nodes, edges
 
 

@@ -16,6 +16,7 @@ from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted
 
 from .idle_units import idle_of, units_of
+from .plan import MIXED
 from .pool_record import devices_of
 from .schema import PlanFile, StageEstimate
 
@@ -68,6 +69,30 @@ def _values_run_forward(plan: PlanFile) -> Iterator[Fault]:
                 cycle = "" if later is None else f"; stage {later} gives it, so the stages form a cycle"
                 yield f"decisions.stages[{index}].inputs[{place}]", f"no earlier stage gives the value {name!r}{cycle}"
         made.update(stage.outputs)
+
+
+def _values_are_taken(plan: PlanFile) -> Iterator[Fault]:
+    stages, wanted = plan.decisions.stages, set(plan.model.outputs)
+    given = set(plan.model.inputs).union(*(stage.outputs for stage in stages))
+    for place, name in enumerate(plan.model.outputs):
+        if name not in given:
+            yield f"model.outputs[{place}]", f"no stage gives the value {name!r}"
+    faults = []
+    for index, stage in reversed(list(enumerate(stages))):
+        for place, name in enumerate(stage.outputs):
+            if name not in wanted:
+                fault = f"no later stage takes the value {name!r}, which is no output of the model"
+                faults.append((f"decisions.stages[{index}].outputs[{place}]", fault))
+        wanted.update(stage.inputs)
+    yield from reversed(faults)
+
+
+def _stages_have_the_backend_of_the_plan(plan: PlanFile) -> Iterator[Fault]:
+    decided = plan.decisions
+    for index, stage in enumerate(decided.stages):
+        if decided.backend not in (MIXED, stage.backend):
+            fault = f"{stage.backend!r}, and decisions.backend is {decided.backend!r}"
+            yield f"decisions.stages[{index}].backend", fault
 
 
 def _parts_have_the_same_stages(plan: PlanFile) -> Iterator[Fault]:
@@ -335,6 +360,8 @@ def _same(first: float, second: float) -> bool:
 LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _layers_have_one_stage,
     _values_run_forward,
+    _values_are_taken,
+    _stages_have_the_backend_of_the_plan,
     _parts_have_the_same_stages,
     _rules_have_estimates,
     _tables_are_of_stages_and_their_servers_counted,

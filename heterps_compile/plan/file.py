@@ -63,8 +63,9 @@ def from_json(text: str, where: str) -> Plan:
         raise PlanError(f"{where} is no plan: it holds a number too long or brackets too deep") from error
     if isinstance(document, dict) and document.get("format") == GIVEN_PLAN:
         raise PlanError(
-            f"{where} is the plan of a problem file, which has no model and no stages; heterps-compile predict PROBLEM "
-            "--plan PLAN says what its step takes"
+            f"{where} is the plan of a problem file: its stages are of layers whose times, prices and pool are in the "
+            "problem file, and there is no model to check or run; heterps-compile predict PROBLEM --plan PLAN says "
+            "what its step takes"
         )
     return to_plan(_check(document, where))
 

@@ -28,6 +28,9 @@ from .other_plan import OtherPlan
 from .planned_stage import PlannedStage
 from .request import Request
 
+MIXED = "mixed"
+"""The name of the backend of a plan whose stages name theirs."""
+
 _KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
 
 NOT_VERIFIED = "not verified"

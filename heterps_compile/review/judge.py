@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
@@ -15,7 +14,7 @@ from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing, server_cost
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated_s, value_of, with_units
 from heterps_compile.plan.idle_units import idle_of, units_of
-from heterps_compile.plan.plan import ParameterServers, Plan
+from heterps_compile.plan.plan import MIXED, ParameterServers, Plan
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 

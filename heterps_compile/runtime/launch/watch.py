@@ -34,11 +34,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
-from heterps_compile.escape import one_line
+from heterps_compile.escape import one_line, printable
 
+from .checkpoint_folder import find_checkpoints
 from .faults import (
     Fault,
     Place,
@@ -88,6 +90,7 @@ class Supervision:
             launcher stays.
         host: The rank that hosts the store; None where the launcher does.
         hear_s: In which ranks that are there hear of a fault; they look four times a second.
+        checkpoints: The folder that the run writes checkpoints into; None where it writes none.
     """
 
     hang_after_s: float
@@ -96,6 +99,19 @@ class Supervision:
     late_s: float | None = None
     host: int | None = None
     hear_s: float = 2.0
+    checkpoints: Path | None = None
+
+    def resumes_at(self) -> str:
+        """Say from which checkpoint the run goes on; nothing where it writes none."""
+        if self.checkpoints is None:
+            return ""
+        try:
+            found = find_checkpoints(self.checkpoints)
+        except OSError as error:
+            return f" (whether {printable(str(self.checkpoints))!r} has a checkpoint cannot be read: {error.strerror})"
+        if not found:
+            return f" ({printable(str(self.checkpoints))!r} has no checkpoint yet to go on from)"
+        return f" (--resume goes on from {printable(str(found[-1]))!r})"
 
 
 class Watch:
@@ -131,6 +147,7 @@ class Watch:
         monitored = [self._places[other] for other in supervision.monitored]
         self._monitor = Monitor(store, monitored, supervision.hang_after_s)
         self._parent = supervision.parent
+        self._resumes_at = supervision.resumes_at
         self._late_s = supervision.late_s
         self._host = supervision.host
         self._hear_s = supervision.hear_s
@@ -339,7 +356,7 @@ class Watch:
                 if self._host not in (None, self._rank):
                     cause = "is gone, and with it the store of the run: its process is dead, or its machine is gone"
                     self._end(Fault(self._places[self._host], self._monitor.last_progress(self._host), cause))
-                cause = f"lost the store of the run: its launcher is gone ({type(error).__name__})"
+                cause = f"lost the store of the run: its launcher is gone{self._resumes_at()} ({type(error).__name__})"
             self._end(Fault(self._places[self._rank], self._progress.now(), cause))
 
     def look(self, woke_s: float) -> None:
@@ -352,7 +369,7 @@ class Watch:
         if now - woke_s > OVERSLEPT_S:
             self._counts_from_s = now
         if self._parent is not None and os.getppid() != self._parent:
-            self._end(self._post("lost its launcher, which is gone"))
+            self._end(self._post(f"lost its launcher, which is gone{self._resumes_at()}"))
         progress = self._progress.now(not_before_s=self._counts_from_s)
         self._beats += 1
         self._store.set(beat_key(self._rank), f"{self._beats} {progress_to_json(progress)}")

@@ -117,12 +117,20 @@ def work(member: Membership, spec: RankSpec) -> Result:
 
 def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Supervision:
     """Return who watches over a rank: the launcher, or where there is none rank 0 over all, and all over rank 0."""
-    hang_after_s = spec.options.hang_after_s
+    hang_after_s, folder = spec.options.hang_after_s, spec.options.checkpoint
+    checkpoints = None if folder is None else Path(folder)
     if spec.parent is not None:
-        return Supervision(hang_after_s=hang_after_s, parent=spec.parent)
+        return Supervision(hang_after_s=hang_after_s, parent=spec.parent, checkpoints=checkpoints)
     monitored = range(1, member.world_size) if member.rank == 0 else (0,)
     parent = os.getppid() if has_agent(os.environ) else None
-    return Supervision(hang_after_s=hang_after_s, monitored=monitored, parent=parent, late_s=place.patience_s, host=0)
+    return Supervision(
+        hang_after_s=hang_after_s,
+        monitored=monitored,
+        parent=parent,
+        late_s=place.patience_s,
+        host=0,
+        checkpoints=checkpoints,
+    )
 
 
 def _run(  # noqa: PLR0917 - what a rank has before it joins the others

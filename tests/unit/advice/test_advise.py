@@ -138,6 +138,15 @@ def test_the_sweep_ends_where_memory_does_and_the_batch_is_the_smallest_that_is_
     assert best.with_workspace in (0, 1, 2)
 
 
+@pytest.mark.parametrize("speed_up", ["1.5", "1000"])
+def test_units_that_are_no_gpus_are_not_called_so(conv_onnx, speed_up):
+    words = ["advise", conv_onnx, "--gpu", "cpu-core", "--cluster", "heterps-paper", "--batch", "256"]
+    shown = CliRunner().invoke(command, [*words, "--speed-up", speed_up], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert "computing a batch on one unit, which more units divide" in shown.output
+    assert "GPU" not in shown.output
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
@@ -163,14 +172,6 @@ def test_a_model_that_fixes_its_batch_is_refused(tmp_path):
         advise(path, gpu="v100", speed_up=2)
 
 
-def test_units_that_are_no_gpus_are_not_called_so(conv_onnx):
-    words = ["advise", conv_onnx, "--gpu", "cpu-core", "--cluster", "heterps-paper", "--speed-up", "2", "--batch", "64"]
-    shown = CliRunner().invoke(command, words, env={"COLUMNS": "100"})
-    assert shown.exit_code == 0, shown.output
-    assert "computing a batch on one unit, which more units divide" in shown.output
-    assert "GPU" not in shown.output
-
-
 def test_the_command_prints_every_formula_with_its_numbers_and_the_same_as_json(conv_onnx):
     words = ["advise", conv_onnx, "--gpu", "v100", "--speed-up", "1.5", "--batch", "16384"]
     shown = CliRunner().invoke(command, words, env={"COLUMNS": "100"})
@@ -179,6 +180,7 @@ def test_the_command_prints_every_formula_with_its_numbers_and_the_same_as_json(
     ratio = f"{document['overhead']:.3g}"
     assert f"GPUs      S / (1 + R - S R) = 1.5 / (1 + {ratio} - 1.5 x {ratio}) -> {document['gpus']}" in shown.output
     assert "fuller model: " in shown.output
+    assert "units" not in shown.output
     assert document["fuller"]["gpus"] in [step["gpus"] for step in document["fuller"]["steps"]]
     assert [each["batch"] for each in document["batches"]][:3] == [1, 2, 4]
     for each in document["batches"]:

@@ -26,6 +26,20 @@ def test_what_is_written_reads_back(tmp_path):
     assert read_profile(path) == PROFILE
 
 
+def test_two_entries_of_one_key_are_refused_with_both_times():
+    document = json.loads(to_json(PROFILE))
+    layers = document["devices"][0]["layers"]
+    again = json.loads(json.dumps(layers[0])) | {"name": "again"}
+    again["points"][0]["forward"]["median_s"] = 0.75
+    first_s = layers[0]["points"][0]["forward"]["median_s"]
+    layers.append(again)
+    with pytest.raises(InputError) as caught:
+        from_json(json.dumps(document), "the file")
+    name, key = layers[0]["name"], layers[0]["keys"][0]
+    said = f"the key {key!r} has two entries, {name!r} with a forward of {first_s} s and 'again' with 0.75 s; keep"
+    assert said in str(caught.value)
+
+
 def test_the_published_schema_is_that_of_the_classes():
     assert published_schema() == render(json_schema()) + "\n"  # write it anew: tools/write_schema.py
 

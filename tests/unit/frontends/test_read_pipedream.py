@@ -37,6 +37,13 @@ def test_training_adds_the_backward_time_and_the_gradients_that_come_back(tmp_pa
     assert workload.nodes[1] == WorkloadNode(2, "LSTM(4 -- 8)", 8.0, math.inf, 18000.0, 2.0)
 
 
+def test_several_nodes_without_an_edge_are_a_file_that_was_cut_off_and_one_node_is_none(tmp_path):
+    first, second, _ = TEXT.splitlines(keepends=True)
+    with pytest.raises(InputError, match=r"has 2 nodes and no edge between any of them; .* it was cut off"):
+        read_workload(written(tmp_path, first + second), accelerators=2)
+    assert len(read_workload(written(tmp_path, second), accelerators=2).nodes) == 1
+
+
 def test_what_the_file_does_not_say_is_listed(tmp_path):
     workload = read_workload(written(tmp_path, TEXT), accelerators=2)
     assert workload.assumptions == (

@@ -140,6 +140,13 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("decisions.stages[1].layers[1].name", "fc1", "stages[1].layers[1]: layer 'fc1' is in stage 1 already"),
         ("decisions.stages[0].inputs", ["click"], "stages[0].inputs[0]: no earlier stage gives the value 'click'"),
         ("decisions.stages[0].inputs", ["click"], "'click'; stage 1 gives it, so the stages form a cycle"),
+        ("decisions.stages[1].inputs", [], "outputs[0]: no later stage takes the value"),
+        ("decisions.stages[1].outputs", [], "model.outputs[0]: no stage gives the value 'click'"),
+        (
+            "decisions.stages[0].backend",
+            "torch9",
+            "'torch9', and decisions.backend is 'onnxruntime'",
+        ),
         (
             "decisions.stages[1].device",
             "a100",

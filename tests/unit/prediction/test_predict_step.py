@@ -213,9 +213,9 @@ def test_parts_that_are_nothing_but_rounding_are_0() -> None:
 def test_commands_of_models_say_whose_plan_it_is_and_what_reads_it(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(plan(ALONE)))
     done = CliRunner().invoke(command, [*words, str(tmp_path)])
-    assert "is the plan of a problem file, which has no model and no stages; heterps-compile predict" in str(
-        done.exception
-    )
+    said = str(done.exception)
+    assert "is the plan of a problem file: its stages are of layers whose times, prices and pool are in the" in said
+    assert "heterps-compile predict PROBLEM --plan PLAN says what its step takes" in said
 
 
 def test_a_plan_reads_as_it_was_written() -> None:

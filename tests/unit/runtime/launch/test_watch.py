@@ -5,14 +5,16 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore
 
-from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
+from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, step_name
+from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, fault_from_json, progress_to_json
 from heterps_compile.runtime.launch.heartbeats import Monitor, beat_key, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.watch import Supervision, Watch, post_fault
+from heterps_compile.runtime.launch.watch import FAULT_KEY, Supervision, Watch, post_fault
 
 PLACES = [Place(0, (0,), 0), Place(1, (1,), 0), Place(2, (1,), 1)]
 
@@ -94,6 +96,27 @@ def test_the_first_fault_is_the_one_all_tell():
     first, second = (Fault(place, Progress(), "hangs") for place in PLACES[:2])
     assert post_fault(store, first) == first
     assert post_fault(store, second) == first
+
+
+def test_a_rank_whose_launcher_is_gone_names_the_checkpoint_to_go_on_from(tmp_path):
+    def said(folder: Path | None) -> str:
+        store = HashStore()
+        supervision = Supervision(hang_after_s=60.0, parent=os.getppid() + 1, checkpoints=folder)
+        watch = Watch(store, PLACES, 1, ProgressRecorder(), supervision)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "_exit", sys.exit)
+            with pytest.raises(SystemExit):
+                watch.look(time.monotonic())
+        return fault_from_json(store.get(FAULT_KEY)).cause
+
+    assert said(None) == "lost its launcher, which is gone"
+    assert said(tmp_path) == f"lost its launcher, which is gone ({str(tmp_path)!r} has no checkpoint yet to go on from)"
+    for step in (20, 40, 60):
+        (tmp_path / step_name(step)).mkdir()
+    for step in (20, 40):  # the last was not finished
+        (tmp_path / step_name(step) / STATE_NAME).touch()
+    last = str(tmp_path / "step-000040")
+    assert said(tmp_path) == f"lost its launcher, which is gone (--resume goes on from {last!r})"
 
 
 def watches_in(*steps: int) -> list[Watch]:
