@@ -47,7 +47,7 @@ from heterps_compile.problem_file.given_rules import (
     refused_group,
     refused_rules,
 )
-from heterps_compile.problem_file.message_times import in_one_machine, transfer_s, untimed
+from heterps_compile.problem_file.message_times import in_one_machine, transfer_s, untimed, untimed_pairs
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, rows_of_stage, served_part
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
@@ -56,7 +56,7 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rat
 from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate_mixed
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
-from heterps_compile.units import counted, format_bytes
+from heterps_compile.units import counted, format_bytes, in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +418,15 @@ def _rule_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
 
 
 def _untimed_notes(problem: GivenProblem, stages: Sequence[StagePrediction]) -> Iterator[str]:
-    """Yield which stages sum gradients in an all-reduce that was not timed, where others were."""
+    """Yield which stages send values, or sum gradients, in a way that was not timed, where others were."""
+    for number, (sender, receiver) in enumerate(pairwise(stages)):
+        pairs = untimed_pairs(problem, sender.stage.replicas, receiver.stage.replicas)
+        if problem.transfers and pairs and sender.transfer_s > 0:
+            told = in_words([f"{shown(one)} and {shown(other)}" for one, other in pairs])
+            yield (
+                f"transfers has none between {told}: what they take from stage {number} to stage {number + 1} follows "
+                f"from the pool's rates"
+            )
     for number, each in enumerate(stages):
         stage = each.stage
         missing = untimed(problem, stage.replicas)

@@ -21,7 +21,7 @@ from heterps_compile.cost.pose import network_of, network_of_types
 from heterps_compile.sync_rules.network import Network
 
 from .given_plan import GivenReplicas
-from .given_problem import GivenProblem, MeasuredAllReduce
+from .given_problem import GivenProblem, MeasuredAllReduce, MeasuredTransfer
 
 
 def transfer_s(
@@ -60,9 +60,9 @@ def _message_s(
     in_one_machine: bool | None,
 ) -> float:
     pair = sender.device, receiver.device
-    for measured in problem.transfers:
-        if measured.between in (pair, pair[::-1]):
-            return measured.time_s(size_bytes)
+    measured = _timed_transfer(problem, pair)
+    if measured is not None:
+        return measured.time_s(size_bytes)
     if in_one_machine:
         device = problem.known_pool.device_type(sender.device)
         return device.inner_latency_s + size_bytes / device.inner_bytes_per_s
@@ -71,6 +71,18 @@ def _message_s(
     if in_one_machine is not None:
         at_once = max(min(each.count, group_network(problem, each).units_per_machine) for each in (sender, receiver))
     return max(side.latency_s for side in sides) + at_once * size_bytes / min(side.bytes_per_s for side in sides)
+
+
+def _timed_transfer(problem: GivenProblem, pair: tuple[str, str]) -> MeasuredTransfer | None:
+    return next((each for each in problem.transfers if each.between in (pair, pair[::-1])), None)
+
+
+def untimed_pairs(
+    problem: GivenProblem, senders: Sequence[GivenReplicas], receivers: Sequence[GivenReplicas]
+) -> list[tuple[str, str]]:
+    """Return the pairs of types, of replicas that send and that receive, between which no transfer was timed."""
+    pairs = {(sender.device, receiver.device) for sender in senders for receiver in receivers}
+    return sorted(pair for pair in pairs if _timed_transfer(problem, pair) is None)
 
 
 def in_one_machine(problem: GivenProblem, stages: Sequence[Sequence[GivenReplicas]]) -> list[bool]:

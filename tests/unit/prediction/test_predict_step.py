@@ -131,6 +131,20 @@ def test_timed_messages_stand_in_for_rates() -> None:
     assert predicted(given, two).stages[0].transfer_s == 0.125
 
 
+def test_messages_that_were_not_timed_between_two_types_are_told() -> None:
+    given = problem(transfers=[{"between": ["gpu", "gpu"], "sizes_bytes": [1e9], "times_s": [0.125]}])
+    several = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "slow"}]))
+    step = predicted(given, several)
+    assert step.stages[0].transfer_s == predicted(problem(), several).stages[0].transfer_s
+    assert (
+        "transfers has none between 'gpu' and 'slow': what they take from stage 0 to stage 1 follows from the pool's "
+        "rates"
+    ) in step.notes
+    alike = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "gpu"}]))
+    for prediction in (predicted(given, alike), predicted(problem(), several)):
+        assert not any("transfers has none" in note for note in prediction.notes)
+
+
 def test_all_reduces_that_were_not_timed_of_a_stage_are_told() -> None:
     def timed(*devices: str, units: int = 2) -> dict[str, Any]:
         tables = [{"device": name, "units": units, "sizes_bytes": [16e9], "times_s": [7.0]} for name in devices]
