@@ -7,7 +7,7 @@ is fitted on one half of the configurations, by the hash of what they are, and j
 were frozen before they were scored.
 
 `--this-machine` measures here instead, with nothing else to do at best: layers, stages and runs of ten models
-against what a calibration (`--pool FILE`; made first where none is given) and profiles predict; some 40 minutes, with
+against what calibrations (`--pool FILE`; made every few cases where none is given) and profiles predict; an hour, with
 `--rounds 3` some 20.
 """
 
