@@ -8,7 +8,7 @@ were frozen before they were scored.
 
 `--this-machine` measures here instead, with nothing else to do at best: layers, stages and runs of ten models
 against what calibrations (`--pool FILE`; made every few cases where none is given) and profiles predict; an hour, with
-`--rounds 3` some 20.
+`--rounds 3` half of that.
 """
 
 import argparse
