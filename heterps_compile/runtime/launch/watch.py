@@ -164,6 +164,7 @@ class Watch:
         self._tidies: list[Callable[[], object]] = []
         self._over = threading.Event()
         self._ending = threading.Lock()
+        self._tracing = threading.Lock()  # once its rank has posted a fault, the watcher waits until its trace is out
         self._spared: SparedServers | None = None
         self._decides = False
         self._tell_spared: Callable[[str], object] = print
@@ -252,12 +253,14 @@ class Watch:
         if self._spared is not None and self._spared.may_go(mine := self._fault(cause)):
             self._tell(mine)
             self._tidy_and_exit(EXIT_SPARED)
-        fault = self._post(cause)
         error = innermost(error)
         is_told = isinstance(error, HeterpsError) or is_out_of_memory(error) or is_of_data(error)
-        if not is_told and (fault.place.rank, fault.cause) == (self._rank, cause):
-            with suppress(OSError):  # nobody reads it any more
-                traceback.print_exception(from_training_file(error))  # or of ours; once is enough
+        trace = "" if is_told else "".join(traceback.format_exception(from_training_file(error)))
+        with self._tracing:
+            fault = self._post(cause)
+            if (fault.place.rank, fault.cause) == (self._rank, cause):  # or of ours; once is enough
+                with suppress(OSError):  # nobody reads it any more
+                    print(trace, end="", file=sys.stderr, flush=True)
         self._end(fault)
 
     def _fault(self, cause: str) -> Fault:
@@ -272,7 +275,7 @@ class Watch:
             return fault
 
     def _end(self, fault: Fault) -> None:
-        with self._ending:
+        with self._tracing, self._ending:
             try:
                 self._tell(fault)
                 if self._late_s is not None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -267,3 +268,35 @@ def test_what_ranks_that_come_late_have_to_find_is_tidied_away_when_all_have_hea
     with pytest.raises(Ended):
         watch._end(Fault(PLACES[0], Progress(WAITING), "is gone"))
     assert order == ["heard", "tidied"]
+
+
+def test_the_trace_of_what_a_rank_raised_is_out_before_its_watcher_ends_it(monkeypatch, capsys):
+    said: list[str] = []
+
+    def leave(_code: int) -> None:
+        said.append("".join(capsys.readouterr()))
+        raise Ended
+
+    def look() -> None:
+        with suppress(Ended):
+            watch.look(time.monotonic())
+
+    class Quick(Visited):
+        """A store whose watcher looks as soon as the fault stands in it, and before the rank goes on."""
+
+        def compare_set(self, key, before, after):
+            value = self.store.compare_set(key, before, after)
+            looking.start()
+            looking.join(0.5)
+            return value
+
+        def get(self, key):
+            return self.store.get(key)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    looking = threading.Thread(target=look)
+    watch = Watch(Quick(0, None), PLACES, 1, ProgressRecorder(), Supervision(hang_after_s=60.0))
+    with pytest.raises(Ended):
+        watch.fail(ValueError("no good"))
+    looking.join()
+    assert "ValueError: no good\n" in said[0]
