@@ -100,6 +100,22 @@ def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple
     return nodes, edges
 
 
+def told_parts(nodes: list[ProfiledNode], edges: list[tuple[int, int]]) -> list[str]:
+    """Say of how many parts a graph consists that no edge joins, as a file's that was cut off among its edges does."""
+    joined_to = {node.id: node.id for node in nodes}  # a forest; its roots are the parts
+
+    def root(identity: int) -> int:
+        while joined_to[identity] != identity:
+            joined_to[identity] = identity = joined_to[joined_to[identity]]
+        return identity
+
+    for ends in edges:
+        if joined_to.keys() >= set(ends):
+            joined_to[root(ends[0])] = root(ends[1])
+    parts = sum(identity == above for identity, above in joined_to.items())
+    return [f"{parts} parts that no edge joins (was the file cut off?)"] if parts > 1 else []
+
+
 def parse_pipedream(
     text: str,
     path: Path,
@@ -134,7 +150,12 @@ def parse_pipedream(
         raise InputError(f"a bandwidth of {bandwidth_bytes_per_s} bytes per second must be positive and finite")
     directions = 2 if mode == "training" else 1
     profiled, edges = parse_profile(text, path)
-    assumptions = [f"transfers at {bandwidth_bytes_per_s / 1e9:g} GB/s", f"read as {mode}", "no times on CPUs"]
+    assumptions = [
+        *told_parts(profiled, edges),
+        f"transfers at {bandwidth_bytes_per_s / 1e9:g} GB/s",
+        f"read as {mode}",
+        "no times on CPUs",
+    ]
     if memory_bytes is None:
         memory_bytes = DEFAULT_MEMORY_BYTES
         assumptions.append(f"{memory_bytes / 2**30:g} GiB of memory per accelerator")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
-from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
+from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile, told_parts
 from heterps_compile.frontends.workload import read_text
 
 from .given_problem import (
@@ -75,6 +75,7 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
         batch_of=batch_of,
         held_per_parameter=HELD_IN_TRAINING if training else HELD_IN_INFERENCE,
         assumptions=(
+            *told_parts(nodes, edges),
             "a sample is a mini-batch of the graph's profile",
             f"its times hold on {', '.join(map(repr, devices))}",
         ),

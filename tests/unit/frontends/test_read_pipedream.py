@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.workload import WorkloadNode
 from heterps_compile.errors import HeterpsError, InputError, UnknownNameError
 from heterps_compile.frontends.workload import is_workload_file, read_workload
+from heterps_compile.problem_file.pipedream_problem import read_pipedream
 
 DATA = Path(__file__).parents[3] / "../shared/data/pipedream"
 
@@ -42,6 +44,14 @@ def test_several_nodes_without_an_edge_are_a_file_that_was_cut_off_and_one_node_
     with pytest.raises(InputError, match=r"has 2 nodes and no edge between any of them; .* it was cut off"):
         read_workload(written(tmp_path, first + second), accelerators=2)
     assert len(read_workload(written(tmp_path, second), accelerators=2).nodes) == 1
+
+
+def test_parts_that_no_edge_joins_are_told(tmp_path):
+    first, second, edge = TEXT.splitlines(keepends=True)
+    path = written(tmp_path, first + second + second.replace("node2", "node3", 1) + edge)
+    told = "2 parts that no edge joins (was the file cut off?)"
+    assert read_workload(path, accelerators=2).assumptions[0] == told
+    assert read_pipedream(path, load_cluster("heterps-paper")).assumptions[0] == told
 
 
 def test_what_the_file_does_not_say_is_listed(tmp_path):
