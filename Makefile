@@ -23,8 +23,9 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/python tools/demo.py
 
-# One worker a core, each with one thread: libraries that take all cores get in each other's way.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# One worker a core, each with one thread: libraries that take all cores get in each other's way. Byte code is kept, as it
+# is for users: every process that a test starts would compile the package again.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # A test compiles a small program and runs it once: optimising takes longer than it saves. test-slow has jax as users have it.
 QUICK_XLA := XLA_FLAGS='--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'

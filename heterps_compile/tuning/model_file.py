@@ -11,7 +11,6 @@ It is the user's own program and is run as one. An ``.onnx`` file stands for one
 Left out: compiling (``trial_plans.py``).
 """
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, short
 from heterps_compile.runtime.launch.training_file import where_it_failed
+from heterps_compile.source_module import import_from_beside, module_of, run_module
 
 from .parameters import Value
 
@@ -83,16 +83,11 @@ class ModelFile:
         return BuiltModel(model, inputs, {}) if isinstance(inputs, tuple) else BuiltModel(model, (), inputs)
 
     def _run(self) -> Any:
-        spec = importlib.util.spec_from_file_location(_MODULE, self.path)
-        assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
-        assert spec.loader is not None, "as above"  # noqa: S101
-        module = importlib.util.module_from_spec(spec)
-        folder = str(self.path.resolve().parent)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)  # as for a script: what lies beside it can be imported
+        module = module_of(self.path, _MODULE)
+        import_from_beside(self.path)
         sys.modules[_MODULE] = module
         try:
-            spec.loader.exec_module(module)
+            run_module(module)
         except (Exception, SystemExit) as error:
             told = one_line(where_it_failed(error, self.path))
             raise InputError(f"the model file {self._shown} fails: {told}") from error

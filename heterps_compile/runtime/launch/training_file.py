@@ -29,9 +29,7 @@ Left out: names from a model, which never reach code (``backends/``).
 
 import ast
 import difflib
-import importlib.util
 import inspect
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.source_module import import_from_beside, module_of, run_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,15 +163,10 @@ def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
     """
     file = Path(path)
     parsed = parse_training_file(file)
-    spec = importlib.util.spec_from_file_location(_MODULE, file)
-    assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
-    assert spec.loader is not None, "as above"  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # as for a script: what lies beside it can be imported
+    module = module_of(file, _MODULE)
+    import_from_beside(file)
     try:
-        spec.loader.exec_module(module)
+        run_module(module)
     except (Exception, SystemExit) as error:
         raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
     found: dict[str, Any] = {}
