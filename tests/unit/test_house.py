@@ -25,7 +25,7 @@ PACKAGE = ROOT / "heterps_compile"
 ROWS = (
     ("errors", "escape", "fit_lines"),
     ("logger", "packages", "progress"),
-    ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers"),
+    ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers", "source_module"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
