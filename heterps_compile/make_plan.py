@@ -25,7 +25,7 @@ from heterps_compile.ir.partition import StageCut
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.idle_units import idle_of, units_of
+from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
 from heterps_compile.plan.plan import Plan, readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
@@ -106,7 +106,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
             *_notes(draft),
             *_dealt(draft),
             *_skips(draft.partition.stages),
-            *_whole_batches(draft, stages),
+            *_batches_of_steps(draft, stages),
             *_replicated_buffers(draft, stages),
             *_untrained(draft, _names(backend, stages)),
             *_other_runtimes(draft, stages, _names(backend, stages)),
@@ -308,11 +308,13 @@ def _skips(stages: Sequence[StageCut]) -> tuple[str, ...]:
     return (f"values that skip stages are sent directly, not passed on: {', '.join(sent)}",) if sent else ()
 
 
-def _whole_batches(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[str, ...]:
-    """Say what a training step is where replicas cannot share a batch."""
+def _batches_of_steps(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[str, ...]:
+    """Say what a training step is where replicas cannot share a batch, or it has too few samples for them."""
     most, batch = max(stage.replicas for stage in stages), draft.graph.batch
-    if draft.request.mode != "training" or draft.graph.batch_symbol is not None or most == 1:
+    if draft.request.mode != "training" or most == 1:
         return ()
+    if draft.graph.batch_symbol is not None:
+        return tuple(sampleless_notes([stage.replicas for stage in stages], batch))
     return (
         f"the model fixes its batch at {batch}, which replicas cannot share: with {most} of them a step takes {most} "
         f"batches (run --batch {most * batch} --micro-batches {most})",

@@ -1,14 +1,17 @@
-"""Units that a plan pays and no stage uses: the rest of machines that are rented whole.
+"""Units that a plan pays and nothing uses: the rest of machines that are rented whole, replicas without a sample.
 
 Left out: what the search makes of them (``cost/whole_machines.py``).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.units import counted
+
+from .request import ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,18 @@ def idle_of(used: Mapping[str, int], devices: Iterable[Any]) -> tuple[IdleUnits,
         if count:
             found.append(IdleUnits(device.name, count, count * device.price_per_hour, device.rented_together))
     return tuple(found)
+
+
+def sampleless_notes(widths: Sequence[int], batch: int) -> Iterator[str]:
+    """Say which stage has the most replicas, where a step has too few samples for them.
+
+    The steady state divides a batch among any number of replicas, as the paper's formula does; a run in training
+    refuses a replica that would have nothing to learn from.
+    """
+    widest = max(range(len(widths)), key=widths.__getitem__)
+    if widths[widest] > batch:
+        yield (
+            f"stage {widest} has {widths[widest]} replicas and a batch {counted(batch, 'sample')}: a training run "
+            f"refuses a replica that has none; take a larger batch or fewer replicas, or plan one batch alone "
+            f"(--reading {ALONE})"
+        )

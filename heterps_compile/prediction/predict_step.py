@@ -38,6 +38,7 @@ from itertools import pairwise
 
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.errors import InputError
+from heterps_compile.plan.idle_units import sampleless_notes
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
 from heterps_compile.problem_file.given_rules import (
@@ -212,6 +213,7 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     servers = _servers(problem, plan)
     notes = (
         *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan), *_untimed_notes(problem, stages),
+        *(sampleless_notes([stage.width for stage in plan.stages], plan.batch) if problem.training else ()),
     )  # fmt: skip
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
 

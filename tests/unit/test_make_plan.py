@@ -57,7 +57,10 @@ def test_a_plan_says_that_replicas_cannot_share_a_batch_that_the_model_fixes():
     shared = f"with {most} of them a step takes {most} batches (run --batch {4 * most} --micro-batches {most})"
     assert [note for note in plan.notes if shared in note]
     free = plan_of(Chain(), **asked, dynamic_shapes=({0: torch.export.Dim("n")},))
-    assert not [note for note in free.notes if "cannot share" in note]
+    assert not [note for note in free.notes if "cannot share" in note or "refuses a replica" in note]
+    wide = plan_of(Chain(), **{**asked, "min_throughput": 1_000_000}, dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert max(stage.replicas for stage in wide.stages) > 4
+    assert [note for note in wide.notes if "and a batch 4 samples: a training run refuses a replica" in note]
 
 
 def test_a_plan_for_training_says_which_of_its_stages_do_not_train():

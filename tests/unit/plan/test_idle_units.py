@@ -9,7 +9,7 @@ from plans import PLAN
 from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json
-from heterps_compile.plan.idle_units import idle_of, units_of
+from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.plan_words import plan_in_lines
 from heterps_compile.report.tables import plan_totals
@@ -61,3 +61,9 @@ def test_a_file_has_them_and_is_refused_where_they_are_wrong() -> None:
 
 def test_a_device_of_an_older_plan_rents_each_unit_by_itself() -> None:
     assert idle_of({"old": 3}, PLAN.devices) == ()
+
+
+def test_the_stage_with_most_replicas_for_too_few_samples_is_told():
+    assert not list(sampleless_notes([1, 4, 2], 4))
+    (note,) = sampleless_notes([2, 5, 3], 2)
+    assert note.startswith("stage 1 has 5 replicas and a batch 2 samples: a training run refuses")

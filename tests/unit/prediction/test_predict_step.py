@@ -182,6 +182,14 @@ def test_a_batch_of_a_replica_has_no_step_and_its_all_reduce_is_shared() -> None
     assert predicted(problem(batch_of="replica", batch=1, edges=wide), two).step_s == pytest.approx(8)
 
 
+def test_replicas_that_have_no_sample_are_told_in_training() -> None:
+    said = "stage 0 has 9 replicas and a batch 8 samples: a training run refuses"
+    for mode in ("training", "inference"):
+        given = problem(batch=8, request={"mode": mode})
+        notes = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 9}]), micro_batch=1)).notes
+        assert any(note.startswith(said) for note in notes) is (mode == "training")
+
+
 def test_what_does_not_fit_is_told() -> None:
     given = problem(held_per_parameter=5)
     assert predicted(given, plan(ALONE)).notes == (
