@@ -110,7 +110,12 @@ class Found:
 
 
 def lines(asked: Asked) -> Iterator[str]:
-    """Yield the lines of the tables; some minutes."""
+    """Yield the lines of the tables; some minutes.
+
+    Raises:
+        SystemExit: where the pool has no measured rates.
+    """
+    given = None if asked.pool is None else rated(asked.pool)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), "cpu", asked.steps, asked.repeats, pinned=False, realtime=False)
         found = Found({})
@@ -120,7 +125,7 @@ def lines(asked: Asked) -> Iterator[str]:
             added = list(bench.overhead_lines())
             for number, case in enumerate(case for case in CASES if case.model in asked.models):
                 if number % _NEAR == 0:
-                    device = calibrated(asked.pool, Path(folder))
+                    device = calibrated(Path(folder)) if given is None else given
                 turns = list(bench.by_turns(case, asked.rounds, _sizes(case), with_crowding=True))
                 layers(found, case, [each.profile for each, _ in turns], device)
                 runs.append(run(found, bench, turns, device))
@@ -154,15 +159,19 @@ def _sizes(case: Case) -> tuple[int, ...]:
     return (max(1, case.micro_batch // 2), case.micro_batch)
 
 
-def calibrated(pool: Path | None, folder: Path) -> DeviceType:
-    """Return the unit of a calibrated pool, which is made where none is given.
+def calibrated(folder: Path) -> DeviceType:
+    """Return the unit of this machine, calibrated now."""
+    pool = folder / "calibrated.toml"
+    pool.write_text(pool_text(calibrate_unit(Settings(repeats=10, least_s=0.2, with_replicas=False)), "core"))
+    return rated(pool)
+
+
+def rated(pool: Path) -> DeviceType:
+    """Return the unit of a calibrated pool.
 
     Raises:
         SystemExit: where the pool has no measured rates.
     """
-    if pool is None:
-        pool = folder / "calibrated.toml"
-        pool.write_text(pool_text(calibrate_unit(Settings(repeats=10, least_s=0.2, with_replicas=False)), "core"))
     device = load_cluster(pool).device_types[0]
     if not device.rates:
         raise SystemExit(f"{pool} has no measured rates; make it with heterps-compile calibrate -o {pool}")
