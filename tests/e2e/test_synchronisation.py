@@ -173,6 +173,13 @@ def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
         assert told == [expected] * STEPS
 
 
+def test_the_log_counts_what_sums_in_order_send(written, tmp_path):
+    train(written, "--exact-sums", "--log", str(tmp_path / "log.jsonl"), "-q", steps=2)
+    of_gradients = 4 * sum(prod(parameter.shape) for parameter in model()[0].parameters())
+    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert told == [MICRO_BATCHES * of_gradients] * 2  # replicas by turns: from one micro-batch to the next, and back
+
+
 LAYERWISE = """
 import torch
 from torch.nn import functional as F

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
-
-from .rank_group import Group
+from heterps_compile.runtime.sync.contract import Collective
 
 Parts = Sequence[Sequence[tuple[int, int]]]
 """For every micro-batch what is added up, in order, as (stage, rank)."""
@@ -35,7 +34,7 @@ class OrderedGradients:
         parameters: By name; names and order are the same on every rank.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], group: Group, rank: int, parts: Parts) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], group: Collective, rank: int, parts: Parts) -> None:
         self.parameters = dict(parameters)
         self._group, self._rank, self._parts = group, rank, parts
         self._mine = {(stage, i) for i, of in enumerate(parts) for stage, owner in of if owner == rank}
@@ -102,7 +101,8 @@ class OrderedGradients:
             holder = owner
             if holder == self._rank:
                 total = total + part
-        self._group.share(total, holder)
+        for other in self._group.ranks:
+            total = self._move(total, holder, other)
         return total
 
     def _of_micro_batch(self, i: int, members: Sequence[nn.Parameter], empty: Tensor) -> tuple[Tensor, int]:
@@ -121,10 +121,10 @@ class OrderedGradients:
         if source == target:
             return value
         if self._rank == source:
-            self._group.send(value, target)
+            self._group.start_send(value, target).wait()
         if self._rank == target:
             value = torch.empty_like(value)
-            self._group.receive(value, source)
+            self._group.start_receive(value, source).wait()
         return value
 
     def _flat(self, stage: int, micro_batch: int, members: Sequence[nn.Parameter]) -> Tensor:

@@ -110,18 +110,6 @@ class Group:
         work: dist.Work = self._gloo.recv([tensor], self._places[source], tag)
         return work
 
-    def send(self, tensor: Tensor, target: int) -> None:
-        """Send a tensor of the CPU to a member; returns when it has it."""
-        self.start_send(tensor, target).wait()
-
-    def receive(self, tensor: Tensor, source: int) -> None:
-        """Receive a tensor of the CPU from a member, in place."""
-        self.start_receive(tensor, source).wait()
-
-    def share(self, tensor: Tensor, source: int) -> None:
-        """Give a member's tensor to all, in place."""
-        self._gloo.broadcast(tensor, self._places[source]).wait()
-
 
 def share_names(group: Group, names: Sequence[str], rank: int) -> list[tuple[str, ...]]:
     """Return the names that every member of a group has, in the order of its members; all of them call it.

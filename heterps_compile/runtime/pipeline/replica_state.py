@@ -249,32 +249,32 @@ def share_state(
     def gradients(
         parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
     ) -> SharedGradients | OrderedGradients:
-        if not exact_sums:
-            place = holders[0] if len(holders) == 1 else TIED
-            kept = state._groups.setdefault(place, [])
-            stages = " and ".join(map(str, holders))
-            where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
+        kept = state._groups.setdefault(holders[0] if len(holders) == 1 else TIED, [])
+        if exact_sums:
+            in_one_process = [
+                [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
+                for i in range(layout.micro_batches)
+            ]
+            kept.append(CountedGroup(group, rank, parts.machine_of))
+            return OrderedGradients(parameters, kept[-1], rank, in_one_process)
+        stages = " and ".join(map(str, holders))
+        where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
-            def more_groups() -> tuple[Collective, Collective]:
-                another = Group(group.ranks, rank)
-                return _counted(another, parts, kept)[0], another
+        def more_groups() -> tuple[Collective, Collective]:
+            another = Group(group.ranks, rank)
+            return _counted(another, parts, kept)[0], another
 
-            share = _share_of(parts.layout, holders, rank)
-            whole, by_machine = _counted(group, parts, kept)
-            is_one_machine = _is_one_machine(parts, group, holders)
-            shared = Shared(
-                whole, rank, parameters, share, is_scaled, where, more_groups, by_machine, is_one_machine, order
-            )
-            asked = sync[holders[0]] if sync else USUAL
-            if sync and len(holders) > 1:
-                replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
-                asked = rule_of_tied(next(iter(parameters)), replicas)
-            return SharedGradients(make_rule(asked, shared))
-        in_one_process = [
-            [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
-            for i in range(layout.micro_batches)
-        ]
-        return OrderedGradients(parameters, group, rank, in_one_process)
+        share = _share_of(parts.layout, holders, rank)
+        whole, by_machine = _counted(group, parts, kept)
+        is_one_machine = _is_one_machine(parts, group, holders)
+        shared = Shared(
+            whole, rank, parameters, share, is_scaled, where, more_groups, by_machine, is_one_machine, order
+        )
+        asked = sync[holders[0]] if sync else USUAL
+        if sync and len(holders) > 1:
+            replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
+            asked = rule_of_tied(next(iter(parameters)), replicas)
+        return SharedGradients(make_rule(asked, shared))
 
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):

@@ -2,8 +2,9 @@
 
 What rings send is counted as they are defined: a sum of S bytes over k ranks is 2 (k - 1) S, a gathering of S bytes
 from each k (k - 1) S, over all ranks; where the k-th part of it is no whole number, the first ranks count one byte
-more. So counts add up to what the rules' formulas say, to the byte (``sync_rules``). What the connections add, and
-messages that only agree on which parameters have gradients, count nothing.
+more. A message from rank to rank counts what is in it. So counts add up to what the rules' formulas say, to the byte
+(``sync_rules``). What the connections add, and messages that only agree on which parameters have gradients, count
+nothing.
 
 In a ring a rank sends to the next one alone: where that is on another machine, all that it sends goes between machines.
 
