@@ -36,7 +36,7 @@ Bundles = Callable[[Job], Sequence[Bundle]]
 """Returns what every rank of a run takes."""
 
 _ANSWER_S = 30.0
-_COME_S = 120.0
+_COME_S = 120.0  # also of an actor, whose process starts and imports before its first answer
 _POLL_S = 0.3
 _LEAVE_S = 45.0
 _END_S = 5.0
@@ -285,7 +285,8 @@ class _Ranks(Started):
             ).remote()
             for rank, bundle in enumerate(bundles)
         ]
-        nodes = [self._ask(rank, actor.__ray_call__.remote(_node)) for rank, actor in enumerate(self._actors)]
+        asked = [actor.__ray_call__.remote(_node) for actor in self._actors]
+        nodes = [self._ask(rank, answer, _COME_S) for rank, answer in enumerate(asked)]
         self._nodes = [f"{address}#{number[:_ID_SHOWN]}" for number, address in nodes]
         port = self._ask(0, self._actors[0].free_port.remote())
         hosts = f'secret = "{secrets.token_hex(_SECRET_BYTES)}"\nport = {port}\n'
@@ -319,15 +320,15 @@ class _Ranks(Started):
         if any(self._codes):
             self._deadline_s = min(self._deadline_s, time.monotonic() + _LEAVE_S)
 
-    def _ask(self, rank: int, answer: Any) -> Any:
+    def _ask(self, rank: int, answer: Any, patience_s: float = _ANSWER_S) -> Any:
         ray = package()
         try:
-            return ray.get(answer, timeout=_ANSWER_S)
+            return ray.get(answer, timeout=patience_s)
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
             place = self._job.prepared.places[rank]
             self._lost = (self._nodes[rank],) if self._nodes else ()
             raise RunError(
-                f"{place} (rank {rank}) is gone: its actor or node died or gave no answer for {_ANSWER_S:g} s; the run "
+                f"{place} (rank {rank}) is gone: its actor or node died or gave no answer for {patience_s:g} s; the run "
                 f"was ended on all others"
             ) from error
 
