@@ -181,6 +181,8 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
         try_validation(options, prepared, telemetry)
         config = {
             "options": asdict(options),
+            # For resize, which may be typed in another folder than the run was.
+            "checkpoints": None if options.checkpoint is None else os.path.abspath(options.checkpoint),
             "parent": around.server.pid,
             "world_size": prepared.world_size,
             "plan": prepared.plan_sha256,

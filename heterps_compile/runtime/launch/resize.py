@@ -109,7 +109,7 @@ def _find_run(checkpoints: Path) -> StorePlace:
             with suppress(OSError, ValueError, KeyError, TypeError):  # of another user, gone meanwhile, or not begun
                 if folder.lstat().st_uid != os.getuid() or not is_held(folder):
                     continue
-                kept = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["options"]["checkpoint"]
+                kept = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["checkpoints"]
                 if kept is not None and Path(kept).resolve() == wanted:
                     return StorePlace(read_secret(folder), folder=folder)
         if time.monotonic() > deadline_s:
@@ -156,8 +156,7 @@ def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
         return
     with run_folder() as folder, hosting_store(folder) as store:
         with writing_temporary_files():
-            content = {"options": {"checkpoint": os.path.abspath(options.checkpoint)}}
-            write_private(folder / CONFIG_NAME, json.dumps(content))
+            write_private(folder / CONFIG_NAME, json.dumps({"checkpoints": os.path.abspath(options.checkpoint)}))
         yield ResizeRequests(store)
 
 

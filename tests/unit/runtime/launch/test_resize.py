@@ -58,7 +58,7 @@ def run() -> Iterator[tuple[Path, RunStore]]:
         place = StorePlace(new_secret(), folder=folder)
         write_secret(folder, place.secret)
         checkpoints = folder / "ck"
-        (folder / CONFIG_NAME).write_text(json.dumps({"options": {"checkpoint": str(checkpoints)}}))
+        (folder / CONFIG_NAME).write_text(json.dumps({"checkpoints": str(checkpoints)}))
         hosted = host_store(place)
         store = connect_store(place, "the launcher")
         yield checkpoints, store
