@@ -59,10 +59,12 @@ def test_a_step_that_does_not_fit_is_not_the_shortest_and_is_marked():
     assert rows["1f1b"].rstrip().endswith("shortest")
 
 
-def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from():
+@pytest.mark.parametrize("micro_batches", [1, 8])
+def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from(micro_batches: int):
     stages = tuple(replace(s, micro_batch_forward_s=0.01, micro_batch_backward_s=0.03) for s in TRAINED.stages)
-    plan = replace(TRAINED, stages=stages, schedule=replace(TRAINED.schedule, name="gpipe", micro_batches=8))
-    step = simulate_plan(plan, plan_loads(plan), "gpipe", 8)
+    schedule = replace(TRAINED.schedule, name="gpipe", micro_batches=micro_batches)
+    plan = replace(TRAINED, stages=stages, schedule=schedule)
+    step = simulate_plan(plan, plan_loads(plan), "gpipe", micro_batches)
     times_s = {(span.action.phase, round(span.end_s - span.start_s, 9)) for span in step.timeline.spans}
     assert times_s == {("forward", 0.01), ("backward", 0.03)}
 
