@@ -24,6 +24,7 @@ from heterps_compile.schedule.load import (
     micro_batch_counts,
     occupied,
     simulate_step,
+    training_counts,
 )
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.schedule.readings import Estimate, rate
@@ -212,11 +213,17 @@ def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_b
     return Step(schedule, micro_batches, steps, timeline, steps * plan.batch, tuple(kept), tuple(each))
 
 
+def has_fixed_batch(plan: Plan) -> bool:
+    """Return whether the model fixes its batch, so that no dimension that was open is bound to it."""
+    return plan.batch not in plan.bindings.values()
+
+
 def possible_counts(plan: Plan) -> list[int]:
     """Return the counts of micro-batches worth trying; 1 alone where the model fixes its batch."""
-    if plan.batch not in plan.bindings.values():
+    if has_fixed_batch(plan):
         return [1]
-    return micro_batch_counts(plan.batch, max(stage.replicas for stage in plan.stages))
+    counts_of = training_counts if plan.request.mode == "training" else micro_batch_counts
+    return counts_of(plan.batch, max(stage.replicas for stage in plan.stages))
 
 
 def fits(plan: Plan, step: Step) -> bool:

@@ -12,6 +12,7 @@ from reviewed import device
 from trace_format import read_trace
 
 from heterps_compile.api import compile as compile_
+from heterps_compile.cli.main import run
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.console import make_console
 from heterps_compile.schedule.names import SCHEDULES
@@ -187,3 +188,11 @@ def test_the_laws_of_the_format_find_what_breaks_them(broken):
     document["traceEvents"].insert(-1, broken)
     with pytest.raises((AssertionError, KeyError)):
         read_trace(json.dumps(document))
+
+
+@pytest.mark.parametrize(("bound", "is_told"), [({"N": 1009}, False), ({}, True)])
+def test_a_batch_that_few_numbers_divide_is_not_told_to_be_fixed(monkeypatch, capsys, bound, is_told):
+    plan = replace(PLAN, batch=1009, bindings=bound)
+    monkeypatch.setattr("heterps_compile.plan.source.read_plan", lambda _: plan)
+    assert run(["simulate", "plan.json", "--json", "--allow-stale"]) == 0
+    assert ("the model fixes its batch" in capsys.readouterr().out) is is_told
