@@ -34,6 +34,7 @@ from heterps_compile.schedule.load import (
     delayed,
     mean_micro_batch,
     micro_batch_counts,
+    training_counts,
 )
 from heterps_compile.schedule.shortest_step import (
     SAME_TIME,
@@ -155,7 +156,11 @@ def _scheduled_stage(draft: Provisioned, stage: PlannedStage, load: StageLoad, m
 def step_of(draft: Provisioned) -> StepOf:
     """Return the best step of the stages of a draft, over all counts of micro-batches and schedules."""
     training, most = draft.request.mode == "training", max(stage.replicas for stage in draft.stages)
-    counts = [1] if draft.graph.batch_symbol is None else micro_batch_counts(draft.graph.batch, most)
+    counts = [1]
+    if draft.graph.batch_symbol is not None:
+        counts = micro_batch_counts(draft.graph.batch, most)
+        if training and not draft.request.minimises_step:  # a step that was searched for has a count already
+            counts = sorted({*counts, *training_counts(draft.graph.batch, most)})
     loads = _loads(draft, counts, training=training)
     # a replica without a micro-batch has nothing to learn from
     least = most if training and most <= max(counts) else 1

@@ -30,7 +30,7 @@ from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_percent
 
-from .place_given_steps import place_given_steps
+from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
 from .placement.method import proves
 from .placement.methods import find_method
@@ -138,6 +138,11 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
     if mixed_stages:
         return replace(_mixed(given, posed, found, of_counts, deadline), search_s=now_s() - began)
     if isinstance(found, InfeasibleError):
+        if request.reading == ALONE and request.min_throughput > 0 and is_quicker_divided(given, posed):
+            raise InfeasibleError(
+                f"{found}; that is of batches undivided, and micro-batches of few samples are quicker here, so that a "
+                f"step may reach more: ask for less (--min-throughput), and see what its plan reaches"
+            ) from found
         raise found
     if not proves(method):
         found = certify(posed.problem, found, min(_PROOF_S, max(0.0, deadline.left_s())))

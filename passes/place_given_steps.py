@@ -74,6 +74,15 @@ def place_given_steps(
     return GivenSteps(plans, max(0.0, bound), of.all_counts[-1])
 
 
+def is_quicker_divided(given: GivenProblem, posed: PosedGiven) -> bool:
+    """Return whether micro-batches of a layer together take less than its batch undivided, as few samples may."""
+    return _is_quicker_divided(_steps(given, posed))
+
+
+def _is_quicker_divided(of: StepProblem) -> bool:
+    return min(of.shrinks_by(count) for count in of.all_counts) < 1
+
+
 def _given(given: GivenProblem, posed: PosedGiven, plan: SteppedPlan) -> GivenPlan:
     own = plan_of(given, posed, plan.placement, list(plan.step.units))
     return replace(own, schedule=plan.step.schedule, micro_batch=given.batch // plan.step.micro_batches)
@@ -126,7 +135,7 @@ def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
     ways, sync_s, alpha = of.ways, problem.sync_s, problem.layer_compute_parallel
     if given.transfers or any(device.units_per_machine > 1 for device in pool.device_types):
         ways = (np.zeros((problem.type_count,) * 2), np.zeros((problem.type_count,) * 2))
-    if min(of.shrinks_by(count) for count in of.all_counts) < 1:
+    if _is_quicker_divided(of):
         alpha = np.ones(problem.compute_s.shape)
     known = [[each.parameter_bytes for each in layer.times] for layer in given.layers]
     least, most = (np.array([float(function(row)) for row in known]) for function in (min, max))

@@ -55,7 +55,13 @@ def _simulate(plan: str, asked: Asked) -> None:
     model, profile = asked.some("model", "profile").values() if asked.subject != PLAN else (None, None)
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
     from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - as above
-    from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts, shortest  # noqa: PLC0415 - only when it runs
+    from heterps_compile.simulation.plan_steps import (  # noqa: PLC0415 - only when it runs
+        best_steps,
+        has_fixed_batch,
+        plan_loads,
+        possible_counts,
+        shortest,
+    )
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
@@ -68,7 +74,7 @@ def _simulate(plan: str, asked: Asked) -> None:
             "interleaved-1f1b spreads each half of the model over all stages: another placement than the plan's"
         )
     counts = possible_counts(read) if micro_batches is None else [micro_batches]
-    if counts == [1] and read.batch > 1 and micro_batches is None:
+    if micro_batches is None and read.batch > 1 and has_fixed_batch(read):
         notes.append("the model fixes its batch: one micro-batch; --micro-batches N tells what an open one would give")
     names = list(SCHEDULES) if schedule is None else [schedule]
     steps = best_steps(read, plan_loads(read, pool, operations), counts, names)

@@ -102,6 +102,7 @@ class PlacementDetail:
 
     Attributes:
         idle_price_per_hour: Of units that are rented with whole machines, and that no stage uses.
+        step_fault: Why no step of it keeps the limits, in words, where all are kept in the steady state; else "".
         servers: That hold tables; their price is in that of the placement.
         servers_s: What they take for a batch.
     """
@@ -114,6 +115,7 @@ class PlacementDetail:
     servers: int = 0
     servers_s: float = 0.0
     idle_price_per_hour: float = 0.0
+    step_fault: str = ""
 
 
 def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evaluation:

@@ -60,16 +60,22 @@ def idle_of(used: Mapping[str, int], devices: Iterable[Any]) -> tuple[IdleUnits,
     return tuple(found)
 
 
-def sampleless_notes(widths: Sequence[int], batch: int) -> Iterator[str]:
-    """Say which stage has the most replicas, where a step has too few samples for them.
+def sampleless_notes(widths: Sequence[int], batch: int, micro_batches: int) -> Iterator[str]:
+    """Say which stage has the most replicas, where a step has too few samples or micro-batches for them.
 
     The steady state divides a batch among any number of replicas, as the paper's formula does; a run in training
     refuses a replica that would have nothing to learn from.
     """
     widest = max(range(len(widths)), key=widths.__getitem__)
+    refused = "a training run refuses a replica that has none"
     if widths[widest] > batch:
         yield (
-            f"stage {widest} has {widths[widest]} replicas and a batch {counted(batch, 'sample')}: a training run "
-            f"refuses a replica that has none; take a larger batch or fewer replicas, or plan one batch alone "
-            f"(--reading {ALONE})"
+            f"stage {widest} has {widths[widest]} replicas and a batch {counted(batch, 'sample')}: {refused}; take a "
+            f"larger batch or fewer replicas, or plan one batch alone (--reading {ALONE})"
+        )
+    elif widths[widest] > micro_batches:
+        yield (
+            f"stage {widest} has {widths[widest]} replicas and a step of {counted(batch, 'sample')} "
+            f"{counted(micro_batches, 'micro-batch')}: {refused}; take a batch that {widths[widest]} divides, or fewer "
+            "replicas"
         )

@@ -13,7 +13,7 @@ from heterps_compile.plan.request import Request
 from heterps_compile.problem_file.given_plan import MOST_ACTIONS, GivenPlan
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
 from heterps_compile.problem_file.problem_laws import shown
-from heterps_compile.schedule.load import micro_batch_counts
+from heterps_compile.schedule.load import micro_batch_counts, training_counts
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES
 from heterps_compile.units import counted, format_rate, format_seconds
@@ -109,7 +109,8 @@ def choose_micro_batch(problem: GivenProblem, plan: GivenPlan) -> tuple[GivenPla
     if problem.batch_of == REPLICA:
         return plan, predict_step(problem, plan)
     widest = max(stage.width for stage in plan.stages)
-    counts = [count for count in micro_batch_counts(plan.batch, widest) if count <= _most(plan)]
+    counts_of = training_counts if problem.training else micro_batch_counts
+    counts = [count for count in counts_of(plan.batch, widest) if count <= _most(plan)] or [1]
     predicted = [_divided(problem, plan, count) for count in counts]
     fitting = [pair for pair in predicted if pair[1].fits]
     if fitting:

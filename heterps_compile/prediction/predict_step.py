@@ -211,9 +211,10 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, with_rows.peak_in_flight, strict=True)
     )
     servers = _servers(problem, plan)
+    fed = sampleless_notes([stage.width for stage in plan.stages], plan.batch, plan.micro_batches)
     notes = (
         *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan), *_untimed_notes(problem, stages),
-        *(sampleless_notes([stage.width for stage in plan.stages], plan.batch) if problem.training else ()),
+        *(fed if problem.training else ()),
     )  # fmt: skip
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
 

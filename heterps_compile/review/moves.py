@@ -227,6 +227,8 @@ def _of_starts(types: tuple[int, ...], starts: Sequence[int]) -> Placement:
 
 def fault_of(problem: Problem, found: PlacementDetail) -> str:
     """Return why a placement is no plan, with the numbers of each limit that it breaks; "" where it is one."""
+    if found.step_fault:
+        return found.step_fault
     told = {
         Fault.FORBIDDEN: _forbidden,
         Fault.UNCUTTABLE: lambda *_: "a layer cannot be cut apart from its neighbour",

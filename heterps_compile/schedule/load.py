@@ -37,6 +37,9 @@ from .names import orders
 from .simulate import ServersTraffic, Timeline, simulate_mixed
 
 USUAL_MICRO_BATCHES = 32
+_MOST_TO_FEED = 1024
+"""Micro-batches: with more, launches are most of a step."""
+
 ROUNDS_OF_REPLICAS = 8
 """Replicas that get 8 micro-batches or 9 differ by an eighth at most; more rounds only add launches."""
 
@@ -367,3 +370,17 @@ def micro_batch_counts(batch: int, replicas: int) -> list[int]:
     """Return the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
     most = min(batch, max(USUAL_MICRO_BATCHES, ROUNDS_OF_REPLICAS * replicas))
     return [count for count in range(1, most + 1) if batch % count == 0]
+
+
+def feeding_count(batch: int, replicas: int) -> int:
+    """Return the fewest micro-batches that divide a batch and give every replica one; 0 where more than 1,024 do."""
+    return next((count for count in range(replicas, min(batch, _MOST_TO_FEED) + 1) if batch % count == 0), 0)
+
+
+def training_counts(batch: int, replicas: int) -> list[int]:
+    """Return the counts worth trying of which every replica has one; where none does, all that are worth trying.
+
+    A replica without a micro-batch has nothing to learn from, and a run refuses it.
+    """
+    counts = sorted({*micro_batch_counts(batch, replicas), feeding_count(batch, replicas)} - {0})
+    return [count for count in counts if count >= replicas] or counts

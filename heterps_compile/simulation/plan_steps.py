@@ -24,6 +24,7 @@ from heterps_compile.schedule.load import (
     micro_batch_counts,
     occupied,
     simulate_step,
+    training_counts,
 )
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.schedule.readings import Estimate, rate
@@ -135,8 +136,12 @@ def _known(
         forward_share = planned.forward_s / planned.whole_s
     compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.own_data_s
     whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s)
-    if count > 1 and planned.whole_s > 0:
-        return whole, planned
+    more_s = (0.0, 0.0)  # than an equal share of what binds forward and backward together: each is bound by itself
+    if planned.whole_s > 0:
+        if count > 1:
+            return whole, planned
+        more_s = planned.forward_s - whole.forward_s, planned.backward_s - whole.backward_s
+        whole = replace(whole, forward_s=planned.forward_s, backward_s=planned.backward_s)
     if pool is None:
         return (whole,)
     device = pool.device_type(stage.device)
@@ -151,7 +156,12 @@ def _known(
     )
     following = plan.stages[stage.index + 1 : stage.index + 2]
     latency_s = max((pool.way(stage.device, each.device).latency_s for each in following), default=0.0)
-    return whole, replace(half, delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2))
+    return whole, replace(
+        half,
+        forward_s=half.forward_s + more_s[0] / 2,
+        backward_s=half.backward_s + more_s[1] / 2,
+        delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2),
+    )
 
 
 def _held(plan: Plan) -> list[tuple[float, float, float]]:
@@ -203,11 +213,17 @@ def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_b
     return Step(schedule, micro_batches, steps, timeline, steps * plan.batch, tuple(kept), tuple(each))
 
 
+def has_fixed_batch(plan: Plan) -> bool:
+    """Return whether the model fixes its batch, so that no dimension that was open is bound to it."""
+    return plan.batch not in plan.bindings.values()
+
+
 def possible_counts(plan: Plan) -> list[int]:
     """Return the counts of micro-batches worth trying; 1 alone where the model fixes its batch."""
-    if plan.batch not in plan.bindings.values():
+    if has_fixed_batch(plan):
         return [1]
-    return micro_batch_counts(plan.batch, max(stage.replicas for stage in plan.stages))
+    counts_of = training_counts if plan.request.mode == "training" else micro_batch_counts
+    return counts_of(plan.batch, max(stage.replicas for stage in plan.stages))
 
 
 def fits(plan: Plan, step: Step) -> bool:

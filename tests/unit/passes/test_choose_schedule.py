@@ -25,7 +25,7 @@ from heterps_compile.plan.plan import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule import shortest_step
-from heterps_compile.schedule.load import micro_batch_counts
+from heterps_compile.schedule.load import micro_batch_counts, training_counts
 
 MIB = 1 << 20
 
@@ -250,6 +250,15 @@ def test_every_replica_gets_its_share_of_micro_batches():
 def test_a_batch_no_number_divides_stays_whole_or_falls_into_samples():
     assert micro_batch_counts(31, 1) == [1, 31]
     assert micro_batch_counts(37, 1) == [1]
+
+
+def test_every_replica_of_a_training_gets_a_micro_batch_of_a_batch_that_few_numbers_divide():
+    stages = (3.0, 2), (1.0, 1)
+    assert chosen(*stages, mode="training", reading="steady-state", batch=37).micro_batches == 37
+    assert chosen(*stages, batch=37).micro_batches == 1
+    assert training_counts(37, 1) == [1]
+    assert training_counts(74, 3) == [37]
+    assert training_counts(2062, 3) == [1, 2]  # its next divisor is 1,031
 
 
 def test_counts_divide_the_batch_and_stop_at_32_or_8_per_replica():

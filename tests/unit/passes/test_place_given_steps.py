@@ -130,3 +130,16 @@ def test_what_is_known_in_the_steady_state_alone_is_refused():
         place_given(make_given(drawn(0), "the problem"), replace(request, mixed_stages=True))
     with pytest.raises(InputError, match="batches of one replica each are looked at in the steady state alone"):
         place_given(replace(make_given(drawn(0), "the problem"), batch_of=REPLICA), request)
+
+
+@pytest.mark.parametrize(("forward_s", "is_told"), [([1.0, 9.0], True), ([1.0, 4.0], False)])
+def test_a_floor_missed_undivided_says_where_few_samples_are_quicker(forward_s: list[float], is_told: bool) -> None:
+    """Four samples take 9 s together, and 1 s each one by one: half a sample a second is reached by a step alone."""
+    problem = drawn(0)
+    times = {"device": "fast", "samples": [1, BATCH], "forward_s": forward_s, "backward_s": forward_s}
+    problem |= {"layers": [{"name": "a", "times": [times]}], "edges": []}
+    problem["pool"]["device"][0] |= {"max_units": 1}
+    asked = Request(mode="training", objective="price", reading=ALONE, min_throughput=0.49 if is_told else 0.6)
+    with pytest.raises(InfeasibleError) as told:
+        place_given(make_given(problem, "the problem"), asked)
+    assert ("micro-batches of few samples are quicker here" in str(told.value)) is is_told

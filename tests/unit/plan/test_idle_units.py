@@ -64,6 +64,8 @@ def test_a_device_of_an_older_plan_rents_each_unit_by_itself() -> None:
 
 
 def test_the_stage_with_most_replicas_for_too_few_samples_is_told():
-    assert not list(sampleless_notes([1, 4, 2], 4))
-    (note,) = sampleless_notes([2, 5, 3], 2)
+    assert not list(sampleless_notes([1, 4, 2], 4, 4))
+    (note,) = sampleless_notes([2, 5, 3], 2, 2)
     assert note.startswith("stage 1 has 5 replicas and a batch 2 samples: a training run refuses")
+    (note,) = sampleless_notes([2, 5, 3], 2062, 2)
+    assert note.startswith("stage 1 has 5 replicas and a step of 2,062 samples 2 micro-batches: a training run refuses")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from heterps_compile.cli.main import command
 from heterps_compile.errors import InputError
 from heterps_compile.plan.request import make_request
+from heterps_compile.prediction.choose_micro_batch import choose_micro_batch
 from heterps_compile.prediction.predict_step import Prediction, predict_step
 from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
 from heterps_compile.problem_file.given_plan import make_given_plan, plan_document
@@ -188,6 +189,19 @@ def test_replicas_that_have_no_sample_are_told_in_training() -> None:
         given = problem(batch=8, request={"mode": mode})
         notes = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 9}]), micro_batch=1)).notes
         assert any(note.startswith(said) for note in notes) is (mode == "training")
+
+
+def test_every_replica_of_a_training_gets_a_micro_batch_where_one_alone_were_quicker() -> None:
+    times = {"device": "gpu", "samples": [1, 4], "forward_s": [1, 1.1], "backward_s": [2, 2.2]}
+    layers = [{"name": name, "times": [times]} for name in ("a", "b")]
+    for mode, micro_batch in (("training", 1), ("inference", 2)):
+        read = make_given(problem(layers=layers, request={"mode": mode}), "the problem")
+        given = make_given_plan(plan((["a", "b"], [{"device": "gpu", "count": 3}])), read, "the plan")
+        divided = choose_micro_batch(read, given)
+        assert divided is not None
+        assert (divided[0].micro_batch, divided[1].notes) == (micro_batch, ())
+    note = predicted(problem(), plan((["a", "b"], [{"device": "gpu", "count": 3}]), micro_batch=2)).notes[-1]
+    assert note.startswith("stage 0 has 3 replicas and a step of 4 samples 2 micro-batches: a training run refuses")
 
 
 def test_what_does_not_fit_is_told() -> None:

@@ -14,6 +14,7 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.request import Request
 from heterps_compile.review.explain import Explanation, explain_layer
 from heterps_compile.review.explain_words import explanation_document, print_explanation
 from heterps_compile.review.infeasible import why_infeasible
@@ -145,3 +146,14 @@ def test_a_training_is_held_to_its_step():
 def test_a_request_that_makes_no_sense_is_an_error():
     with pytest.raises(InputError, match="2 and at most 1 stage "):
         why_infeasible(graph(), cluster=POOL, min_stages=2, max_stages=1)
+
+
+def test_a_move_whose_steps_miss_the_floor_says_what_the_quickest_makes():
+    half = replace(GPU, name="half", memory_bytes_per_s=4.5e11, peak_flops={"float32": 7e12}, max_units=1)
+    pool = replace(POOL, device_types=(replace(GPU, max_units=1), half))
+    request = Request(mode="training", objective="price", min_throughput=15_000.0, method="exact", max_stages=1)
+    found = explain("fc2", plan(request, pool), cluster=pool)
+    faults = [choice.fault for choice in found.choices] + [move.outcome.fault for move in found.moves]
+    missed = [fault for fault in faults if fault.startswith("its quickest step makes ")]
+    assert missed
+    assert all(fault.endswith("floor is 15,000 samples/s with one batch alone") for fault in missed)

@@ -12,6 +12,7 @@ from reviewed import device
 from trace_format import read_trace
 
 from heterps_compile.api import compile as compile_
+from heterps_compile.cli.main import run
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.console import make_console
 from heterps_compile.schedule.names import SCHEDULES
@@ -59,10 +60,12 @@ def test_a_step_that_does_not_fit_is_not_the_shortest_and_is_marked():
     assert rows["1f1b"].rstrip().endswith("shortest")
 
 
-def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from():
+@pytest.mark.parametrize("micro_batches", [1, 8])
+def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from(micro_batches: int):
     stages = tuple(replace(s, micro_batch_forward_s=0.01, micro_batch_backward_s=0.03) for s in TRAINED.stages)
-    plan = replace(TRAINED, stages=stages, schedule=replace(TRAINED.schedule, name="gpipe", micro_batches=8))
-    step = simulate_plan(plan, plan_loads(plan), "gpipe", 8)
+    schedule = replace(TRAINED.schedule, name="gpipe", micro_batches=micro_batches)
+    plan = replace(TRAINED, stages=stages, schedule=schedule)
+    step = simulate_plan(plan, plan_loads(plan), "gpipe", micro_batches)
     times_s = {(span.action.phase, round(span.end_s - span.start_s, 9)) for span in step.timeline.spans}
     assert times_s == {("forward", 0.01), ("backward", 0.03)}
 
@@ -185,3 +188,11 @@ def test_the_laws_of_the_format_find_what_breaks_them(broken):
     document["traceEvents"].insert(-1, broken)
     with pytest.raises((AssertionError, KeyError)):
         read_trace(json.dumps(document))
+
+
+@pytest.mark.parametrize(("bound", "is_told"), [({"N": 1009}, False), ({}, True)])
+def test_a_batch_that_few_numbers_divide_is_not_told_to_be_fixed(monkeypatch, capsys, bound, is_told):
+    plan = replace(PLAN, batch=1009, bindings=bound)
+    monkeypatch.setattr("heterps_compile.plan.source.read_plan", lambda _: plan)
+    assert run(["simulate", "plan.json", "--json", "--allow-stale"]) == 0
+    assert ("the model fixes its batch" in capsys.readouterr().out) is is_told
