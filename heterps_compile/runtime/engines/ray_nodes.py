@@ -328,8 +328,8 @@ class _Ranks(Started):
             place = self._job.prepared.places[rank]
             self._lost = (self._nodes[rank],) if self._nodes else ()
             raise RunError(
-                f"{place} (rank {rank}) is gone: its actor or node died or gave no answer for {patience_s:g} s; the run "
-                f"was ended on all others"
+                f"{place} (rank {rank}) is gone: its actor or node died or gave no answer for {patience_s:g} s; the "
+                f"run was ended on all others"
             ) from error
 
 
