@@ -115,9 +115,11 @@ def why(answer: Answer) -> str:
     price = following.machines.price_per_hour / best.machines.price_per_hour - 1
     rate = following.samples_per_s / best.samples_per_s - 1
     how = alike if gap < _ALIKE else f"{format_percent(100 * gap)} {worse}"
+    batch = "" if following.batch == best.batch else f" with a batch of {counted(following.batch, 'sample')}"
+    more = _change(rate).replace("much", "many").replace("less", "fewer")
     return (
-        f"why: the next best, {following.machines.title}, is {how}: an hour of it costs {_change(price)}, and it makes "
-        f"{_change(rate).replace('much', 'many')} samples/s"
+        f"why: the next best, {following.machines.title}{batch}, is {how}: an hour of it costs {_change(price)}, and "
+        f"it makes {more} samples/s"
     )
 
 

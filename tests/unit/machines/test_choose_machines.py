@@ -407,6 +407,14 @@ def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
         )
 
 
+def test_the_same_machines_with_another_batch_are_told_apart_by_it(times):
+    answer = choose_machines(catalogue(V100), times, Goal(1e7, (64, 256), deadline_s=1e6, most_machines=1))
+    chosen, other = answer.best, answer.runners_up[0]
+    assert (chosen.batch, other.batch) == (256, 64)
+    assert f"({V100.gpu} x 1) with a batch of 64 samples, is " in list(told(answer))[4]
+    assert " fewer samples/s" in list(told(answer))[4]
+
+
 def test_what_is_told_of_a_set_is_the_plan_that_is_written(tmp_path):
     widths = (torch.nn.Linear(416, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 256), torch.nn.ReLU())
     layers = [*widths, torch.nn.Linear(256, 512), torch.nn.Linear(512, 1)]
