@@ -3,7 +3,8 @@
 Python takes byte code for that of a source with the same length and, to the second, the same time. A file that a script
 has just changed would run as it was before.
 
-Left out: whether the source may be run (``plan``'s hashes), what is done with it (``backends/read_source.py``,
+Left out: modules that such a file imports itself, which Python finds and keeps as it does all others; whether the
+source may be run (``plan``'s hashes), what is done with it (``backends/read_source.py``,
 ``runtime/launch/training_file.py``, ``tuning/model_file.py``).
 """
 
@@ -44,8 +45,12 @@ def run_module(module: types.ModuleType) -> None:
     spec.loader.exec_module(module)
 
 
-def import_from_beside(source: Path) -> None:
-    """Let what lies beside a file be imported, as Python does for a script."""
-    folder = str(source.resolve().parent)
+def make_known(module: types.ModuleType) -> None:
+    """Let a module be found by its name, and what lies beside its file be imported, as of a script.
+
+    Dataclasses look their module up where annotations are not evaluated (``from __future__ import annotations``).
+    """
+    folder = str(Path(str(module.__file__)).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    sys.modules[module.__name__] = module

@@ -11,7 +11,6 @@ It is the user's own program and is run as one. An ``.onnx`` file stands for one
 Left out: compiling (``trial_plans.py``).
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, short
 from heterps_compile.runtime.launch.training_file import where_it_failed
-from heterps_compile.source_module import import_from_beside, module_of, run_module
+from heterps_compile.source_module import make_known, module_of, run_module
 
 from .parameters import Value
 
@@ -84,8 +83,7 @@ class ModelFile:
 
     def _run(self) -> Any:
         module = module_of(self.path, _MODULE)
-        import_from_beside(self.path)
-        sys.modules[_MODULE] = module
+        make_known(module)
         try:
             run_module(module)
         except (Exception, SystemExit) as error:

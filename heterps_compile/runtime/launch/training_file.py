@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, shorten
-from heterps_compile.source_module import import_from_beside, module_of, run_module
+from heterps_compile.source_module import make_known, module_of, run_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,7 +164,7 @@ def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
     file = Path(path)
     parsed = parse_training_file(file)
     module = module_of(file, _MODULE)
-    import_from_beside(file)
+    make_known(module)
     try:
         run_module(module)
     except (Exception, SystemExit) as error:

@@ -39,6 +39,14 @@ def test_what_a_file_defines(tmp_path):
     assert float(training.loss(torch.ones(2), {})) == 1.0
 
 
+def test_a_file_may_have_dataclasses_whose_annotations_are_not_evaluated(tmp_path):
+    lines = ["from __future__ import annotations", "from dataclasses import dataclass", "@dataclass", "class Rate:"]
+    text = "\n".join(
+        [*lines, "    rate: float = 0.5", GOOD, "def prepare(batch):", "    return {'x': Rate().rate}", ""]
+    )
+    assert read(tmp_path, text).prepare({}) == {"x": 0.5}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
