@@ -43,10 +43,10 @@ def boxes() -> Graph:
 
 
 def test_a_model_that_cannot_be_saved_says_so_in_its_plan_or_is_refused_before_the_search(tmp_path: Path) -> None:
-    fault = "the backend 'torch' runs 'Branches' and cannot save its stages: node 'cond' is a cond"
+    fault = "'torch'.*'Branches'.*'cond'.*cond"
     compiled = heterps_compile.compile(Branches(), (X,), method="greedy")
     assert any(note.startswith(fault) for note in compiled.plan.notes)
-    with pytest.raises(BackendError, match="node 'cond' is a cond"):
+    with pytest.raises(BackendError, match=r"'cond'.*cond"):
         compiled.save(tmp_path / "out")
     steps: list[str] = []
     with pytest.raises(BackendError, match=fault):

@@ -91,7 +91,7 @@ def test_a_shape_nobody_can_find_is_an_error_with_value_op_and_reason() -> None:
 
 
 def test_contradicting_shapes_are_an_error() -> None:
-    with pytest.raises(GraphError, match=r"value 'y', made by node 'MatMul_0' \(MatMul\), cannot"):
+    with pytest.raises(GraphError, match=r"'y'.*'MatMul_0'.*MatMul"):
         import_onnx(parse("g (float[2,3] x, float[4,5] w) => (y) { y = MatMul(x, w) }"))
 
 

@@ -172,11 +172,11 @@ def test_a_table_of_other_batches_and_residuals_that_would_be_lost_are_refused()
     first, other = replicas(1)[0], replicas(1, batches=4)[0]
     train([first], torch.ones(3, dtype=torch.float64), range(3), (1.0,))
     other.load_state(first.state())
-    with pytest.raises(RunError, match="remembers 5 gradients of 'w' in the stage, and adsaga has 4 batches; go on"):
+    with pytest.raises(RunError, match=r"\b5\b.*'w'.*\b4\b"):
         train([other], torch.ones(3, dtype=torch.float64), range(1), (1.0,))
     other = replicas(1)[0]
     other.load_state({"pending:w": torch.tensor(1.0)})  # of a file that somebody else wrote
-    with pytest.raises(RunError, match="remembers 1 gradients of 'w'"):
+    with pytest.raises(RunError, match=r"\b1\b.*'w'"):
         train([other], torch.ones(3, dtype=torch.float64), range(1), (1.0,))
-    with pytest.raises(RunError, match="gradients of 'w' that were not sent yet, and adsaga in the stage would lose"):
+    with pytest.raises(RunError, match=r"'w'.*sent"):
         other.load_state({"residual:w": torch.ones(3)})
