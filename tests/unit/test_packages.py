@@ -57,18 +57,15 @@ def test_what_is_missing_is_told_with_what_to_type(without):
     without("onnxruntime")
     with pytest.raises(MissingPackageError) as told:
         need("reading an ONNX model", "onnx")
-    assert str(told.value) == (
-        "reading an ONNX model needs onnxruntime, which is not installed: pip install 'heterps-compile[onnx]'"
-    )
+    assert re.search(r"ONNX.*\bonnxruntime\b.*'heterps-compile\[onnx\]'", str(told.value))
 
 
 def test_several_refusals_become_one_command(without):
     without("onnx", "onnx_ir", "torch")
     with pytest.raises(MissingPackageError) as told:
         need_all([partial(find_backend, name) for name in ("onnxruntime", "torch")])
-    assert str(told.value) == (
-        "the backend 'onnxruntime' needs onnx and onnx-ir; the backend 'torch' needs torch; these are not installed: "
-        "pip install 'heterps-compile[onnx,torch]'"
+    assert re.search(
+        r"'onnxruntime'.*\bonnx\b.*\bonnx-ir\b.*'torch'.*\btorch\b.*'heterps-compile\[onnx,torch\]'$", str(told.value)
     )
 
 

@@ -1,5 +1,6 @@
 """Every value gets a dtype and a shape in numbers: inferred, taken from the model, or seen in a run."""
 
+import re
 from typing import Any
 
 import onnx
@@ -86,7 +87,7 @@ def test_a_shape_nobody_can_find_is_an_error_with_value_op_and_reason() -> None:
     }"""
     with pytest.raises(GraphError) as caught:
         import_onnx(parse(text))
-    assert "the shape of value 'z', made by node 'NonZero_0' (NonZero), cannot be inferred" in str(caught.value)
+    assert re.search(r"'z'.*'NonZero_0' \(NonZero\)", str(caught.value))
     assert "Reshape" in str(caught.value)  # ONNX Runtime's reason
 
 

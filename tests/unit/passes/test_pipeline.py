@@ -1,5 +1,6 @@
 """The steps of a compilation: what fits what, and what is said where it does not."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,10 +80,7 @@ def test_a_pass_that_cannot_have_what_it_needs_is_refused_before_anything_runs()
     seen: list[str] = []
     with pytest.raises(HeterpsError) as told:
         run_passes(OPENED, [GroupLayers(), ChooseSchedule()], Scheduled, lambda step, _: seen.append(step.name))
-    assert str(told.value) == (
-        "pass 'choose-schedule' needs a draft that is Provisioned, and gets one that is Layered; passes before it: "
-        "group-layers"
-    )
+    assert re.search("'choose-schedule'.*Provisioned.*Layered.*group-layers", str(told.value))
     assert not seen
 
 

@@ -208,7 +208,7 @@ def test_the_first_entry_that_matches_is_a_stages_rule(text, names):
         ("", "end.*rule"),
         ("adasum,", "end.*rule"),
         ("adasum topk", "'topk'"),
-        ("=adasum", "'='.*rule"),
+        ("=adasum", "'=adasum'"),
         ("linear=", "end.*rule"),
         ("linear=embedding=adasum", "'embedding'|comma"),
         ('"\\q"=adasum', r"'\\\\q'"),

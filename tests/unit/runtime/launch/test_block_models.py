@@ -1,5 +1,6 @@
 """Predictors of blocks: the means that their paper says, the chains of blocks, and what a checkpoint keeps of both."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,7 +242,7 @@ def test_data_whose_epochs_are_no_cycles_are_refused_with_a_way_out():
     with pytest.raises(RunError) as refused:
         refuse_other_cycle((REST,), 120, 20)
     assert "the data have 120 samples, and 3 blocks of 80 (4 steps of 20) are 240" in str(refused.value)
-    assert "give a multiple of 240 samples, or block_steps=2, or another --batch" in str(refused.value)
+    assert re.search(r"\b240\b.*block_steps=2\b.*--batch", str(refused.value))
     with pytest.raises(RunError, match=r"240.*--batch"):
         refuse_other_cycle((REST,), 60, 20)
     refuse_odd_validation(REST, 9)

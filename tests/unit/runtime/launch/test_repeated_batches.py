@@ -1,5 +1,6 @@
 """Batches that come again: which one comes when, and what a table of their gradients cannot be combined with."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -88,9 +89,7 @@ def test_a_table_for_which_there_is_no_memory_is_refused_before_the_run(tmp_path
     monkeypatch.setattr(repeated_batches, "available_bytes", lambda: 2 * 5 * 33 * 4 - 1)
     with pytest.raises(RunError) as refused:
         repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), plan, tmp_path)
-    assert "stage 0 is to agree by adsaga(batches=5), with a table of 5 x 33 x 4 bytes (660 B) on each of 2" in str(
-        refused.value
-    )
+    assert re.search(r"stage 0\b.*adsaga\(batches=5\).*5 x 33 x 4 bytes \(660 B\).*\b2\b", str(refused.value))
     on_gpus = replace(plan, stages=tuple(replace(stage, kind="gpu") for stage in stages))
     repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), on_gpus, tmp_path)
 
