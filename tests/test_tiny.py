@@ -91,5 +91,5 @@ def test_the_plan_says_what_it_costs_and_how_far_it_is_from_the_optimum() -> Non
 
 def test_a_floor_nobody_can_reach_is_explained() -> None:
     model, inputs = tiny_torch()
-    with pytest.raises(heterps_compile.HeterpsError, match=r"best .*samples/s"):
+    with pytest.raises(heterps_compile.HeterpsError, match="samples/s"):
         heterps_compile.compile(model, example_kwargs=inputs, min_throughput=1e15)

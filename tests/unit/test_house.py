@@ -1,7 +1,9 @@
 """The house keeps its own rules: which way imports run, what is packed, how long a file is, what the outside sees."""
 
 import ast
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from messages import messages_of
 
 import heterps_compile
 from heterps_compile.backends.find import BACKENDS
@@ -328,3 +331,95 @@ def test_what_is_left_out_of_make_test_says_why():
         if re.fullmatch(r"(@|pytestmark = )pytest\.mark\.slow", line)
     ]
     assert silent == []
+
+
+# Modules where two functions raise one message. The set may only shrink.
+REPEATING = {
+    "backends.jax.ops.control",
+    "backends.jax.print_stage",
+    "backends.torch.onnx_ops.control",
+    "backends.torch.onnx_ops.dtypes",
+    "offers.csv_rows",
+    "plan.source",
+    "runtime.data.data_file",
+    "runtime.launch.checkpoint_format",
+    "runtime.launch.run_report",
+    "runtime.servers.protocol",
+}
+
+
+def test_messages_are_in_one_list(golden):
+    messages = messages_of({name: nodes_of(path) for name, path in modules()}, "HeterpsError")
+    golden("messages.txt", "".join(f"{line}\n" for line in dict.fromkeys(map(str, messages))))
+    assert [message for message in messages if not message.template] == []
+    functions: dict[str, set[str]] = {}
+    for message in messages:
+        if re.search("[a-z]{2}", re.sub(r"\{.*?\}|<.*?>", "", message.template)):
+            functions.setdefault(str(message), set()).add(message.function)
+    assert {line.partition(":")[0] for line, found in functions.items() if len(found) > 1} == REPEATING
+
+
+# Three plain words in a row are wording, which the list of messages pins. The system's own words are values.
+WORDING = re.compile(r"(?<![\w'./\\-])[a-z]+(?:[,;:]? [a-z]+){2,}(?![\w.'=-])")
+OF_THE_SYSTEM = re.compile("|".join(os.strerror(number) for number in errno.errorcode))
+
+
+def patterns(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each pattern that a test file matches messages with: in place, or in a table of cases, with its line."""
+    lines = path.read_text("utf-8").split("\n")
+    if not any("match=" in line for line in lines):
+        return
+    for function in ast.walk(ast.parse("\n".join(lines))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if not any("match=" in line for line in lines[function.lineno - 1 : function.end_lineno]):
+            continue
+        inside = list(ast.walk(function))
+        matched = [node.value for node in inside if isinstance(node, ast.keyword) and node.arg == "match"]
+        names = {node.id for value in matched for node in ast.walk(value) if isinstance(node, ast.Name)}
+        columns = [cell for names_, rows in tables(inside) for cell in cells(names_, rows, names)]
+        for part in (part for value in (*matched, *columns) for part in ast.walk(value)):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.lineno, part.value
+
+
+def tables(nodes: list[ast.AST]) -> Iterator[tuple[list[str], ast.expr]]:
+    """Yield the columns and the rows of parametrised tests, and of loops over cases."""
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="parametrize"), args=[names, rows, *_]):
+                found = [part.value for part in ast.walk(names) if isinstance(part, ast.Constant)]
+                yield [name.strip() for text in found for name in text.split(",")], rows
+            case ast.For(target=target, iter=rows):
+                yield [part.id for part in ast.walk(target) if isinstance(part, ast.Name)], rows
+
+
+def cells(columns: list[str], rows: ast.expr, names: set[str]) -> Iterator[ast.expr]:
+    """Yield the cells of the named columns of a table that is written out."""
+    for row in rows.elts if isinstance(rows, ast.List | ast.Tuple) else []:
+        values = row.elts if isinstance(row, ast.Tuple) else [row]
+        yield from (value for name, value in zip(columns, values, strict=False) if name in names)
+
+
+def wording(folder: Path) -> list[str]:
+    return [
+        f"{path.name}:{line}: {text}"
+        for path in sorted(folder.rglob("*.py"))
+        for line, text in patterns(path)
+        if WORDING.search(OF_THE_SYSTEM.sub("", text))
+    ]
+
+
+def test_no_test_pins_the_wording_of_an_error():
+    assert wording(ROOT / "tests") == []
+
+
+def test_wording_is_found_in_place_and_in_a_table(tmp_path):
+    (tmp_path / "test_seen.py").write_text(
+        "@pytest.mark.parametrize(('x', 'said'), [(1, 'must be at most 3'), (2, '--batch.*64')])\n"
+        "def test(x, said):\n"
+        "    with pytest.raises(E, match=said):\n        f(x)\n"
+        "    with pytest.raises(E, match=r\"'a b c d'.*No space left on device\"):\n        f(x)\n"
+        "    with pytest.raises(E, match=f'{x} is no power of two'):\n        f(x)\n"
+    )
+    assert wording(tmp_path) == ["test_seen.py:7:  is no power of two", "test_seen.py:1: must be at most 3"]

@@ -60,9 +60,9 @@ def test_a_strangers_code_runs_unless_the_hash_of_the_plan_or_its_being_code_ref
         stage.write_text(f"open({str(ran)!r}, 'w').close()\n{stage.read_text()}")
 
     changed = by_a_stranger(code, tmp_path / "out", "stage_0.py", plant)
-    with pytest.raises(StalePlanError, match=f"expected {hash_of(code)}; nothing of it was opened"):
+    with pytest.raises(StalePlanError, match=f"{hash_of(code)}"):
         heterps_compile.load(changed, expect_sha256=hash_of(code))
-    with pytest.raises(InputError, match=r"stage 0 of .* \(stage_0.py\) is code of the backend 'torch', and only data"):
+    with pytest.raises(InputError, match=r"stage 0\b.*stage_0.py.*'torch'"):
         heterps_compile.load(changed, trust="data")
     assert not ran.exists()
     heterps_compile.load(changed)  # as the docstring says
@@ -76,12 +76,12 @@ def test_the_expected_folder_loads(code, data):
 
 @pytest.mark.parametrize("hexadecimal", ["", "abc", "z" * 64, "0" * 63, "0" * 65])
 def test_what_is_no_hash_is_told(code, hexadecimal):
-    with pytest.raises(InputError, match="is no SHA-256: expected the 64 hexadecimal digits"):
+    with pytest.raises(InputError, match=r"SHA-256.*\b64\b"):
         heterps_compile.load(code, expect_sha256=hexadecimal)
 
 
 def test_an_unknown_trust_is_told(code):
-    with pytest.raises(UnknownNameError, match="unknown trust 'full'"):
+    with pytest.raises(UnknownNameError, match="'full'"):
         heterps_compile.load(code, trust="full")
 
 
@@ -101,7 +101,7 @@ def test_an_onnx_stage_reads_no_file_that_is_not_its_own(data, tmp_path, place, 
         stage.write_bytes(model.SerializeToString())
 
     changed = by_a_stranger(data, tmp_path / "out", "stage_0.onnx", point)
-    with pytest.raises(BackendError, match=r"stage 0: the tensor 'w' .* which is no file of this stage"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'w'"):
         heterps_compile.load(changed, trust="data")
 
 

@@ -197,7 +197,7 @@ def test_a_backend_that_inherits_nothing_has_the_defaults_of_the_contract(plug_i
     assert backend.as_module("a stage", "cpu") == "a stage"
     assert backend.declared_ops() is None
     assert (backend.unsupported(None), backend.cannot_open(None), backend.unwritable(None)) == ([], "", "")
-    with pytest.raises(InputError, match="the backend 'plain' writes no stablehlo"):
+    with pytest.raises(InputError, match="'plain'"):
         backend.exporting("stablehlo")
     with pytest.raises(AttributeError):
         backend.no_such_member  # noqa: B018 - reading it is the test

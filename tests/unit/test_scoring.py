@@ -160,9 +160,9 @@ def test_a_stage_does_not_pretend_to_have_another_mode():
     module, ids = frozen()
     made = compiled(module, ids)
     assert made.stages[0].train() is made.stages[0]
-    with pytest.raises(BackendError, match=r"a stage has no evaluation mode, .* eval\(\) of the compiled model gives"):
+    with pytest.raises(BackendError, match="evaluation"):
         made.stages[0].eval()
-    with pytest.raises(BackendError, match="a stage has no training mode"):
+    with pytest.raises(BackendError, match="training"):
         nn.ModuleList(made.eval().stages).train()
 
 
@@ -242,12 +242,12 @@ def test_what_cannot_score_says_so_and_refuses(tmp_path):
     said = "eval() of the model changes 'layers.0.weight'"
     assert [note for note in made.plan.notes if note.startswith("this folder trains and cannot score") and said in note]
     for refused in (made.eval, heterps_compile.load(tmp_path / "m.heterps").eval):
-        with pytest.raises(RunError, match=r"'Merging' was compiled for training and cannot score: eval\(\) of the"):
+        with pytest.raises(RunError, match=r"'Merging'.*score"):
             refused()
-    with pytest.raises(RunError, match="cannot score"):
+    with pytest.raises(RunError, match=r"'layers\.0\.weight'"):
         prepare(RunOptions(directory=str(tmp_path / "m.heterps"), data="random"))
     prepare(RunOptions(directory=str(tmp_path / "m.heterps"), data="random", train="<object>"))
-    with pytest.raises(RunError, match=r"compiled for training by an earlier version.*compile it again"):
+    with pytest.raises(RunError, match=r"version.*compile"):
         plan_for_scoring(replace(made.plan, scoring=None))
 
 
@@ -296,7 +296,7 @@ def test_what_was_compiled_for_inference_is_not_trained_without_its_dropout(tmp_
     made = compiled(module.eval(), ids, mode="inference").save(tmp_path / "m.heterps")
     assert made.plan.scoring is None
     assert made.eval().plan == made.plan
-    with pytest.raises(RunError, match="compiled for inference, so its stages would train without dropout"):
+    with pytest.raises(RunError, match="--mode"):
         prepare(RunOptions(directory=str(tmp_path / "m.heterps"), data="random", train="<object>"))
 
 

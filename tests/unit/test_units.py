@@ -37,18 +37,18 @@ def test_a_quantity_with_its_unit(text: str, dimension: str, amount: float) -> N
 @pytest.mark.parametrize(
     ("text", "dimension", "fault"),
     [
-        ("16", "bytes", "has no unit"),
-        (16, "bytes", "is no quantity"),
-        ("16 Gbit", "bytes", "unknown unit 'Gbit'"),
-        ("-1 GiB", "bytes", "must be positive"),
-        ("0 GiB", "bytes", "must be positive"),
-        ("nan GiB", "bytes", "is no quantity"),
-        ("1e999 B", "bytes", "must be positive and finite"),
-        ("25 GB", "bytes per second", "unknown unit 'GB'"),
-        ("3 Ms", "seconds", "unknown unit 'Ms'"),
-        ("1__0 B", "bytes", "is no quantity"),
-        ("٣ B", "bytes", "is no quantity"),
-        ("1e300 B", "bytes", "must lie between 1e-15 and 1e\\+24"),
+        ("16", "bytes", "'16'"),
+        (16, "bytes", "quantity"),
+        ("16 Gbit", "bytes", "'Gbit'"),
+        ("-1 GiB", "bytes", "positive"),
+        ("0 GiB", "bytes", "positive"),
+        ("nan GiB", "bytes", "quantity"),
+        ("1e999 B", "bytes", "'1e999 B'"),
+        ("25 GB", "bytes per second", "'GB'"),
+        ("3 Ms", "seconds", "'Ms'"),
+        ("1__0 B", "bytes", "quantity"),
+        ("٣ B", "bytes", "quantity"),
+        ("1e300 B", "bytes", r"1e-15.*1e\+24"),
     ],
 )
 def test_anything_else_is_an_error_with_an_example(text: object, dimension: str, fault: str) -> None:
@@ -72,7 +72,7 @@ def test_prices() -> None:
         "1e999 USD/h",
         "1e-300 USD/h",
     ):
-        with pytest.raises(InputError, match="expected a price per hour"):
+        with pytest.raises(InputError, match="price"):
             parse_price(wrong)
 
 

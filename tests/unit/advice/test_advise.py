@@ -150,11 +150,11 @@ def test_units_that_are_no_gpus_are_not_called_so(conv_onnx, speed_up):
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
-        ({"gpu": "v10"}, UnknownNameError, "did you mean 'v100'"),
-        ({"gpu": "v100", "cluster": "edge"}, UnknownNameError, "unknown device type 'v100'"),
-        ({"speed_up": 1}, InputError, "a speed-up of 1 is none; ask for one above 1"),
-        ({"speed_up": float("nan")}, InputError, "a speed-up of nan is none"),
-        ({"cluster": pool(memory_bytes=1000.0)}, InfeasibleError, "a batch of 1 needs"),
+        ({"gpu": "v10"}, UnknownNameError, "mean 'v100'"),
+        ({"gpu": "v100", "cluster": "edge"}, UnknownNameError, "device.*'v100'"),
+        ({"speed_up": 1}, InputError, r"\b1\b.*\b1\b"),
+        ({"speed_up": float("nan")}, InputError, "nan"),
+        ({"cluster": pool(memory_bytes=1000.0)}, InfeasibleError, r"batch.*\b1\b"),
     ],
 )
 def test_what_cannot_be_advised_is_refused(conv_onnx, asked, error, said):
@@ -168,7 +168,7 @@ def test_a_model_that_fixes_its_batch_is_refused(tmp_path):
     weight = numpy_helper.from_array(np.ones((8, 8), np.float32), "w")
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "fixed", ends[:1], ends[1:], [weight])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    with pytest.raises(InputError, match="'fixed' fixes its batch at 4"):
+    with pytest.raises(InputError, match=r"'fixed'.*\b4\b"):
         advise(path, gpu="v100", speed_up=2)
 
 

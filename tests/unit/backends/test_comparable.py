@@ -118,7 +118,7 @@ def test_whole_numbers_that_a_model_counts_with_are_the_examples() -> None:
 def test_a_model_that_does_not_take_what_it_is_given_says_so() -> None:
     graph = import_torch(Differs(), (ORDERED,))
     (name,) = graph.inputs
-    with pytest.raises(BackendError, match=r"'Differs' cannot run on these inputs: index out of range.*verify=False"):
+    with pytest.raises(BackendError, match=r"'Differs'.*range.*verify=False"):
         find_backend("torch").reference(graph)({name: ORDERED.flip(1) - 1})
 
 

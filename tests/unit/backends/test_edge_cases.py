@@ -169,8 +169,8 @@ class Divided(nn.Module):
 @pytest.mark.parametrize(
     ("model", "inputs", "fault"),
     [
-        (Smoothed(), (torch.ones(4, 4), INPUTS["at"]), r"cross_entropy_loss.*smooths its labels"),
-        (Divided(), (torch.ones(1, 1, 6, 6),), r"avg_pool2d.*has a divisor of its own and windows beyond the edge"),
+        (Smoothed(), (torch.ones(4, 4), INPUTS["at"]), "cross_entropy_loss.*smooths"),
+        (Divided(), (torch.ones(1, 1, 6, 6),), "avg_pool2d.*divisor.*windows"),
     ],
 )
 def test_what_onnx_cannot_have_is_refused_by_name(model: nn.Module, inputs: tuple[Tensor, ...], fault: str) -> None:

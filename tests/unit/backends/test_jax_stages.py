@@ -163,7 +163,7 @@ def test_stages_chained_in_one_jit_hand_shapes_on_as_numbers():
 
 def test_a_shape_that_depends_on_the_data_is_an_error_that_names_the_nodes():
     graph = read("g (float[6] x, float[2] s) => (float[M, K] y) { t = Exp(s) n = Cast<to = 7>(t) y = Reshape(x, n) }")
-    with pytest.raises(BackendError, match=r"stage 0: node '.*' \(Reshape\) takes a shape or axis from .* \(Exp\) com"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*Reshape.*Exp"):
         only(graph)
 
 
@@ -205,7 +205,7 @@ def test_an_op_without_a_row_is_reported_with_op_domain_opset_and_node():
     graph = import_onnx(parse("g (float[4] x) => (float[4] y) { [flip] y = RandomNormalLike(x) }"))
     (found,) = BACKEND.unsupported(graph)
     assert (found.node, found.op, found.domain, found.opset) == ("flip", "RandomNormalLike", "ai.onnx", 18)
-    with pytest.raises(UnsupportedOpError, match=r"stage 0: node 'flip' is RandomNormalLike \(ai.onnx, opset 18\)"):
+    with pytest.raises(UnsupportedOpError, match=r"stage 0\b.*'flip'.*RandomNormalLike.*ai.onnx.*opset 18\b"):
         only(graph)
     assert BACKEND.unsupported(mlp()) == []
 

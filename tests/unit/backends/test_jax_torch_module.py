@@ -145,7 +145,7 @@ def test_a_weight_that_changes_between_forward_and_backward_is_told() -> None:
     loss = staged(*inputs)[0].sum()
     with torch.no_grad():
         staged.first.weight.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match=r"modified.*inplace operation"):
         loss.backward()
 
 
@@ -239,7 +239,7 @@ def test_without_gradients_nothing_is_kept_for_them() -> None:
 def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
     model, (x, ids) = peculiar()
     staged, _ = as_modules(model, (x, ids), tmp_path)
-    with pytest.raises(BackendError, match=r"the jax stage cannot run on 'x' \[4, 5\], 'ids' \[4\]"):
+    with pytest.raises(BackendError, match=r"'x' \[4, 5\].*'ids' \[4\]"):
         staged(torch.randn(4, 5).double(), ids)
 
 
@@ -256,5 +256,5 @@ def test_threads_are_set_where_jax_begins_unless_the_user_has(monkeypatch: pytes
 
 def test_an_embedding_that_counts_its_rows_is_refused() -> None:
     model = nn.Embedding(5, 2, scale_grad_by_freq=True)
-    with pytest.raises(BackendError, match=r"node 'embedding' \(aten.embedding.default\) does in training mode what"):
+    with pytest.raises(BackendError, match=r"'embedding'.*aten.embedding.default"):
         as_modules(model, (torch.tensor([1, 2]),))

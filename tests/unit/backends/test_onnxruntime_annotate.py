@@ -109,7 +109,7 @@ def test_onnx_runtime_drops_the_rule_of_a_device_it_does_not_have(
 @pytest.mark.parametrize("settings", ["cpu(=stage_0", "cpu(=stage_0, =stage_0)"])
 def test_onnx_runtime_refuses_settings_with_a_fault(tmp_path: Path, settings: str) -> None:
     annotated("cpu").write(tmp_path / "model.onnx")
-    with pytest.raises(Exception, match="INVALID_ARGUMENT : Invalid layering config"):
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT.*Invalid layering"):
         session(tmp_path / "model.onnx", settings)
 
 

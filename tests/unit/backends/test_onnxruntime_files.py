@@ -122,21 +122,21 @@ def test_hostile_names_stay_inside_the_files(tmp_path: Path, name: str) -> None:
 def test_a_missing_stage_file_is_named(tmp_path: Path) -> None:
     partition, files = written(import_onnx(model(), batch=3), tmp_path / "out")
     (tmp_path / "out" / "stage_1.onnx").unlink()
-    with pytest.raises(BackendError, match=r"cannot open stage 1 \(.*stage_1.onnx\)"):
+    with pytest.raises(BackendError, match=r"stage 1\b.*stage_1.onnx"):
         BACKEND.read(tmp_path / "out", files, partition.stages)
 
 
 def test_a_damaged_stage_file_is_named(tmp_path: Path) -> None:
     partition, files = written(import_onnx(model(), batch=3), tmp_path / "out")
     (tmp_path / "out" / "stage_0.onnx").write_bytes(b"not a model")
-    with pytest.raises(BackendError, match=r"cannot open stage 0 \(.*stage_0.onnx\)"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*stage_0.onnx"):
         BACKEND.read(tmp_path / "out", files, partition.stages)
 
 
 def test_a_stage_with_other_values_than_its_plan_says_is_refused(tmp_path: Path) -> None:
     partition, files = written(import_onnx(model(), batch=3), tmp_path / "out")
     first, second = partition.stages
-    with pytest.raises(BackendError, match=r"has the outputs \['a'\], and its plan says \['z'\]"):
+    with pytest.raises(BackendError, match=r"\['a'\].*\['z'\]"):
         BACKEND.read(tmp_path / "out", files, [replace(first, outputs=("z",)), second])
 
 
@@ -146,7 +146,7 @@ def test_an_op_that_fails_is_named_with_its_stage() -> None:
     graph = import_onnx(made, batch=2)
     partition = cut_evenly(graph, 2)
     stages = BACKEND.build(graph, partition)
-    with pytest.raises(BackendError, match=r"cannot run stage 1: .*Gather node. Name:'Gather_0'.*idx=99") as caught:
+    with pytest.raises(BackendError, match=r"stage 1\b.*Gather.*Name:'Gather_0'.*idx=99") as caught:
         run_stages(partition.stages, stages, {"i": np.array([99, 0])}, graph.outputs)
     assert "\n" not in str(caught.value)
 
@@ -154,30 +154,28 @@ def test_an_op_that_fails_is_named_with_its_stage() -> None:
 def test_an_op_that_no_kernel_runs_is_named_with_its_stage() -> None:
     text = "g (float[2] x) => (float[2] y) { d = Neg(x) c = Cast<to = 16>(d) e = Sin(c) y = Cast<to = 1>(e) }"
     graph = import_onnx(parse(text, opset=22))
-    with pytest.raises(
-        BackendError, match=r"cannot open stage 1: .*Sin.*; the backend torch or jax runs the model, with --no-verify"
-    ):
+    with pytest.raises(BackendError, match=r"stage 1\b.*Sin.*--no-verify"):
         BACKEND.build(graph, cut_evenly(graph, 2))[1](np.zeros(2, np.float32))
 
 
 def test_values_of_the_wrong_type_are_named_with_their_stage() -> None:
     graph = import_onnx(model(), batch=3)
     stage = BACKEND.build(graph, cut_evenly(graph, 2))[0]
-    with pytest.raises(BackendError, match=r"cannot run stage 0: .*Unexpected input data type"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*Unexpected"):
         stage(np.zeros((3, 4), np.int64))
 
 
 def test_a_provider_that_is_not_installed_is_named() -> None:
     graph = import_onnx(model(), batch=3)
     backend = OnnxRuntimeBackend(provider="NoSuchExecutionProvider")
-    with pytest.raises(BackendError, match="stage 0 is to run on NoSuchExecutionProvider, which the installed"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*NoSuchExecutionProvider"):
         backend.build(graph, cut_evenly(graph, 2))[0](np.zeros((3, 4), np.float32))
 
 
 def test_a_stage_of_another_backend_is_not_written(tmp_path: Path) -> None:
     graph = import_onnx(model(), batch=3)
     partition = cut_evenly(graph, 1)
-    with pytest.raises(BackendError, match="stage 0 is function, not built by the backend 'onnxruntime'"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'onnxruntime'"):
         BACKEND.write(graph, [lambda x: (x,)], partition.stages, tmp_path)  # type: ignore[list-item]
 
 

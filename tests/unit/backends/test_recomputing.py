@@ -97,7 +97,7 @@ def test_a_weight_that_a_forward_changes_is_named():
         def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
             return (self.table(ids).tanh(),)
 
-    with pytest.raises(BackendError, match=r"changes the weight 'table.weight'.*--recompute never"):
+    with pytest.raises(BackendError, match=r"'table.weight'.*--recompute"):
         Recomputing(Renormed())(torch.tensor([1, 2]))
 
 
@@ -128,5 +128,5 @@ def test_without_gradients_a_stage_runs_as_it_is():
 
 
 def test_stages_that_cannot_repeat_say_so():
-    with pytest.raises(BackendError, match=r"'onnxruntime' keep their activations.*--recompute never"):
+    with pytest.raises(BackendError, match=r"'onnxruntime'.*activations.*--recompute"):
         find_backend("onnxruntime").recomputing(nn.Identity())

@@ -305,7 +305,7 @@ def test_an_op_that_is_not_pytorchs_own_runs_in_memory_but_is_not_written(tmp_pa
     graph = import_torch(NoSource(), (x,))
     stages = BACKEND.build(graph, p := cut_into(graph, 1))
     torch.testing.assert_close(run(graph, p, stages, {"x": x})[graph.outputs[0]], x.sin())
-    with pytest.raises(BackendError, match=r"stage 0 cannot be written: .*cond.*no op of PyTorch's own"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*cond.*PyTorch"):
         BACKEND.write(graph, stages, p.stages, tmp_path)
 
 
@@ -327,9 +327,7 @@ class CustomOp(nn.Module):
 def test_an_op_of_another_library_is_named_and_not_traced_again(tmp_path: Path) -> None:
     graph = import_torch(CustomOp(), (torch.ones(3),))
     stages = BACKEND.build(graph, p := cut_into(graph, 1))
-    with pytest.raises(
-        BackendError, match=r"node 'halved' is a written_tests\.halved\.default, which is no op of PyTo"
-    ):
+    with pytest.raises(BackendError, match=r"'halved'.*written_tests\.halved\.default"):
         BACKEND.write(graph, stages, p.stages, tmp_path)
 
 
@@ -343,7 +341,7 @@ def test_a_number_that_would_become_a_constant_is_refused(tmp_path: Path) -> Non
     stages = BACKEND.build(graph, p := cut_into(graph, 1))
     out = run(graph, p, stages, graph.source.call.bind((torch.ones(3), 4.0), {}))
     assert out[graph.outputs[0]].tolist() == [4, 4, 4]
-    with pytest.raises(BackendError, match=r"stage 0 cannot be written: its input 'factor' is a number"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'factor'"):
         BACKEND.write(graph, stages, p.stages, tmp_path)
 
 
@@ -359,24 +357,24 @@ class Overlapping(nn.Module):
 
 def test_weights_that_overlap_in_other_shapes_are_refused(tmp_path: Path) -> None:
     graph = import_torch(Overlapping(), (torch.ones(6),))
-    with pytest.raises(BackendError, match=r"stage 0 cannot be written: 'square' shares the memory of 'flat'"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'square'.*'flat'"):
         written(graph, 1, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (lambda f: (f / "stage_0.safetensors").unlink(), r"stage 0: the weights in .*do not fit stage_0.py"),
-        (lambda f: (f / "stage_0.safetensors").write_bytes(b"\x00" * 9), r"stage 0: the weights in .*"),
-        (lambda f: save_file({}, f / "stage_0.safetensors"), r"tensor 'tables.0.weight' is missing"),
+        (lambda f: (f / "stage_0.safetensors").unlink(), r"stage 0\b.*weights.*stage_0.py"),
+        (lambda f: (f / "stage_0.safetensors").write_bytes(b"\x00" * 9), r"stage 0\b.*weights"),
+        (lambda f: save_file({}, f / "stage_0.safetensors"), "'tables.0.weight'.*missing"),
         (
             lambda f: save_file(
                 {**load_file(f / "stage_0.safetensors"), "tables.0.weight": torch.ones(2)}, f / "stage_0.safetensors"
             ),
-            r"tensor 'tables.0.weight' is torch.float32 \(2,\), it must be torch.float32 \(30, 4\)",
+            r"'tables.0.weight'.*torch.float32.*\b2\b.*torch.float32.*\b30\b.*\b4\b",
         ),
-        (lambda f: (f / "stage_0.py").write_text("syntax error"), r"stage 0: .*stage_0.py' cannot be imported"),
-        (lambda f: (f / "stage_0.py").write_text(""), r"stage 0: .*stage_0.py' has no load\(\)"),
+        (lambda f: (f / "stage_0.py").write_text("syntax error"), r"stage 0\b.*stage_0.py'.*imported"),
+        (lambda f: (f / "stage_0.py").write_text(""), r"stage 0\b.*stage_0.py'.*load"),
     ],
 )
 def test_a_damaged_folder_is_told_stage_and_file(damage: object, fault: str, tmp_path: Path) -> None:
@@ -390,5 +388,5 @@ def test_a_damaged_folder_is_told_stage_and_file(damage: object, fault: str, tmp
 def test_a_stage_of_another_plan_is_refused(tmp_path: Path) -> None:
     graph = read_model(REAL["ctrdnn"]())
     partition, files = written(graph, 2, tmp_path)
-    with pytest.raises(BackendError, match=r"stage 0: 'stage_1.py' is not the stage of this plan"):
+    with pytest.raises(BackendError, match=r"stage 0\b.*'stage_1.py'"):
         BACKEND.read(tmp_path, files[::-1], partition.stages)

@@ -1,5 +1,6 @@
 """What runs and cannot be saved is known before the search: a note from Python, an error where a folder is wanted."""
 
+import re
 from pathlib import Path
 
 import onnx
@@ -43,10 +44,10 @@ def boxes() -> Graph:
 
 
 def test_a_model_that_cannot_be_saved_says_so_in_its_plan_or_is_refused_before_the_search(tmp_path: Path) -> None:
-    fault = "the backend 'torch' runs 'Branches' and cannot save its stages: node 'cond' is a cond"
+    fault = "'torch'.*'Branches'.*'cond'.*cond"
     compiled = heterps_compile.compile(Branches(), (X,), method="greedy")
-    assert any(note.startswith(fault) for note in compiled.plan.notes)
-    with pytest.raises(BackendError, match="node 'cond' is a cond"):
+    assert any(re.search(fault, note) for note in compiled.plan.notes)
+    with pytest.raises(BackendError, match=r"'cond'.*cond"):
         compiled.save(tmp_path / "out")
     steps: list[str] = []
     with pytest.raises(BackendError, match=fault):

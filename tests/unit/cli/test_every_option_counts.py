@@ -307,7 +307,7 @@ def test_every_option_of_compile_reaches_the_plan_of_a_model(folder, tmp_path):
     assert not changed(warm_start=plain_path, baselines=("gpu-only",)) - {"found_by", "notes", "evaluations"}
     assert {"method", "notes"} <= changed(passes=EVERY_PASS.replace("layers,fuse", "layers{method=gpu-only},fuse"))
     assert not changed(passes=EVERY_PASS)
-    with pytest.raises(InputError, match="the warm start uses the device type"):
+    with pytest.raises(InputError, match="'cpu-core'"):
         changed(warm_start=PLAN_OF_ANOTHER)
     for name in set(REQUESTED) - set(BESIDE):
         if name not in ("objective", "max_stages"):
@@ -321,10 +321,10 @@ PLAN_OF_ANOTHER = str(Path(__file__).parents[2] / "golden" / "plan" / "plan.json
 @pytest.mark.parametrize("name", ["example_inputs", "example_kwargs", "dynamic_shapes"])
 def test_what_python_gives_for_another_kind_of_model_is_refused(name, folder):
     value = {"example_inputs": (1,), "example_kwargs": {"x": 1}, "dynamic_shapes": {"x": {}}}[name]
-    said = f"{name} is for a PyTorch model, and means nothing for an ONNX model; leave it out"
+    said = f"{name}.*PyTorch.*ONNX"
     with pytest.raises(OptionError, match=said):
         heterps_compile.compile(folder / "m.onnx", **{name: value})
-    with pytest.raises(InputError, match="is a workload file: costs without operations"):
+    with pytest.raises(InputError, match="operations"):
         heterps_compile.compile(folder / "chain.json")
 
 
@@ -354,7 +354,7 @@ def test_an_option_that_a_command_does_not_read_ends_it():
 
 def test_what_is_not_declared_for_an_input_cannot_be_read():
     asked = Asked(COMPILE, {option.name: None for option in COMPILE.options}, (), WORKLOAD)
-    with pytest.raises(AssertionError, match="budget is not declared for a workload file"):
+    with pytest.raises(AssertionError, match="declared"):
         asked["budget"]
 
 
@@ -407,7 +407,7 @@ def test_what_a_request_asks_for_asks_for_it_again():
 
 
 def test_a_request_has_no_other_options():
-    with pytest.raises(TypeError, match="a request has no option 'min_stage'; it has objective, min_throughput"):
+    with pytest.raises(TypeError, match=r"'min_stage'.*min_throughput"):
         request.make_request("USD", min_stage=2)
 
 

@@ -155,12 +155,10 @@ def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, r
 def test_from_python_machines_are_named_to_ranks_alone(runs, monkeypatch):
     for name in TORCHRUN:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InputError, match="hosts are several machines, and this starts the ranks of one alone"):
+    with pytest.raises(InputError, match="ranks"):
         local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        InputError, match=r"host 1 has 1 slots of 3, and this process was started as one of 2 here of 3"
-    ):
+    with pytest.raises(InputError, match=r"host 1\b.*\b1\b.*\b3\b.*\b2\b.*\b3\b"):
         local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
     assert runs == []

@@ -43,85 +43,85 @@ def test_a_users_copy_of_a_builtin_pool_loads(tmp_path: Path) -> None:
 
 
 def test_an_unknown_pool_gives_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'heterps-paper'"):
+    with pytest.raises(UnknownNameError, match="'heterps-paper'"):
         load_cluster("heterps-papr")
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(InputError, match=r"cannot read the cluster file 'nowhere/pool.toml': No such file"):
+    with pytest.raises(InputError, match=r"'nowhere/pool.toml'.*No such file"):
         load_cluster("nowhere/pool.toml")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ('price = "2.42 USD/h"', 'price = "2.42"', r"device 'v100', key price: '2.42' is no price"),
-        ('price = "2.42 USD/h"', 'price = "0 USD/h"', "must be above zero"),
-        ('price = "2.42 USD/h"', 'price = "-2.42 USD/h"', "'-2.42 USD/h' must be above zero"),
-        ('price = "2.42 USD/h"', "", "device 'v100', key price: the key is missing"),
-        ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "priced in EUR, the pool in USD; .* the key currency at"),
-        ('memory = "32 GiB"', 'memory = "32"', "device 'v100', key memory: '32' has no unit"),
-        ('memory = "32 GiB"', "memory = nan", "key memory: nan is no quantity"),
-        ('name = "v100"', 'name = "cpu-core"', "stands 2 times"),
+        ('price = "2.42 USD/h"', 'price = "2.42"', "'v100'.*'2.42'"),
+        ('price = "2.42 USD/h"', 'price = "0 USD/h"', "zero"),
+        ('price = "2.42 USD/h"', 'price = "-2.42 USD/h"', "'-2.42 USD/h'"),
+        ('price = "2.42 USD/h"', "", "'v100'.*price.*missing"),
+        ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "EUR.*USD"),
+        ('memory = "32 GiB"', 'memory = "32"', "'v100'.*'32'"),
+        ('memory = "32 GiB"', "memory = nan", "nan"),
+        ('name = "v100"', 'name = "cpu-core"', r"stands 2\b"),
         ('name = "v100"', 'name = "../v100"', "key name"),
         ("max_units = 32", "max_units = 0", "key max_units"),
         ("efficiency = 0.6", "efficiency = 1.5", "key efficiency"),
         (
             'launch = "8 us"',
             'launch = "8 us"\nturbo = true',
-            r"key turbo: unknown key \(known keys: price, price_source",
+            "turbo.*price_source",
         ),
-        ('memory = "32 GiB"', 'memroy = "32 GiB"', r"key memroy: unknown key; did you mean 'memory'\? .* 1 more fault"),
-        ('memory = "32 GiB"', "", 'key memory: the key is missing; expected such as memory = "8 GiB"$'),
-        ('memory = "32 GiB"', 'memory = "1__0 GiB"', "'1__0 GiB' is no quantity"),
-        ('memory = "32 GiB"', 'memory = "1e30 GiB"', "'1e30 GiB' must lie between 1e-15 and"),
-        ("float16 =", "fp16 =", "key peak, key fp16: 'fp16' is wrong: expected a dtype, one of float64, float32"),
-        ("peak = {", "peak = [] #", r"key peak: \[\] is wrong: expected a rate for float32 at least"),
-        ('name = "v100"', 'name = "a b"', "'a b' is wrong: expected at most 64 letters, digits"),
-        ('kind = "gpu"', 'kind = "tpu"', '\'tpu\' is wrong: expected "cpu", "gpu" or "npu"'),
-        ('currency = "USD"', 'currency = "usd"', "currency: 'usd' is wrong: expected three capital letters"),
-        ("[parameter_server]", "[[parameter_server]]", r"expected one table, under \[parameter_server\]"),
-        ('currency = "USD"', "currency = ", "is not TOML"),
-        ('price_date = "2021-11"  ', "# ", "device 'cpu-core': price_date is missing"),
-        ('price_date = "2021-11"  ', 'price_date = "last year"  ', "'last year' is no date; expected when"),
-        ('price_date = "2021-11"  ', 'price_date = "2021-13"  ', "'2021-13' is no date"),
+        ('memory = "32 GiB"', 'memroy = "32 GiB"', r"memroy.*'memory'.*\b1\b"),
+        ('memory = "32 GiB"', "", '= "8 GiB"'),
+        ('memory = "32 GiB"', 'memory = "1__0 GiB"', "'1__0 GiB'"),
+        ('memory = "32 GiB"', 'memory = "1e30 GiB"', "'1e30 GiB'.*1e-15"),
+        ("float16 =", "fp16 =", "peak.*fp16.*'fp16'.*float64.*float32"),
+        ("peak = {", "peak = [] #", r"peak.*\[\].*float32"),
+        ('name = "v100"', 'name = "a b"', r"'a b'.*\b64\b"),
+        ('kind = "gpu"', 'kind = "tpu"', "'tpu'"),
+        ('currency = "USD"', 'currency = "usd"', "'usd'.*three capital"),
+        ("[parameter_server]", "[[parameter_server]]", r"\[parameter_server\]"),
+        ('currency = "USD"', "currency = ", "TOML"),
+        ('price_date = "2021-11"  ', "# ", "'cpu-core'.*price_date.*missing"),
+        ('price_date = "2021-11"  ', 'price_date = "last year"  ', "'last year'"),
+        ('price_date = "2021-11"  ', 'price_date = "2021-13"  ', "'2021-13'"),
         (
             'launch = "2 us"',
             'launch = "2 us"\nsupports = []',
-            "key supports: .* expected a list of one or more kinds of layers",
+            "layers",
         ),
         (
             'launch = "2 us"',
             'launch = "2 us"\nsupports = ["tea"]',
-            "key supports.*: 'tea' is wrong: expected one of conv, gemm",
+            "'tea'.*conv.*gemm",
         ),
         ('launch = "2 us"', 'launch = "2 us"\nshared_input_bandwidth = "0 GB/s"', "key shared_input_bandwidth"),
         (
             'launch = "2 us"',
             'launch = "2 us"\nunits_per_machine = 8',
-            "inner_bandwidth is missing: with units_per_machine",
+            "inner_bandwidth.*units_per_machine",
         ),
-        ('launch = "2 us"', 'launch = "2 us"\nunits_per_machine = 0', "key units_per_machine.*a whole number from 1"),
+        ('launch = "2 us"', 'launch = "2 us"\nunits_per_machine = 0', r"units_per_machine.*number.*\b1\b"),
         (
             'launch = "2 us"',
             'launch = "2 us"\ninner_latency = "1 us"',
-            "inner_latency is of machines with several units",
+            "inner_latency.*units",
         ),
         (
             'launch = "2 us"',
             'launch = "2 us"\nwhole_machines = 1',
-            "key whole_machines: 1 is wrong: expected true or false",
+            r"whole_machines.*\b1\b.*wrong",
         ),
         (
             'launch = "2 us"',
             'launch = "2 us"\nwhole_machines = true',
-            "whole_machines is of machines with several units",
+            "whole_machines.*machines",
         ),
         (
             'launch = "2 us"',
             'launch = "2 us"\nunits_per_machine = 7\ninner_bandwidth = "9 GB/s"\ninner_latency = "1 us"\n'
             "whole_machines = true",
-            r"max_units is \d+, and units are rented in machines of 7; take \d+",
+            r"max_units.*\b7\b",
         ),
     ],
 )
@@ -137,9 +137,9 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fa
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", r"device: there is none; expected at least one table, under a heading \[\[device\]\]"),
-        ("device = [1]", r"expected at least one and at most 64 tables, each under a heading \[\[device\]\]"),
-        ("x = " + "[" * 5000 + "]" * 5000, "is not TOML: maximum recursion depth"),
+        ("", r"\[\[device\]\]"),
+        ("device = [1]", r"\b64\b.*\[\[device\]\]"),
+        ("x = " + "[" * 5000 + "]" * 5000, "TOML.*maximum recursion"),
     ],
 )
 def test_what_is_no_pool_at_all_is_told(tmp_path: Path, text: str, fault: str) -> None:
@@ -180,10 +180,10 @@ def test_a_date_is_a_toml_date_or_a_text(tmp_path: Path, date: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (LINK.replace('"v100"', '"a100"'), "a link names the device 'a100'; the pool has 'cpu-core', 'v100'"),
-        (LINK + LINK.replace('["v100", "cpu-core"]', '["cpu-core", "v100"]'), "2 links between 'cpu-core' and 'v100'"),
-        (LINK.replace('"12 GB/s"', '"12"'), "link number 1, key bandwidth: '12' has no unit"),
-        (LINK.replace("latency", "delay"), r"key delay: unknown key \(known keys: between, bandwidth, latency\)"),
+        (LINK.replace('"v100"', '"a100"'), "'a100'.*'cpu-core'.*'v100'"),
+        (LINK + LINK.replace('["v100", "cpu-core"]', '["cpu-core", "v100"]'), r"\b2\b.*'cpu-core'.*'v100'"),
+        (LINK.replace('"12 GB/s"', '"12"'), r"\b1\b.*'12'"),
+        (LINK.replace("latency", "delay"), "latency"),
     ],
 )
 def test_a_wrong_link_says_what(tmp_path: Path, text: str, fault: str) -> None:
@@ -199,12 +199,12 @@ def test_64_types_are_taken_and_65_are_not(tmp_path: Path) -> None:
         file = tmp_path / f"pool{count}.toml"
         file.write_text("".join(first.replace('"cpu-core"', f'"core-{i}"') for i in range(count)))
         if wrong:
-            with pytest.raises(InputError, match="at most 64"):
+            with pytest.raises(InputError, match=r"\b64\b"):
                 load_cluster(file)
         else:
             assert len(load_cluster(file).device_types) == 64
 
 
 def test_a_pool_made_by_hand_without_types_is_refused() -> None:
-    with pytest.raises(InputError, match="the pool 'mine' has no device types; give it at least one"):
+    with pytest.raises(InputError, match="'mine'"):
         Cluster("mine", "", "USD", ())

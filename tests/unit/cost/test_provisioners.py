@@ -76,7 +76,7 @@ def test_the_static_ratio_rents_as_many_accelerators_as_there_are_units_and_no_m
     posed = plain_problem(times, [1.0, 3.0], min_throughput=720.0)  # 5 s a batch: two of each
     two = replace(posed, max_units=np.array([1, 1]))
     assert static_ratio(two, Placement((0, 1)), 4.0) == static_ratio(posed, Placement((0, 1)), 4.0)
-    with pytest.raises(InfeasibleError, match="no number of accelerators up to 1,"):
+    with pytest.raises(InfeasibleError, match=r"\b1\b"):
         static_ratio(replace(posed, max_units=np.array([1, 0])), Placement((0, 1)), 4.0)
 
 
@@ -115,8 +115,8 @@ def test_servers_keep_up_with_the_workers() -> None:
 
 
 def test_a_floor_beyond_any_number_of_replicas_names_the_stage() -> None:
-    message = "the stage of layers 'layer0' to 'layer1' takes more than .* with any number of replicas"
+    message = "'layer0'.*'layer1'"
     with pytest.raises(InfeasibleError, match=message):
         closed_form(problem(1e15), PLACEMENT)
-    with pytest.raises(InfeasibleError, match="needs a throughput floor"):
+    with pytest.raises(InfeasibleError, match="throughput"):
         closed_form(problem(0.0), PLACEMENT)

@@ -23,21 +23,21 @@ def test_readers_are_indices_each_once():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"nodes": ()}, "it has no nodes"),
-        ({"cpus": -1}, "it has -1 CPUs"),
-        ({"memory_bytes": math.inf}, "memory is inf bytes"),
-        ({"nodes": (WorkloadNode(1, "a", math.nan, 1),)}, r"time on an accelerator of node 1 \('a'\) is nan"),
-        ({"nodes": (WorkloadNode(1, "a", 1, -1),)}, "time on a CPU of node 1 .* is -1"),
-        ({"nodes": (WorkloadNode(1, "\x1b", 1, 1, math.inf),)}, r"size of node 1 \('\\x1b'\) is inf"),
-        ({"nodes": (WorkloadNode(1, "a", 1, 1, 1, math.inf),)}, "transfer time of node 1"),
-        ({"nodes": (WorkloadNode(1, "a", 1e31, 1),)}, "is 1e\\+31; it must be at most 1e\\+30"),
-        ({"accelerators": 10**9}, "it has 1,000,000,000 accelerators and . CPUs; 100,000 are the most"),
-        ({"edges": ((1, 2), (2, 3), (3, 2))}, "form a cycle, 2 -> 3 -> 2"),
-        ({"edges": ((1, 4),)}, "names node 4"),
+        ({"nodes": ()}, "nodes"),
+        ({"cpus": -1}, "-1 CPUs"),
+        ({"memory_bytes": math.inf}, "memory.*inf"),
+        ({"nodes": (WorkloadNode(1, "a", math.nan, 1),)}, r"accelerator.*node 1\b.*'a'.*nan"),
+        ({"nodes": (WorkloadNode(1, "a", 1, -1),)}, r"CPU.*node 1\b.*-1"),
+        ({"nodes": (WorkloadNode(1, "\x1b", 1, 1, math.inf),)}, r"size.*node 1\b.*'\\x1b'.*inf"),
+        ({"nodes": (WorkloadNode(1, "a", 1, 1, 1, math.inf),)}, "transfer.*node 1"),
+        ({"nodes": (WorkloadNode(1, "a", 1e31, 1),)}, r"1e\+31.*1e\+30"),
+        ({"accelerators": 10**9}, "1,000,000,000.*100,000"),
+        ({"edges": ((1, 2), (2, 3), (3, 2))}, "2 -> 3 -> 2"),
+        ({"edges": ((1, 4),)}, "node 4"),
     ],
 )
 def test_a_broken_law_is_named_with_the_node(changes, message):
-    with pytest.raises(InputError, match=f"workload 'drawn': .*{message}"):
+    with pytest.raises(InputError, match=rf"'drawn'.*{message}"):
         verify_workload(replace(GOOD, **changes))
 
 

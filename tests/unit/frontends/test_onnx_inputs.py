@@ -118,5 +118,5 @@ def test_a_dtype_that_numpy_lacks_is_refused() -> None:
     model = parse("g (float[2] x) => (float[2] y) { y = Cast<to = 1>(x) }")
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [2]))
     graph = import_onnx(model)
-    with pytest.raises(InputError, match="input 'x' is bfloat16, which ONNX Runtime takes no arrays of"):
+    with pytest.raises(InputError, match=r"'x'.*bfloat16.*ONNX Runtime"):
         BACKEND.example_inputs(graph, 0)

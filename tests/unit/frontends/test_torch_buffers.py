@@ -93,7 +93,5 @@ class Growing(nn.Module):
 
 
 def test_a_buffer_that_grows_is_refused_by_name():
-    with pytest.raises(
-        InputError, match=r"replaces the buffer '0.seen', torch.float32\[1, 4\], by torch.float32\[4, 4\]"
-    ):
+    with pytest.raises(InputError, match=r"'0.seen'.*torch.float32\[1, 4\].*torch.float32\[4, 4\]"):
         heterps_compile.compile(nn.Sequential(Growing(), nn.Linear(4, 4)), (torch.ones(3, 4),), method="greedy")

@@ -86,7 +86,7 @@ def test_a_region_is_cut_and_written_and_has_the_gradients_of_the_model(kind, tm
 
 
 def test_a_sub_graph_in_a_region_is_refused():
-    with pytest.raises(InputError, match=r"has a sub-graph inside a region of .*wrap_with_autocast"):
+    with pytest.raises(InputError, match="wrap_with_autocast"):
         import_torch(AutocastOnWithoutGradients(), (X,))
 
 
@@ -98,5 +98,5 @@ def test_other_regions_run_in_memory_and_are_not_written(kind, tmp_path):
     stages = BACKEND.build(graph, cuts)
     (result,) = run_stages(cuts.stages, stages, {graph.inputs[0]: X}, graph.outputs).values()
     assert torch.equal(result, model(X))
-    with pytest.raises(BackendError, match="wrap_with_autocast, which is no op of PyTorch's own"):
+    with pytest.raises(BackendError, match=r"wrap_with_autocast.*PyTorch's"):
         BACKEND.write(graph, stages, cuts.stages, tmp_path)

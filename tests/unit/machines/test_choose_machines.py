@@ -274,14 +274,12 @@ def limits_of(*offers_and_times):
 def test_what_nothing_meets_says_what_would(times):
     with pytest.raises(
         InfeasibleError,
-        match=r"within 0\.36 s, on 1 machine at the most: the nearest, .*--deadline.* allow that, or more machines",
+        match=r"0\.36.*\b1\b.*--deadline.*machines",
     ):
         choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=1))
-    with pytest.raises(
-        InfeasibleError, match=r"costs [\d.,]+ USD in nine of ten runs \(--budget '[\d.]+ USD'\); allow that$"
-    ):
+    with pytest.raises(InfeasibleError, match=r"[\d.,]+ USD.*--budget '[\d.]+ USD'"):
         choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), budget=0.01))
-    with pytest.raises(InfeasibleError, match=r"--deadline [\d.]+h\); allow that$"):  # two machines are no faster
+    with pytest.raises(InfeasibleError, match=r"--deadline [\d.]+h\)(?!.*machines)"):  # two machines are no faster
         choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
     both = Goal(1e12, (1024,), deadline_s=1.0, budget=1.0)
     with pytest.raises(InfeasibleError) as told_of_both:
@@ -289,14 +287,12 @@ def test_what_nothing_meets_says_what_would(times):
     assert "; with this budget" not in str(told_of_both.value)  # no set keeps either
     deadline_s, budget = (limits_of(V100, T4, times)[number] for number in (0, 1))
     between = Goal(1e10, (1024,), deadline_s=deadline_s * 1.01, budget=budget * 1.01, most_machines=1)
-    with pytest.raises(InfeasibleError, match=r"; with this budget --deadline [\d.]+h is met, with this") as alone:
+    with pytest.raises(InfeasibleError, match=r"--deadline.*met") as alone:
         choose_machines(catalogue(V100, T4), times, between)
     hours, money = re.search(r"--deadline ([\d.]+)h is met.* --budget '([\d.]+) USD'$", str(alone.value)).groups()
     for change in ({"deadline_s": float(hours) * 3600}, {"budget": float(money)}):
         assert not choose_machines(catalogue(V100, T4), times, replace(between, **change)).best.fails
-    with pytest.raises(
-        InputError, match=r"no data sheet is known of the GPUs of any offer \(1\); those with one are a10"
-    ):
+    with pytest.raises(InputError, match=r"GPUs.*\b1\b.*a10"):
         choose_machines(catalogue(replace(V100, gpu="z80")), times, Goal(1e6, (8,), budget=1.0))
 
 
@@ -368,7 +364,7 @@ def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times)
     assert outlook.most_money == pytest.approx(1728 / 3600 * 2 * 0.526)
     assert described(goal).endswith("on 16 machines at the most, which start up within 10 min")
     within = replace(goal, samples=1e6, deadline_s=599.0)
-    with pytest.raises(InfeasibleError, match=r"takes 10\.1 min in nine of ten runs \(--deadline 0\.17h\)"):
+    with pytest.raises(InfeasibleError, match=r"10\.1.*nine.*ten.*--deadline 0\.17h"):
         choose_machines(catalogue(T4), times, within)
 
 

@@ -141,9 +141,7 @@ def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp
     assert read_chosen(tmp_path / "out").machines.learned == answer.best.machines.learned
     log = tmp_path / "run.jsonl"
     log.write_text("".join(step_line(n) for n in range(20)))
-    with pytest.raises(
-        InputError, match=r"what 't4' compute and send corrected apart, .* write a row with the model's name"
-    ):
+    with pytest.raises(InputError, match="'t4'"):
         row_of_run(log, tmp_path / "out")
 
 
@@ -187,36 +185,36 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
     (tmp_path / "again.csv").write_text(rows_text([row]))
     assert next(read_measured(tmp_path / "again.csv")).step_s == 0.5
     log.write_text(step_line(0, samples=8))
-    with pytest.raises(InputError, match=r"has steps of 8 samples, and the plan's batch is 1,024"):
+    with pytest.raises(InputError, match=r"\b8\b.*1,024"):
         row_of_run(log, tmp_path / "out")
     for changed, fault in (
-        ({"ranks": [{}] * 2}, r"has a step 0 on 2 processes, and the plan has 1 unit; measure a run with the replicas"),
-        ({"ranks": None}, r"has a step 0 on no processes, and the plan has 1 unit"),
-        ({"learning_rate": None}, r"has a step 0 without a learning rate, as of a run that trains nothing"),
+        ({"ranks": [{}] * 2}, r"step 0\b.*\b2\b.*\b1\b"),
+        ({"ranks": None}, r"run.jsonl.*step 0\b.*processes.*\b1 unit"),
+        ({"learning_rate": None}, r"step 0\b.*learning"),
     ):
         log.write_text("".join(step_line(n, **changed) for n in range(20)))
         with pytest.raises(InputError, match=fault):
             row_of_run(log, tmp_path / "out")
     log.write_text(step_line(0))
-    with pytest.raises(InputError, match=r"has 1 step, of which 0 count; expected 10 at least"):
+    with pytest.raises(InputError, match=r"\b1\b.*\b0\b.*\b10\b"):
         row_of_run(log, tmp_path / "out")
     log.write_text("not json\n")
-    with pytest.raises(InputError, match=r"line 1: no line of a run's log"):
+    with pytest.raises(InputError, match=r"line 1\b"):
         row_of_run(log, tmp_path / "out")
     answer_file = tmp_path / "out" / CHOSEN_NAME
     text = answer_file.read_text()
     for old, new, fault in (
-        ('"count": 1', '"count": -1', "count is -1"),
-        ('"batch": 1024', '"batch": 1e300', "batch is 1e"),
-        ('"version": 2', '"version": 7', "its format is"),
-        ('"gpu": "t4"', '"gpu": 3', "gpu is 3"),
-        ('"step_s": 0', '"step_s": -0', "step_s is"),
+        ('"count": 1', '"count": -1', "count.*-1"),
+        ('"batch": 1024', '"batch": 1e300', "1e"),
+        ('"version": 2', '"version": 7', "format"),
+        ('"gpu": "t4"', '"gpu": 3', r"\b3\b"),
+        ('"step_s": 0', '"step_s": -0', "step_s"),
     ):
         answer_file.write_text(text.replace(old, new))
         with pytest.raises(InputError, match=fault):
             read_chosen(tmp_path / "out")
     answer_file.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="no JSON document"):
+    with pytest.raises(InputError, match="JSON document"):
         read_chosen(tmp_path / "out")
 
 
@@ -254,30 +252,30 @@ def _graph(batch):
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ("t4,1,1,64,-0.2,2026-11-20,me,0.1,,,", r"row 2: step_s '-0\.2' must lie above 0 and be at most 1e\+06"),
-        ("t4,1,1,64,nan,2026-11-20,me,0.1,,,", r"row 2: step_s 'nan' is no plain number"),
-        ("t4,1,1,64,1e300,2026-11-20,me,0.1,,,", r"row 2: step_s '1e300' must lie above 0"),
-        ("t4,1,1,64,0.2,2026-11-20,me,0.0001,,,", r"row 2: step_s 0\.2 is 2e\+03 times what is predicted \(100 us\)"),
+        ("t4,1,1,64,-0.2,2026-11-20,me,0.1,,,", r"row 2\b.*step_s '-0\.2'.*\b0\b.*1e\+06"),
+        ("t4,1,1,64,nan,2026-11-20,me,0.1,,,", r"row 2\b.*step_s 'nan'"),
+        ("t4,1,1,64,1e300,2026-11-20,me,0.1,,,", r"row 2\b.*step_s '1e300'.*\b0\b"),
+        ("t4,1,1,64,0.2,2026-11-20,me,0.0001,,,", r"row 2\b.*step_s 0\.2.*2e\+03.*100"),
         (
             "z80,1,1,64,0.2,2026-11-20,me,0.1,,,",
-            r"row 2: gpu 'z80' is no kind with a data sheet; expected none or one of",
+            r"row 2\b.*'z80'",
         ),
-        (",1,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2: gpu is empty"),
-        ("t4,1.5,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2: units '1\.5' is not whole"),
-        ("t4,1,2,64,0.2,2026-11-20,me,0.1,,,", r"row 2: 1 unit cannot stand in 2 machines"),
-        ("t4,1,1,0,0.2,2026-11-20,me,0.1,,,", r"row 2: batch '0' must lie above 0"),
+        (",1,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2\b.*gpu.*empty"),
+        ("t4,1.5,1,64,0.2,2026-11-20,me,0.1,,,", r"row 2\b.*'1\.5'"),
+        ("t4,1,2,64,0.2,2026-11-20,me,0.1,,,", r"row 2\b.*\b1\b.*\b2\b"),
+        ("t4,1,1,0,0.2,2026-11-20,me,0.1,,,", r"row 2\b.*'0'.*\b0\b"),
         (
             "t4,1,1,64,0.2,yesterday,me,0.1,,,",
-            r"row 2: date 'yesterday' is no date; expected when the step was measured",
+            r"row 2\b.*'yesterday'",
         ),
-        ("t4,1,1,64,0.2,2026-11-20,,0.1,,,", r"row 2: source is empty"),
+        ("t4,1,1,64,0.2,2026-11-20,,0.1,,,", r"row 2\b.*source"),
         (
             "t4,1,1,64,0.2,2026-11-20,me,,,,",
-            r"row 2: nothing says what step_s is compared with; give one of predicted_s",
+            r"row 2\b.*step_s.*predicted_s",
         ),
-        ("t4,1,1,64,0.2,2026-11-20,me,0.1,,,fp8", r"row 2: precision 'fp8' is none; expected fp32, bf16, fp16"),
-        ("t4,1,1,64,0.2", r"row 2 has 5 cells, and the header 11"),
-        ("t4,1,1,64,0.2,2026-11-20,me,,other,,", r"nothing is learned from .*1 row of other models"),
+        ("t4,1,1,64,0.2,2026-11-20,me,0.1,,,fp8", r"row 2\b.*'fp8'.*fp32.*bf16.*fp16"),
+        ("t4,1,1,64,0.2", r"row 2\b.*\b5\b.*\b11\b"),
+        ("t4,1,1,64,0.2,2026-11-20,me,,other,,", r"nothing.*\b1\b"),
     ],
 )
 def test_a_row_that_says_something_wrong_is_named(tmp_path, row, fault):
@@ -286,20 +284,20 @@ def test_a_row_that_says_something_wrong_is_named(tmp_path, row, fault):
 
 
 def test_a_file_that_holds_no_measurements_is_refused(tmp_path):
-    with pytest.raises(InputError, match="has no measurement below its header"):
+    with pytest.raises(InputError, match="header"):
         ask(file_of(tmp_path))
-    with pytest.raises(InputError, match="lacks the columns machines, date; measurements have gpu, units"):
+    with pytest.raises(InputError, match="lacks"):
         ask(file_of(tmp_path, "t4,1,64,0.2,me", header="gpu,units,batch,step_s,source"))
-    with pytest.raises(InputError, match="has the column 'colour', which nothing reads"):
+    with pytest.raises(InputError, match="'colour'"):
         ask(file_of(tmp_path, "t4,1,1,64,0.2,2026-11-20,me,0.1,,,,red", header=HEADER + ",colour"))
-    with pytest.raises(InputError, match=r"cannot read .*No such file"):
+    with pytest.raises(InputError, match="No such file"):
         ask(tmp_path / "none.csv")
     large = tmp_path / "large.csv"
     with large.open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(InputError, match=r"has 1\.07 GB, and measurements at most 16 MiB"):
+    with pytest.raises(InputError, match=r"1\.07 GB.*\b16\b MiB"):
         ask(large)
-    with pytest.raises(InputError, match="row 10002: measurements are at most 10,000 rows"):
+    with pytest.raises(InputError, match=r"row 10002.*10,000"):
         ask(file_of(tmp_path, *["t4,1,1,64,0.2,2026-11-20,me,0.1,,,"] * 10_001))
 
 

@@ -27,25 +27,25 @@ def test_times_have_one_number_and_one_unit():
         1800,
     ]
     for text in ("24", "1h30min", "2 days 3 h", "h", "", "1 H", "24h "[:2] + "x"):
-        with pytest.raises(InputError, match=r"no time: give one number with one unit of s, min, h or d"):
+        with pytest.raises(InputError, match=r"\bmin\b"):
             parse_duration(text)
     for text in ("0h", "-3h", "1e400h"):
-        with pytest.raises(InputError, match=r"no time above 0"):
+        with pytest.raises(InputError, match=r"\b0\b"):
             parse_duration(text)
 
 
 def test_nothing_is_a_time_where_that_makes_sense():
     assert parse_duration("0s", zero=True) == 0
-    with pytest.raises(InputError, match=r"'-1s' is no time of 0 or more"):
+    with pytest.raises(InputError, match=r"'-1s'.*\b0\b"):
         parse_duration("-1s", zero=True)
 
 
 def test_money_is_in_dollars():
     assert [parse_money(text) for text in ("300 USD", "300", " 1e3 USD ")] == [300, 300, 1000]
-    with pytest.raises(InputError, match=r"'300 EUR' is in EUR, and offers are priced in USD; give it in USD"):
+    with pytest.raises(InputError, match=r"'300 EUR'.*EUR.*USD.*USD"):
         parse_money("300 EUR")
     for text in ("0", "-5 USD", "5 USD/h", "much"):
-        with pytest.raises(InputError, match=r"no amount"):
+        with pytest.raises(InputError, match="amount"):
             parse_money(text)
 
 
@@ -53,19 +53,19 @@ def test_a_range_of_batches_is_tried_in_doublings():
     assert batches_between(512, 512) == (512,)
     assert batches_between(1000, 5000) == (1000, 2000, 4000, 5000)
     assert batches_between(1024, 4096) == (1024, 2048, 4096)
-    with pytest.raises(InputError, match=r"from 1 to 1000000 are 21 doublings; give a range of 16"):
+    with pytest.raises(InputError, match=r"\b1\b.*1000000.*\b21\b.*\b16\b"):
         batches_between(1, 1_000_000)
 
 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({}, "neither a deadline nor a budget is given; name one"),
-        ({"samples": 0, "deadline_s": 1}, r"0 samples are to be trained on; give 1 to 1e\+18 \(--samples\)"),
-        ({"deadline_s": -1.0}, "the deadline is -1 s; it must be above 0"),
-        ({"budget": float("nan")}, r"the budget is nan USD; it must be above 0 and at most 1e\+15"),
-        ({"deadline_s": 1, "most_machines": 0}, "at most 0 machines is asked for; give 1 to 256"),
-        ({"deadline_s": 1, "batches": ()}, "the batches are \\[\\]"),
+        ({}, "--deadline"),
+        ({"samples": 0, "deadline_s": 1}, r"\b0\b.*\b1\b.*1e\+18.*--samples"),
+        ({"deadline_s": -1.0}, r"-1.*\b0\b"),
+        ({"budget": float("nan")}, r"nan USD.*\b0\b.*1e\+15"),
+        ({"deadline_s": 1, "most_machines": 0}, r"\b0\b.*\b1\b.*256"),
+        ({"deadline_s": 1, "batches": ()}, r"\[\]"),
     ],
 )
 def test_a_goal_that_makes_no_sense_is_refused(asked, told):
@@ -89,15 +89,13 @@ def test_a_lifetime_is_a_mean_or_a_weibull():
     for text in ("20", "20h,", "20h,much", ",0.5", "20h,0", "20h,-1"):
         with pytest.raises(InputError):
             parse_lifetime(text)
-    with pytest.raises(InputError, match=r"starts up within -1 s"):
+    with pytest.raises(InputError, match="-1"):
         Transience(start_up_s=-1.0)
 
 
 def test_lifetimes_are_of_machines_that_may_be_lost_and_a_start_up_is_of_all():
     for name in ("lifetime", "lifetimes"):
-        with pytest.raises(
-            OptionError, match=rf"--{name} means nothing without --spot or --resume CHECKPOINT; give one"
-        ):
+        with pytest.raises(OptionError, match=rf"--{name}.*--spot.*--resume CHECKPOINT"):
             MACHINES.refuse({name: "20h"}, [name], ONNX)
         MACHINES.refuse({name: "20h", "spot": True}, [name, "spot"], ONNX)
         MACHINES.refuse({name: "20h", "resume": "ck", "plan": "out"}, [name, "resume", "plan"], ONNX)

@@ -73,9 +73,9 @@ def test_a_run_that_went_on_from_its_checkpoint_is_measured_and_decided_about(tm
     standing = standing_of(tmp_path / "out", tmp_path / "ck")
     assert (standing.checkpoint, standing.samples, standing.notes) == ("step-000035", 35 * 64, ())
     assert decide_for(model, asked, standing, offers).decision.taken.course.kind == "stay"
-    with pytest.raises(HeterpsError, match=r"other\.onnx' is not the model that the plan was made for"):
+    with pytest.raises(HeterpsError, match=r"other\.onnx'"):
         decide_for(written_model(tmp_path / "other.onnx", 16), asked, standing, offers)
     other = written_model(tmp_path / "other.onnx", 16)
     compile_for(other, choose(other, asked, offers), tmp_path / "other", time_limit=1)
-    with pytest.raises(HeterpsError, match=r"step-000035 has 'w' as .*\[32, 8\], the plan's model as .*\[32, 16\]"):
+    with pytest.raises(HeterpsError, match=r"step-000035.*'w'.*\[32, 8\].*\[32, 16\]"):
         standing_of(tmp_path / "other", tmp_path / "ck")

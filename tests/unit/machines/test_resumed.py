@@ -144,15 +144,11 @@ def test_what_was_learned_then_or_since_counts(times):
 def test_what_is_done_is_no_longer_decided_about(times):
     run = standing(times, (Rental(T4), 1))
     offers = Catalogue((T4,), "a test")
-    with pytest.raises(
-        InputError, match=r"has seen 1,000,000,000 samples at step-000100, and 500,000,000 were .* nothing"
-    ):
+    with pytest.raises(InputError, match=r"1,000,000,000.*step-000100.*500,000,000"):
         resume(offers, times, Goal(5e8, (1024,), deadline_s=1.0), run)
-    with pytest.raises(InputError, match=r"9\.00 USD are spent of a budget of 8\.00; raise it"):
+    with pytest.raises(InputError, match=r"9\.00 USD.*8\.00"):
         resume(offers, times, Goal(5e9, (1024,), budget=8.0), replace(run, spent=9.0))
-    with pytest.raises(
-        InfeasibleError, match=r"nearest is to stay on 1 x aws g4dn.xlarge .* within 11\.3 h, 1 h are left"
-    ):
+    with pytest.raises(InfeasibleError, match=r"\b1\b.*g4dn.xlarge.*11\.3.*\b1\b"):
         resume(offers, times, goal(1, 10, times, 1), run)
 
 
@@ -163,13 +159,13 @@ def test_lost_machines_are_counted_by_instance():
     assert lost_of("3", one) == lost_of("g4dn.xlarge=3", one) == (3,)
     assert lost_of("p3.2xlarge=1, g4dn.xlarge=2", two) == (2, 1)
     for text, machines, fault in (
-        ("5", one, "5 machines are said to be lost of 4"),
-        ("1,4", one, "5 machines are said to be lost of 4"),
-        ("-1", one, "'-1' is no number of machines"),
-        ("1e9", one, "is no number of machines"),
-        ("", one, "'' is no number of machines"),
-        ("2", two, "'2' does not say of which machines: the run has 4 x aws"),
-        ("p4=1", two, "'p4=1' is no machine of the run"),
+        ("5", one, r"\b5\b.*\b4\b"),
+        ("1,4", one, r"\b5\b.*\b4\b"),
+        ("-1", one, "'-1'"),
+        ("1e9", one, "'1e9'"),
+        ("", one, "''"),
+        ("2", two, r"'2'.*\b4\b"),
+        ("p4=1", two, "'p4=1'"),
     ):
         with pytest.raises(InputError, match=fault):
             lost_of(text, machines)
@@ -189,7 +185,7 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     asked = Goal(3e9, (1024,), deadline_s=4e5, most_machines=2)
     answer = choose(MODEL, asked, offers, example_inputs=BATCH)
     compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
-    with pytest.raises(InputError, match="has no finished checkpoint; name a folder that a run wrote"):
+    with pytest.raises(InputError, match="--checkpoint"):
         last_state(tmp_path / "ckpt")
     sha256 = read_plan(str(tmp_path / "out")).hashes["model"]
     for step in (100, 200):
@@ -211,28 +207,26 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     assert document["told"] == list(told(found))
     assert "step-000200 was written under another plan (SHA-256 p…)" in document["notes"][0]
     other = torch.nn.Sequential(torch.nn.Linear(1024, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
-    with pytest.raises(
-        InputError, match=r"Sequential is not the model that the plan was made for: the SHA-256 of its structure is"
-    ):
+    with pytest.raises(InputError, match=r"Sequential.*SHA-256"):
         decide_for(other, asked, now, offers, example_inputs=BATCH)
     state = RunState(300, 300 * 1024, 1024, 0, sha256, "p", (0,), sync=(("sgd", 3),))
     noted_folder = written_checkpoint(tmp_path / "ckpt", 300, state)
     noted = standing_of(tmp_path / "out", tmp_path / "ckpt")
     assert "step-000300 was written by 3 replicas of the stages" in noted.notes[1]
     for at, alien, fault in (
-        (400, other, r"step-000400 has '0.bias' as .*\[512\], the plan's model as .*\[1024\]"),
-        (500, torch.nn.Bilinear(2, 2, 2), "step-000500 is of another model: none of its 2 tensors has the name"),
+        (400, other, r"step-000400.*'0.bias'.*\[512\].*\[1024\]"),
+        (500, torch.nn.Bilinear(2, 2, 2), r"step-000500.*\b2\b"),
     ):
         strange = written_checkpoint(tmp_path / "strange", at, state, alien)
         with pytest.raises(HeterpsError, match=fault):
             standing_of(tmp_path / "out", strange)
     shutil.rmtree(noted_folder)
     write_state(folder, RunState(200, 200 * 512, 512, 0, "m", "p", (0,)))
-    with pytest.raises(InputError, match=r"step-000200 is of a batch of 512, and the plan .* of 1,024"):
+    with pytest.raises(InputError, match=r"step-000200.*512.*1,024"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")
     (folder / "state.json").write_text('{"format": 2}')
     with pytest.raises(HeterpsError, match=r"state\.json"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")
     (tmp_path / "out" / "machines.json").unlink()
-    with pytest.raises(InputError, match=r"cannot read .*machines\.json': No such file .*machines -o wrote"):
+    with pytest.raises(InputError, match=r"machines\.json'.*No such file.*-o"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")

@@ -50,22 +50,22 @@ def test_few_machines_say_how_little_they_say(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gpu,hours,ended\n", "has no machine below its header"),
-        ("", "is empty|has no machine"),
-        ("gpu,hours\nv100,3\n", "has the columns 'gpu', 'hours'; lifetimes have gpu, hours, ended"),
-        ("gpu,hours,ended,zone\nv100,3,yes,a\n", "lifetimes have gpu, hours, ended"),
-        ("gpu,hours,ended\nv100,-3,yes\n", "row 2: hours '-3' .*the age in hours"),
-        ("gpu,hours,ended\nv100,0,yes\n", "row 2: hours '0' must lie above 0"),
-        ("gpu,hours,ended\nv100,nan,yes\n", "row 2: hours 'nan' is no plain number"),
-        ("gpu,hours,ended\nv100,inf,no\n", "row 2: hours 'inf' is no plain number"),
-        ("gpu,hours,ended\nv100,1e9,no\n", r"row 2: hours '1e9' .* at most 1e\+06"),
-        ("gpu,hours,ended\nv100,3 h,no\n", "row 2: hours '3 h' is no plain number"),
-        ("gpu,hours,ended\nv100,3,maybe\n", r"row 2: ended is 'maybe'; expected yes .* or no"),
-        ("gpu,hours,ended\nv100,3,\n", "row 2: ended is ''"),
-        ("gpu,hours,ended\nv9000,3,yes\n", "row 2: gpu 'v9000' is no kind with a data sheet"),
-        ("gpu,hours,ended\nv100,3,yes\nv100,5,yes\nv100,9,no\n", "3 machines of v100, of which 2 were lost at 2 ages"),
-        ("gpu,hours,ended\nv100,3,yes\nv100,3,yes\nv100,3,yes\n", "of which 3 were lost at 1 age; a law needs 3"),
-        ("gpu,hours,ended\nv100,3,yes\nt4,5,yes\nv100,4,yes\nv100,9,yes\n", "1 machine of t4, of which 1 were lost"),
+        ("gpu,hours,ended\n", "--lifetimes"),
+        ("", "empty"),
+        ("gpu,hours\nv100,3\n", "'gpu', 'hours'.*ended"),
+        ("gpu,hours,ended,zone\nv100,3,yes,a\n", "lifetimes.*hours"),
+        ("gpu,hours,ended\nv100,-3,yes\n", r"row 2\b.*hours '-3'.*age.*hours"),
+        ("gpu,hours,ended\nv100,0,yes\n", r"row 2\b.*hours '0'.*\b0\b"),
+        ("gpu,hours,ended\nv100,nan,yes\n", r"row 2\b.*hours 'nan'"),
+        ("gpu,hours,ended\nv100,inf,no\n", r"row 2\b.*hours 'inf'"),
+        ("gpu,hours,ended\nv100,1e9,no\n", r"row 2\b.*hours '1e9'.*1e\+06"),
+        ("gpu,hours,ended\nv100,3 h,no\n", r"row 2\b.*hours '3 h'"),
+        ("gpu,hours,ended\nv100,3,maybe\n", r"row 2\b.*'maybe'"),
+        ("gpu,hours,ended\nv100,3,\n", r"row 2\b.*''"),
+        ("gpu,hours,ended\nv9000,3,yes\n", r"row 2\b.*'v9000'"),
+        ("gpu,hours,ended\nv100,3,yes\nv100,5,yes\nv100,9,no\n", r"\b3\b.*v100.*\b2\b.*\b2\b"),
+        ("gpu,hours,ended\nv100,3,yes\nv100,3,yes\nv100,3,yes\n", r"\b3\b.*\b1\b age.*\b3\b"),
+        ("gpu,hours,ended\nv100,3,yes\nt4,5,yes\nv100,4,yes\nv100,9,yes\n", r"\b1\b.*t4.*\b1\b"),
     ],
 )
 def test_what_is_no_file_of_lifetimes_is_refused(tmp_path, text, said):
@@ -78,10 +78,10 @@ def test_a_file_of_a_billion_rows_is_refused_before_it_is_read(tmp_path):
     with path.open("wb") as file:
         file.write(b"gpu,hours,ended\n")
         file.truncate(9_000_000_000)  # sparse
-    with pytest.raises(InputError, match=r"seen\.csv' has 9 GB, and lifetimes at most 16 MiB"):
+    with pytest.raises(InputError, match=r"seen\.csv'.*\b9\b GB.*\b16\b MiB"):
         read_lifetimes(path)
     rows = "".join("v100,3,no\n" for _ in range(100_001))
-    with pytest.raises(InputError, match="row 100002: lifetimes are at most 100,000 rows; keep the newest"):
+    with pytest.raises(InputError, match=r"row 100002.*100,000"):
         read_lifetimes(file_of(tmp_path, f"gpu,hours,ended\n{rows}"))
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="read"):
         read_lifetimes(tmp_path / "none.csv")

@@ -95,14 +95,14 @@ def test_what_cannot_be_compared_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("0,add,a\n3600000,remove,a\n", "is 1 h long, and the deadline is 2 h: there is no window in it"),
-        ("0,add,a\n0,remove,b\n", "goes but was not there; the trace has a hole before this row"),
-        ("0,add,a\n60000,add,a\n", "comes but is there; the trace has a hole before this row"),
-        ("60000,add,a\n0,add,b\n", "lies before"),
-        ("-1,add,a\n", "is no event"),
-        ("nan,add,a\n", "is no event"),
-        ("", "has no events"),
-        ("gpu,hours,ended\n", "is no event; expected milliseconds"),
+        ("0,add,a\n3600000,remove,a\n", r"\b1\b.*deadline.*\b2\b"),
+        ("0,add,a\n0,remove,b\n", "'b'"),
+        ("0,add,a\n60000,add,a\n", "'a'"),
+        ("60000,add,a\n0,add,b\n", "lies"),
+        ("-1,add,a\n", "'-1,add,a'"),
+        ("nan,add,a\n", "'nan,add,a'"),
+        ("", "events"),
+        ("gpu,hours,ended\n", "'gpu,hours,ended'"),
     ],
 )
 def test_what_is_no_trace_for_a_deadline_is_refused(tmp_path, rows, said):
@@ -116,10 +116,10 @@ def test_traces_beyond_all_measure_are_refused(tmp_path):
     path = tmp_path / "trace.csv"
     with path.open("wb") as file:
         file.truncate(9_000_000_000)  # sparse
-    with pytest.raises(InputError, match=r"has 8,583 MiB, and a trace at most 64; keep"):
+    with pytest.raises(InputError, match=r"8,583 MiB.*\b64\b"):
         read_trace_for(path, GOAL)
     path.write_text("".join(f"{number * 30_000},add,n{number}\n" for number in range(10_000)))
-    with pytest.raises(InputError, match=r"machines are there at once, and .* summed over the steps"):
+    with pytest.raises(InputError, match="machines"):
         read_trace_for(path, GOAL)
-    with pytest.raises(InputError, match="is no trace"):
+    with pytest.raises(InputError, match=r"none.csv"):
         read_trace_for(tmp_path / "none.csv", GOAL)

@@ -56,20 +56,16 @@ def test_a_memory_in_the_name_is_another_memory_of_the_same_gpu():
     assert data_sheet("v100-16gb").memory_bytes == 16 * GIB
     assert data_sheet("v100-16gb").peak_flops == data_sheet("v100").peak_flops
     assert data_sheet("a100-80gb").memory_bytes_per_s == 2039e9  # a sheet of its own
-    with pytest.raises(UnknownNameError, match=r"no data sheet says .* 'v10o'; did you mean 'v100'"):
+    with pytest.raises(UnknownNameError, match=r"'v10o'.*'v100'"):
         device_of(replace(P3, gpu="v10o"))
 
 
 def test_what_cannot_be_rented_is_refused():
-    with pytest.raises(
-        InputError, match=r"aws p3.16xlarge in us-east-1 has no spot price; take it on demand for 24.48"
-    ):
+    with pytest.raises(InputError, match=r"p3.16xlarge.*us-east-1.*24.48"):
         Rental(replace(P3, spot_per_hour=None), spot=True)
-    with pytest.raises(
-        InputError, match=r"0 x aws p3.16xlarge in us-east-1 is no number of machines from 1 to 125,000"
-    ):
+    with pytest.raises(InputError, match=r"\b0\b.*p3.16xlarge.*us-east-1.*\b1\b.*125,000"):
         device_of(P3, machines=0)
-    with pytest.raises(InputError, match="has no device types"):
+    with pytest.raises(InputError, match="device"):
         pool_of({})
 
 

@@ -177,27 +177,27 @@ def test_files_that_are_no_catalogue(tmp_path, monkeypatch):
     for path, fault in (
         (tmp_path / "nothing.csv", "No such file"),
         (tmp_path, "Is a directory"),
-        (tmp_path / "picture.csv", "is no UTF-8 text"),
-        (Path("/dev/null"), "is no plain file"),
-        (tmp_path / "pipe.csv", "is no plain file"),
-        ("a\0b", "no file has this name"),
+        (tmp_path / "picture.csv", "UTF-8"),
+        (Path("/dev/null"), "plain"),
+        (tmp_path / "pipe.csv", "plain"),
+        ("a\0b", "name"),
     ):
         with pytest.raises(InputError, match=fault):
             read_catalogue(path)
     large = tmp_path / "large.csv"
     with large.open("wb") as file:
         file.truncate(1 << 30)  # no disk is taken
-    with pytest.raises(InputError, match="has 1,024 MiB, and a catalogue at most 256"):
+    with pytest.raises(InputError, match=r"1,024 MiB.*256"):
         read_catalogue(large)
     monkeypatch.setattr(csv_rows, "MOST_ROWS", 2)
-    with pytest.raises(InputError, match=r"row 4: a catalogue has at most 2 rows"):
+    with pytest.raises(InputError, match=r"row 4\b.*\b2\b"):
         read_catalogue(written(tmp_path, f"{OWN}\n{ROW}\n{MORE}"))
 
 
 def test_a_field_of_many_lines_is_refused_in_bounded_memory(tmp_path):
     path = tmp_path / "quoted.csv"
     path.write_text(f'{OWN}\n"' + "a,\n" * 60_000)
-    with pytest.raises(InputError, match="field larger than field limit"):
+    with pytest.raises(InputError, match="131072"):
         read_catalogue(path)
     assert csv.field_size_limit() == 131072
 
@@ -223,18 +223,15 @@ def test_selecting_names_patterns_and_what_is_nowhere(tmp_path):
     assert instances(gpu=("none",)) == ["c5.18xlarge"]
     assert instances(provider=("gcp",)) == ["g2-standard-4"]
     assert instances(spot=True) == ["p3.2xlarge", "g2-standard-4", "c5.18xlarge"]
-    with pytest.raises(UnknownNameError, match=r"unknown region of the .* 'eu-wst-1'; did you mean 'eu-west-1'"):
+    with pytest.raises(UnknownNameError, match=r"'eu-wst-1'.*'eu-west-1'"):
         found.select(region=("eu-wst-1",))
-    with pytest.raises(UnknownNameError, match="did you mean 'v100'"):
+    with pytest.raises(UnknownNameError, match="'v100'"):
         found.select(gpu=("v10",))
-    with pytest.raises(
-        InputError, match=r"GPU l4, region eu-\* are nowhere together; without region, there is us-central1"
-    ):
+    with pytest.raises(InputError, match=r"GPU l4.*eu-\*.*us-central1"):
         found.select(gpu=("l4",), region=("eu-*",))
     with pytest.raises(
         InputError,
-        match=r"of what is asked for \(1 offer\), nothing in the .* has a spot price; with all else as asked, region "
-        r"us-east-1 or GPU none would have one: ask for that, or leave --spot out",
+        match=r"\b1\b.*us-east-1.*GPU.*--spot",
     ):
         found.select(region=("eu-*",), gpu=("v100",), spot=True)
 

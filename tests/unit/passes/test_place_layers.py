@@ -87,7 +87,7 @@ def test_without_time_there_is_still_a_bound() -> None:
 def test_what_nothing_can_meet_is_explained_whatever_the_method() -> None:
     problem = replace(PROBLEM, min_stages=3)
     for method in ("cpu-only", "greedy", "exact"):
-        with pytest.raises(InfeasibleError, match="ask for --min-stages 2 or fewer"):
+        with pytest.raises(InfeasibleError, match=r"--min-stages 2\b"):
             place(problem, method)
 
 
@@ -100,7 +100,7 @@ def test_what_only_this_method_cannot_meet_is_told_and_the_proofs_plan_taken() -
 
 
 def test_an_unknown_method_is_told_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'exact'"):
+    with pytest.raises(UnknownNameError, match="'exact'"):
         place(PROBLEM, "exakt")
 
 
@@ -155,8 +155,8 @@ def test_equal_layers_are_dealt_evenly_but_an_old_plan_that_is_as_good_stays_as_
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        (stages(("cpu", ("layer0", "other"))), "is of another model: it lacks 1 of 2 layers, such as 'layer1'"),
-        (stages(("tpu", ("layer0", "layer1"))), "uses the device type 'tpu'; the pool has 'cpu', 'gpu'"),
+        (stages(("cpu", ("layer0", "other"))), r"\b1\b.*\b2\b.*'layer1'"),
+        (stages(("tpu", ("layer0", "layer1"))), "'tpu'.*'cpu'.*'gpu'"),
     ],
 )
 def test_a_plan_of_another_model_or_pool_is_no_start(old: tuple[PlannedStage, ...], message: str) -> None:
@@ -177,7 +177,7 @@ def test_a_model_whose_nodes_were_renamed_keeps_its_start() -> None:
     today = graph(MODEL.replace("fc1 :", "Gemm_1 :").replace("fc2 :", "fc1 :"))
     pool_and_request = {"cluster": POOL, "request": replace(REQUEST, method="cpu-only", pins=(), time_limit_s=1e-9)}
     draft = Draft(graph=today, **pool_and_request, warm_start=old.stages)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="it lacks 1 of 4 layers, such as 'Gemm_1'"):
+    with pytest.raises(InputError, match=r"\b1\b.*\b4\b.*'Gemm_1'"):
         run_to(draft, Placed)
     search = run_to(replace(draft, warm_fingerprints=old.fingerprints), Placed).search
     assert (search.placement.types, search.found_by) == ((0, 1, 1, 1), "warm start")

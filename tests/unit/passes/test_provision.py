@@ -72,7 +72,7 @@ def test_without_servers_there_are_none_to_pay() -> None:
 
 def test_a_pool_without_parameter_servers_says_so() -> None:
     pool = replace(load_cluster("heterps-paper"), parameter_server=None)
-    with pytest.raises(InputError, match="has no parameter servers; add a \\[parameter_server\\] to it"):
+    with pytest.raises(InputError, match=r"\[parameter_server\]"):
         plan(cluster=pool, synchronisation="parameter-server")
 
 
@@ -87,9 +87,9 @@ def test_the_rules_of_the_paper_meet_the_floor_at_no_lower_cost(rule: str) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"provisioner": "newton", "min_throughput": None}, "needs a throughput floor"),
-        ({"provisioner": "newton", "objective": "throughput"}, "is for the objective cost"),
-        ({"synchronisation": "parameter-server", "mode": "inference"}, "parameter servers are for training"),
+        ({"provisioner": "newton", "min_throughput": None}, "floor"),
+        ({"provisioner": "newton", "objective": "throughput"}, "'throughput'"),
+        ({"synchronisation": "parameter-server", "mode": "inference"}, "--mode"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, object], message: str) -> None:
@@ -98,7 +98,7 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, objec
 
 
 def test_an_unknown_rule_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'newton'"):
+    with pytest.raises(UnknownNameError, match="'newton'"):
         plan(provisioner="newtn")
 
 

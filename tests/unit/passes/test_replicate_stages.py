@@ -80,7 +80,7 @@ def test_what_fits_no_unit_is_told() -> None:
     small = GivenProblem(
         problem.name, problem.layers, problem.edges, pool(3, "2 B"), problem.asked, 1, REPLICA, held_per_parameter=4
     )
-    with pytest.raises(InfeasibleError, match="no stages of problem 'drawn' fit 3 x 'gpu'"):
+    with pytest.raises(InfeasibleError, match=r"'drawn'.*\b3\b.*'gpu'"):
         replicate_stages(small, "gpu", 3)
 
 
@@ -95,8 +95,8 @@ def test_a_graph_of_pipedream_is_a_problem(tmp_path: Path) -> None:
     assert [layer.name for layer in problem.layers] == ["node1", "node2"]
     assert problem.batch_of == REPLICA
     path.write_text(GRAPH + "\tnode2 -- node1\n")
-    with pytest.raises(InputError, match="its edges form a cycle"):
+    with pytest.raises(InputError, match="cycle"):
         read_pipedream(path, pool(2))
     path.write_text(GRAPH + "\tnode2 -- node9\n")
-    with pytest.raises(InputError, match="names node9, which does not exist"):
+    with pytest.raises(InputError, match="node9"):
         read_pipedream(path, pool(2))

@@ -154,21 +154,21 @@ def test_by_default_only_what_no_unit_holds_is_served_and_servers_are_in_the_oth
 
 def test_what_is_asked_for_decides():
     assert served(reached(tables(1000, 2000), PAPER, replace(TRAINING, tables="served"))) == ["table0", "table1"]
-    with pytest.raises(InputError, match="has no table that servers could hold"):
+    with pytest.raises(InputError, match="'sketch'"):
         reached(sketch("in x 4x8\npar w 8x8\ngemm fc : x w -> y 4x8\nout y"), PAPER, Request(tables="served"))
 
 
 @pytest.mark.parametrize(
     ("pool", "request_", "way_out"),
     [
-        (replace(PAPER, parameter_server=None), TRAINING, r"add a \[parameter_server\] to the pool 'heterps-paper'"),
-        (PAPER, replace(TRAINING, tables="held"), "leave --tables held out"),
-        (PAPER, replace(TRAINING, synchronisation="parameter-server"), "leave --sync parameter-server out"),
-        (PAPER, replace(TRAINING, provisioner="newton", min_throughput=1.0), "leave --provisioner out"),
+        (replace(PAPER, parameter_server=None), TRAINING, r"\[parameter_server\].*'heterps-paper'"),
+        (PAPER, replace(TRAINING, tables="held"), "--tables held"),
+        (PAPER, replace(TRAINING, synchronisation="parameter-server"), "--sync parameter-server"),
+        (PAPER, replace(TRAINING, provisioner="newton", min_throughput=1.0), "--provisioner"),
     ],
 )
 def test_a_table_that_no_unit_holds_and_no_server_may_is_refused_by_name(pool, request_, way_out):
-    with pytest.raises(InfeasibleError, match=f"the table 'table0' has 2.33 TiB.*{way_out}"):
+    with pytest.raises(InfeasibleError, match=rf"'table0'.*2.33 TiB.*{way_out}"):
         reached(tables(10**10), pool, request_)
 
 

@@ -174,7 +174,7 @@ def test_the_plan_is_the_best_of_all_placements_that_fit_as_they_are_held():
 def test_where_no_plan_keeps_its_activations_one_recomputes():
     """Two layers, each with 15.6 KiB inside of it a sample: the first holds those of two samples, or of one again."""
     draft, units = chain((8, 8, 8), (4000, 4000)), (unit("a", 30e3, 1), unit("b", 30e3, 1))
-    with pytest.raises(InfeasibleError, match=r"no plan was found that fits.* KiB too little\); take --recompute auto"):
+    with pytest.raises(InfeasibleError, match=r"KiB.*little.*--recompute"):
         planned(with_pool(draft, *units, recompute="never"))
     plan = planned(with_pool(draft, *units))
     assert [stage.recompute for stage in plan.stages] == [True, False]
@@ -201,7 +201,7 @@ def test_a_weight_that_a_forward_changes_keeps_its_stage_from_recomputing():
 
     graph = replace(draft.graph, source=SimpleNamespace(writes={"fc1": ("w1",)}))
     draft = replace(draft, graph=graph, layers=replace(draft.layers, graph=graph))
-    with pytest.raises(InputError, match=r"changes the weight 'w1'.*--recompute auto"):
+    with pytest.raises(InputError, match=r"'w1'.*--recompute"):
         with_pool(draft, unit("a", 1e9), recompute="always")
     posed = with_pool(draft, unit("a", 1e9))
     stages = provisioned(posed, Placement((0, 0), (1,))).stages

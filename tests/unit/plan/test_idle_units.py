@@ -55,7 +55,7 @@ def test_a_file_has_them_and_is_refused_where_they_are_wrong() -> None:
     assert from_json(text, "it").idle_units == plan.idle_units
     for idle in ({}, {PLAN.devices[0].name: 1}):
         document["estimates"]["idle_units"] = idle
-        with pytest.raises(PlanError, match=r"estimates.idle_units: .* but the machines of the pool leave"):
+        with pytest.raises(PlanError, match=r"estimates.idle_units"):
             from_json(json.dumps(document), "it")
 
 

@@ -223,13 +223,13 @@ def test_text_that_is_no_plan_is_refused(text, said):
 def test_a_truncated_file_is_refused_wherever_it_ends():
     text = to_json(SAVED).rstrip()
     for end in range(0, len(text), 97):
-        with pytest.raises(PlanError, match="is not JSON"):
+        with pytest.raises(PlanError, match="JSON"):
             from_json(text[:end], "plan.json")
 
 
 def test_a_number_beyond_all_bounds_is_refused():
     text = to_json(SAVED).replace("16000.0", "1e999")
-    with pytest.raises(PlanError, match="throughput_samples_per_s: Input should be a finite number"):
+    with pytest.raises(PlanError, match="throughput_samples_per_s"):
         from_json(text, "plan.json")
 
 
@@ -242,13 +242,13 @@ def test_a_number_beyond_all_bounds_is_refused():
     ],
 )
 def test_a_plan_that_could_not_be_read_back_is_not_written(broken, said):
-    with pytest.raises(PlanError, match=f"^the plan: {said}"):
+    with pytest.raises(PlanError, match=said):
         to_json(broken)
 
 
 def test_how_many_more_faults_there_are_is_said():
     text = edited("decisions.stages[0]", {})
-    with pytest.raises(PlanError, match=r"stages\[0\]\.device: the key is missing \(and 6 more faults\)"):
+    with pytest.raises(PlanError, match=r"stages\[0\]\.device.*\b6\b"):
         from_json(text, "plan.json")
 
 

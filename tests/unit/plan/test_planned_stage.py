@@ -80,15 +80,15 @@ def test_the_file_holds_it_and_plans_without_such_stages_say_nothing_of_it() -> 
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [
-        ("decisions.stages.0.mixed.1.replicas", 2, "4 replicas, and the stage has 3|4 replicas"),
-        ("decisions.stages.0.mixed.1.device", STAGE.device, "names at least two, each once"),
-        ("decisions.stages.0.mixed.0.device", OTHER.name, "names at least two, each once|begins with"),
-        ("decisions.stages.0.mixed.1.kind", "npu", "is of kind"),
-        ("decisions.stages.0.mixed.1.device", "h900", "unknown device 'h900'"),
-        ("estimates.stages.0.mixed", [], "0 entries for 2 types"),
-        ("estimates.stages.0.mixed.1.share", 0.5, "add up to 1.25, not 1"),
-        ("estimates.stages.0.mixed.0.compute_s", 0.45, "the longest of its types is 0.45"),
-        ("estimates.stages.0.mixed.0.price_per_hour", 9.0, "9.0 for 2 units"),
+        ("decisions.stages.0.mixed.1.replicas", 2, r"mixed.*\b4 replicas.*\b3\b"),
+        ("decisions.stages.0.mixed.1.device", STAGE.device, "least"),
+        ("decisions.stages.0.mixed.0.device", OTHER.name, r"mixed.*\['v100', 'v100'\]"),
+        ("decisions.stages.0.mixed.1.kind", "npu", "'npu'"),
+        ("decisions.stages.0.mixed.1.device", "h900", "'h900'"),
+        ("estimates.stages.0.mixed", [], r"\b0\b entries.*\b2\b"),
+        ("estimates.stages.0.mixed.1.share", 0.5, r"1.25.*\b1\b"),
+        ("estimates.stages.0.mixed.0.compute_s", 0.45, "0.45"),
+        ("estimates.stages.0.mixed.0.price_per_hour", 9.0, r"9.0.*\b2\b"),
     ],
 )
 def test_what_its_parts_say_against_each_other_is_refused(path: str, value: Any, fault: str) -> None:

@@ -213,19 +213,19 @@ def test_what_does_not_fit_is_told() -> None:
 
 
 WRONG = [
-    (plan((["a"], [{"device": "gpu"}])), "1 of 2 layers are in no stage, such as 'b'"),
-    (plan(ALONE, (["b"], [{"device": "gpu"}])), "layer 'b' is in the stages 0 and 1"),
-    (plan((["b"], [{"device": "gpu"}]), (["a"], [{"device": "gpu"}])), "values never run to an earlier stage"),
-    (plan((["a", "c"], [{"device": "gpu"}])), "names layer 'c', which problem 'two' does not have"),
-    (plan((["a", "b"], [{"device": "tpu"}])), "stage 0 needs times of layer 'a' on 1 x 'tpu'"),
-    (plan((["a", "b"], [{"device": "gpu", "tensor_parallel": 2}])), "needs times of layer 'a' on 2 x 'gpu'"),
-    (plan((["a", "b"], [{"device": "slow", "count": 5}])), "takes 5 units of 'slow', and the pool has 4"),
-    (plan(ALONE, micro_batch=3), "micro-batches of 3 samples do not divide the batch of 4"),
+    (plan((["a"], [{"device": "gpu"}])), r"\b1\b.*\b2\b.*'b'"),
+    (plan(ALONE, (["b"], [{"device": "gpu"}])), r"'b'.*\b0\b.*\b1\b"),
+    (plan((["b"], [{"device": "gpu"}]), (["a"], [{"device": "gpu"}])), "earlier"),
+    (plan((["a", "c"], [{"device": "gpu"}])), "'c'.*'two'"),
+    (plan((["a", "b"], [{"device": "tpu"}])), r"stage 0\b.*'a'.*\b1\b.*'tpu'"),
+    (plan((["a", "b"], [{"device": "gpu", "tensor_parallel": 2}])), r"'a'.*\b2\b.*'gpu'"),
+    (plan((["a", "b"], [{"device": "slow", "count": 5}])), r"\b5\b.*'slow'.*\b4\b"),
+    (plan(ALONE, micro_batch=3), r"\b3\b.*\b4\b"),
     (plan(ALONE, micro_batch=8), "larger than the batch"),
-    (plan(ALONE, schedule="best"), "expected one of gpipe"),
-    (plan(ALONE, batch=2**31 - 1), "more than the 2,000,000 actions"),
-    (plan((["a", "b"], [])), "at least 1 item"),
-    (plan((["a", "b"], [{"device": "gpu", "count": 10**9}])), "less than or equal to 10000"),
+    (plan(ALONE, schedule="best"), "gpipe"),
+    (plan(ALONE, batch=2**31 - 1), "2,000,000"),
+    (plan((["a", "b"], [])), r"least 1\b"),
+    (plan((["a", "b"], [{"device": "gpu", "count": 10**9}])), "10000"),
 ]
 
 

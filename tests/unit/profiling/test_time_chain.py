@@ -158,7 +158,7 @@ def test_the_median_is_what_counts():
 
 def test_a_clock_that_cannot_measure_is_refused():
     assert (choose_clock("cpu", 1), choose_clock("cpu", 2), choose_clock("cuda:0", 1)) == ("cpu", "wall", "wall")
-    with pytest.raises(InputError, match="the calling thread alone"):
+    with pytest.raises(InputError, match="calling"):
         make_clock("cpu", "cpu", 2)
     with pytest.raises(UnknownNameError, match="sun"):
         make_clock("sun", "cpu", 1)

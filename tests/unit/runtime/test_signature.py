@@ -24,10 +24,10 @@ def test_outputs_come_as_a_list_in_order() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "fault"),
     [
-        ((1,), {}, "input 'mask' is missing; the model takes 'ids', 'mask'"),
-        ((1, 2, 3), {}, "3 arguments are given"),
-        ((1, 2), {"ids": 3}, "input 'ids' is given twice"),
-        ((1, 2), {"idz": 3}, "there is no input 'idz'"),
+        ((1,), {}, "'mask'.*'ids'.*'mask'"),
+        ((1, 2, 3), {}, r"\b3\b"),
+        ((1, 2), {"ids": 3}, "input 'ids'"),
+        ((1, 2), {"idz": 3}, "'idz'"),
     ],
 )
 def test_wrong_arguments_are_told(args: tuple[int, ...], kwargs: dict[str, int], fault: str) -> None:

@@ -122,7 +122,7 @@ def test_replicas_are_dealt_micro_batches_in_turn():
 
 
 def test_an_unknown_schedule_is_named_with_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"unknown schedule '1f1' ?; did you mean '1f1b'\?"):
+    with pytest.raises(UnknownNameError, match=r"'1f1'.*'1f1b'"):
         orders("1f1", (1,), 1, training=False)
 
 

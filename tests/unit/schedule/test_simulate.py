@@ -127,5 +127,5 @@ def test_orders_that_wait_for_each_other_are_an_error():
         [Action(0, 0, Phase.BACKWARD), Action(0, 0, Phase.FORWARD)],
         [Action(1, 0, Phase.FORWARD), Action(1, 0, Phase.BACKWARD)],
     ]
-    with pytest.raises(HeterpsError, match=r"stage 0 waits for B0 of stage 1, which never runs \(0 of 4 actions ran\)"):
+    with pytest.raises(HeterpsError, match=r"stage 0\b.*B0.*stage 1\b.*\b0\b.*\b4\b"):
         simulate(backward_first, [1.0, 1.0], [1.0, 1.0])

@@ -62,29 +62,29 @@ def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("topk", r"topk needs density; write topk\(density=0.01\)"),
-        ("topk()", "topk needs density"),
-        ("topk(density=0)", "the density of topk is 0; it must be above 0 and at most 1"),
-        ("topk(density=1.5)", "the density of topk is 1.5"),
-        ("topk(density=nan)", "density of topk is 'nan'; it must be a number"),
-        ("topk(density=1e999)", "density of topk is '1e999'; it must be a number"),
-        ("topk(density=much)", "density of topk is 'much'; it must be a number"),
-        ("topk(densty=0.1)", "unknown option of topk 'densty'; did you mean 'density'"),
-        ("topk(density=0.1, density=0.2)", "the option 'density' of topk is given twice"),
-        ("topk(density=0.1, selection=treshold)", "did you mean 'threshold'"),
-        ("topk(density=0.1, feedback=yes)", "feedback of topk is 'yes'; it must be true or false"),
-        ("topk(0.1)", "topk has '0.1' where NAME=VALUE is expected"),
-        ("topk(density=0.1", "is no synchronisation rule"),
-        ("tokp(density=0.1)", "unknown synchronisation rule 'tokp'; did you mean 'topk'"),
-        ("all-reduce(fast=true)", "all-reduce has no options, and 'fast' is given"),
-        ("servers(staleness=-1)", "the staleness of servers is -1; it must be 0 steps or more, or none"),
-        ("servers(staleness=1.5)", "staleness of servers is '1.5'; it must be a whole number or none"),
-        ("servers(staleness=" + "9" * 40 + ")", "must be a whole number"),
-        ("shadow(every=0)", "every of shadow is 0; it must be 1 step or more"),
-        ("local(steps=0)", "steps of local is 0; it must be 1 or more"),
-        ("", "is no synchronisation rule"),
-        ("\x1b[31m", r"'\\x1b\[31m' is no synchronisation rule"),
-        ("topk(density=٣)", "where NAME=VALUE is expected"),
+        ("topk", r"needs.*topk\(density=0.01"),
+        ("topk()", "needs"),
+        ("topk(density=0)", r"\b0\b.*\b0\b.*\b1\b"),
+        ("topk(density=1.5)", "density.*1.5"),
+        ("topk(density=nan)", "'nan'"),
+        ("topk(density=1e999)", "'1e999'"),
+        ("topk(density=much)", "'much'"),
+        ("topk(densty=0.1)", "'densty'.*'density'"),
+        ("topk(density=0.1, density=0.2)", "option 'density'"),
+        ("topk(density=0.1, selection=treshold)", "'threshold'"),
+        ("topk(density=0.1, feedback=yes)", "'yes'"),
+        ("topk(0.1)", "'0.1'.*NAME=VALUE"),
+        ("topk(density=0.1", r"topk\(density=0.1\W"),
+        ("tokp(density=0.1)", "'tokp'.*'topk'"),
+        ("all-reduce(fast=true)", "'fast'"),
+        ("servers(staleness=-1)", r"-1.*\b0\b"),
+        ("servers(staleness=1.5)", "'1.5'"),
+        ("servers(staleness=" + "9" * 40 + ")", "whole"),
+        ("shadow(every=0)", r"shadow.*\b0\b.*\b1\b"),
+        ("local(steps=0)", r"steps.*\b0\b.*\b1\b"),
+        ("", "''"),
+        ("\x1b[31m", r"'\\x1b\[31m'"),
+        ("topk(density=٣)", "NAME=VALUE"),
     ],
 )
 def test_text_that_is_no_rule_is_refused_with_the_way_out(text, message):
@@ -205,17 +205,17 @@ def test_the_first_entry_that_matches_is_a_stages_rule(text, names):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the synchronisation rules have an end where a rule is expected"),
-        ("adasum,", "have an end where a rule is expected"),
-        ("adasum topk", "have 'topk' where a comma is expected"),
-        ("=adasum", "where a rule is expected"),
-        ("linear=", "have an end where a rule is expected"),
-        ("linear=embedding=adasum", "unknown synchronisation rule 'embedding'|where a comma is expected"),
-        ('"\\q"=adasum', "is no text in quotes"),
-        ('""=adasum', "has no pattern before its '='"),
-        ("adasum, " * 2000 + "adasum", "more than 1000 synchronisation rules"),
-        ("x" * 200_000, "have 200,000 characters"),
-        ("topk(density=(0.1))", "where a comma is expected"),
+        ("", "end.*rule"),
+        ("adasum,", "end.*rule"),
+        ("adasum topk", "'topk'"),
+        ("=adasum", "'=adasum'"),
+        ("linear=", "end.*rule"),
+        ("linear=embedding=adasum", "'embedding'|comma"),
+        ('"\\q"=adasum', r"'\\\\q'"),
+        ('""=adasum', "'='"),
+        ("adasum, " * 2000 + "adasum", "1000"),
+        ("x" * 200_000, "200,000"),
+        ("topk(density=(0.1))", "comma"),
     ],
 )
 def test_text_that_is_no_list_of_rules_is_refused(text, message):
@@ -227,7 +227,7 @@ def test_text_that_is_no_list_of_rules_is_refused(text, message):
     ("pattern", "near"), [("embeding", "embedding"), ("stage 7", "stage 2"), ("/fc3/MatMul", "/fc1/MatMul")]
 )
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_name(pattern, near):
-    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'|did you mean '/fc2/MatMul'|'stage [01]'"):
+    with pytest.raises(UnknownNameError, match=rf"'{near}'|'/fc2/MatMul'|'stage [01]'"):
         parse_assignment(f"{pattern}=adasum").of_stages(STAGES)
 
 
@@ -272,13 +272,13 @@ def test_a_third_partys_rule_is_found_by_its_entry_point(monkeypatch):
 
 def test_a_third_partys_rule_that_fails_is_told_as_theirs(monkeypatch):
     plug_in(monkeypatch, "Broken")
-    with pytest.raises(PlugInError, match=r"rule 'half' fails: ValueError: part 0\.5 is broken; mend"):
+    with pytest.raises(PlugInError, match=r"'half'.*ValueError.*0\.5.*broken"):
         parse_rule("half")
 
 
 def test_a_third_partys_rule_that_is_none_is_told_as_theirs(monkeypatch):
     plug_in(monkeypatch, "NoRule")
-    with pytest.raises(PlugInError, match="is no frozen dataclass that inherits SyncRule"):
+    with pytest.raises(PlugInError, match="SyncRule"):
         find_rule("half")
 
 

@@ -35,11 +35,11 @@ def test_no_part_of_a_checkpoint_is_negative() -> None:
 
 
 def test_checkpoints_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match="no checkpoints were measured"):
+    with pytest.raises(InputError, match="checkpoints"):
         fit_checkpoint_time([])
-    with pytest.raises(InputError, match="took 0 s"):
+    with pytest.raises(InputError, match=r"took 0\b"):
         MeasuredCheckpoint(1.0, 1.0, 0.0)
-    with pytest.raises(InputError, match="both must be positive"):
+    with pytest.raises(InputError, match="both"):
         young_interval(0.0, 1.0)
 
 

@@ -87,13 +87,13 @@ def test_the_distance_of_deaths_known_to_the_hour_asks_at_whole_hours_alone() ->
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:
-    with pytest.raises(InputError, match="no lifetimes are given"):
+    with pytest.raises(InputError, match="given"):
         fit_lifetime([])
-    with pytest.raises(InputError, match="none of 2 machines was seen to die in 48 h"):
+    with pytest.raises(InputError, match=r"\b2\b.*\b48\b"):
         fit_lifetime([Lifespan.alive(24.0), Lifespan.alive(24.0)])
-    with pytest.raises(UnknownNameError, match="unknown law of lifetimes 'weibul'; did you mean 'weibull'"):
+    with pytest.raises(UnknownNameError, match=r"'weibul'.*'weibull'"):
         fit_lifetime([Lifespan.died(1.0)], "weibul")
-    with pytest.raises(InputError, match="alive at 3 h and gone at 2 h"):
+    with pytest.raises(InputError, match=r"\b3\b.*\b2\b"):
         Lifespan(3.0, 2.0)
-    with pytest.raises(InputError, match="no machine was seen to die"):
+    with pytest.raises(InputError, match="machine"):
         distance_of(Exponential(1.0), [Lifespan.alive(1.0)])

@@ -58,12 +58,12 @@ def test_an_old_machine_of_a_shape_below_one_is_the_safer_one() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Weibull(0.01, 5.0), "shape of a lifetime is 0.01; it must lie between 0.05 and 100"),
-        (lambda: Weibull(1.0, -1.0), "scale of a lifetime is -1; it must be positive"),
-        (lambda: Exponential(math.nan), "mean of a lifetime is nan"),
-        (lambda: Limited(Exponential(1.0), 0.0), "limit of a lifetime is 0"),
-        (lambda: EarlyDeaths(1.5, Exponential(1.0), Exponential(2.0)), "share of early deaths is 1.5"),
-        (lambda: Exponential(1.0).quantile(1.0), "quantile is asked for at 1"),
+        (lambda: Weibull(0.01, 5.0), "0.01.*0.05.*100"),
+        (lambda: Weibull(1.0, -1.0), "-1"),
+        (lambda: Exponential(math.nan), "nan"),
+        (lambda: Limited(Exponential(1.0), 0.0), r"limit.*\b0\b"),
+        (lambda: EarlyDeaths(1.5, Exponential(1.0), Exponential(2.0)), "1.5"),
+        (lambda: Exponential(1.0).quantile(1.0), r"quantile.*\b1\b"),
     ],
 )
 def test_numbers_that_are_none_are_refused(make, said) -> None:

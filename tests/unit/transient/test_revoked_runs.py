@@ -81,14 +81,14 @@ def test_rows_that_are_written_are_read_again_with_their_law(tool, tmp_path):
     ],
 )
 def test_rows_that_are_no_runs_are_refused_by_number(tool, tmp_path, row):
-    with pytest.raises(InputError, match=r"runs\.csv, row 2 is no run: "):
+    with pytest.raises(InputError, match=r"runs\.csv.*row 2\b"):
         list(tool.read_revoked(file_of(tmp_path, row)))
 
 
 def test_files_that_have_no_runs_are_refused(tool, tmp_path):
-    with pytest.raises(InputError, match="lacks the columns steps_per_s, machines"):
+    with pytest.raises(InputError, match="steps_per_s"):
         list(tool.read_revoked(file_of(tmp_path, "a,1", header="run,steps")))
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="read"):
         list(tool.read_revoked(tmp_path / "none.csv"))
-    with pytest.raises(InputError, match="has no run below its header"):
+    with pytest.raises(InputError, match="header"):
         list(tool.read_revoked(file_of(tmp_path)))

@@ -80,5 +80,5 @@ def test_what_has_no_counterpart_is_refused_by_name(change, sentence):
 
 def test_a_forbidden_bound_cannot_be_written():
     space = make_space([Float("train.lr", 0, 1), Choice("train.a", (1, 2))], [(Clause("train.lr", ABOVE, (0.5,)),)])
-    with pytest.raises(InputError, match=r"forbidden that 'train\.lr' is above 0\.5, which a file of ConfigSpace"):
+    with pytest.raises(InputError, match=r"'train\.lr'.*0\.5.*ConfigSpace"):
         to_configspace(space)

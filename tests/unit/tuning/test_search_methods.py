@@ -141,28 +141,26 @@ def test_the_best_is_of_the_longest_trials():
 def test_what_is_told_wrongly_is_refused():
     method = make_search("random", SPACE, FIDELITY, 0)
     method.ask()
-    with pytest.raises(InputError, match=r"^trial 0 reported nan; tell it as failed, or report a finite number$"):
+    with pytest.raises(InputError, match=r"\b0\b.*nan"):
         method.tell(0, math.nan)
     method.tell(0, 1.0)
-    with pytest.raises(InputError, match=r"^trial 0 was told already; tell each trial once$"):
+    with pytest.raises(InputError, match=r"\b0\b.*already"):
         method.tell_failed(0)
-    with pytest.raises(InputError, match=r"^trial 7 was never asked for; tell each trial once$"):
+    with pytest.raises(InputError, match=r"\b7\b"):
         method.tell(7, 1.0)
 
 
 def test_what_cannot_be_searched_is_refused(monkeypatch):
-    with pytest.raises(UnknownNameError, match=r"^unknown search method 'debh'; did you mean 'dehb'\?"):
+    with pytest.raises(UnknownNameError, match=r"'debh'.*'dehb'"):
         make_search("debh", SPACE, FIDELITY, 0)
-    with pytest.raises(InputError, match=r"^trials train from 3 to 1 epochs; the least must be above 0 and no more"):
+    with pytest.raises(InputError, match=r"\b3\b.*\b1\b.*\b0\b"):
         Fidelity(3, 1, unit="epochs")
-    with pytest.raises(InputError, match=r"^trials train from nan to 1 steps; "):
+    with pytest.raises(InputError, match=r"nan.*\b1\b"):
         Fidelity(math.nan, 1)
-    with pytest.raises(InputError, match=r"^eta is 1; one trial in 2 or more is promoted$"):
+    with pytest.raises(InputError, match=r"\b1\b.*\b2\b"):
         Fidelity(1, 3, eta=1)
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(
-        MissingPackageError, match=r"^the search method 'tpe' needs optuna, which is not installed: pip"
-    ):
+    with pytest.raises(MissingPackageError, match=r"'tpe'.*optuna"):
         make_search("tpe", SPACE, FIDELITY, 0)
 
 

@@ -111,22 +111,22 @@ def test_a_configuration_falls_into_its_parts():
         "model": {"depth": 2},
         "plan": {"micro_batches": 4},
     }
-    with pytest.raises(InputError, match=r"'lr' is for nothing: begin its name with train\., model\. or plan\."):
+    with pytest.raises(InputError, match="'lr'"):
         split_parts({"lr": 0.1})
 
 
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        ({"train.lr": 0.01}, "'train.optimizer': the configuration does not set it, and it is active"),
-        ({"train.lr": 1.0, "train.optimizer": "adam"}, "'train.lr': 1.0 is none of its values"),
-        ({"train.lr": 0.01, "train.optimizer": "adam", "train.x": 1}, "sets 'train.x', which the space does not have"),
-        ({"train.lr": 0.01, "train.optimizer": True}, "'train.optimizer': True is none of its values"),
+        ({"train.lr": 0.01}, "'train.optimizer'.*active"),
+        ({"train.lr": 1.0, "train.optimizer": "adam"}, "'train.lr'.* 1.0\\b"),
+        ({"train.lr": 0.01, "train.optimizer": "adam", "train.x": 1}, "'train.x'"),
+        ({"train.lr": 0.01, "train.optimizer": True}, "'train.optimizer'.*True"),
     ],
 )
 def test_a_configuration_of_another_space_is_refused(config, fault):
     small = space('[train]\nlr = { float = [1e-4, 1e-1] }\noptimizer = { choice = ["adam", "sgd"] }')
-    with pytest.raises(InputError, match=fault.replace(".", r"\.")):
+    with pytest.raises(InputError, match=fault):
         small.check(config)
 
 
@@ -252,25 +252,25 @@ def test_a_condition_that_contradicts_another_above_it_is_refused():
 
 def test_a_space_that_forbids_everything_is_told_when_drawn_from():
     none = space('[train]\na = { choice = [1, 2] }\nb = { float = [0, 1] }\n[[forbidden]]\n"train.a" = [1, 2]')
-    with pytest.raises(InfeasibleError, match=r"^1,000 configurations drawn in a row were forbidden; let the 1 forb"):
+    with pytest.raises(InfeasibleError, match=r"1,000.*\b1\b"):
         none.draw(np.random.default_rng(0))
 
 
 def test_files_that_are_none_are_told_with_their_name(tmp_path):
     for name, text, fault in (
-        ("a.yaml", "", r"a space is a \.toml file, or a \.json file that ConfigSpace wrote"),
-        ("a.toml", "[train", "is no TOML: "),
-        ("a.json", "{", "is no JSON: "),
-        ("b.json", "{}", "this is no space of ConfigSpace: it has no list of hyperparameters"),
-        ("b.toml", "[train]\na = { float = [1, 0] }", "parameter 'train.a' runs from 1 to 0"),
+        ("a.yaml", "", r"\.toml.*\.json.*ConfigSpace"),
+        ("a.toml", "[train", "TOML"),
+        ("a.json", "{", "JSON"),
+        ("b.json", "{}", "hyperparameters"),
+        ("b.toml", "[train]\na = { float = [1, 0] }", r"'train.a'.*\b1\b.*\b0\b"),
     ):
         path = tmp_path / name
         path.write_text(text)
         with pytest.raises(InputError, match=rf"{name}.*{fault}"):
             read_space(path)
-    with pytest.raises(InputError, match=r"no\.toml cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"no\.toml.*No such file"):
         read_space(tmp_path / "no.toml")
     endless = tmp_path / "endless.toml"
     endless.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match=r"endless\.toml has more than 4,194,304 bytes"):
+    with pytest.raises(InputError, match=r"endless\.toml.*4,194,304"):
         read_space(endless)

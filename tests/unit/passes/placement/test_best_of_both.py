@@ -76,7 +76,7 @@ def test_the_proof_has_its_own_seconds_without_a_time_limit() -> None:
 
 
 def test_what_nothing_can_meet_is_explained() -> None:
-    with pytest.raises(InfeasibleError, match="ask for --min-stages"):
+    with pytest.raises(InfeasibleError, match="--min-stages"):
         Best()(replace(LIMITED, min_stages=100))
 
 

@@ -104,13 +104,11 @@ def test_a_time_limit_gives_the_best_so_far_and_an_honest_bound(name: str) -> No
 
 
 def test_an_unknown_method_gives_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'genetic'"):
+    with pytest.raises(UnknownNameError, match="'genetic'"):
         find_method("genetics")
     assert set(SEARCHES) < set(METHODS)
 
 
 def test_known_methods_are_named_in_their_order() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"\(known: best, rl, rl-rnn, exact, brute, greedy, genetic, bayes, cpu-only"
-    ):
+    with pytest.raises(UnknownNameError, match=r"greedy.*genetic.*bayes"):
         find_method("foo")

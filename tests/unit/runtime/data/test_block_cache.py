@@ -108,9 +108,9 @@ def test_a_source_reads_through_the_folder_that_the_environment_names(memory, as
 def test_a_file_without_a_version_and_a_folder_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(module.VARIABLE, str(tmp_path / "file" / "kept"))
-    with pytest.raises(InputError, match=r"neither an ETag nor a time of 'memory://b/x.bin'"):
+    with pytest.raises(InputError, match=r"ETag.*'memory://b/x.bin'"):
         with_blocks_kept(RemoteFile(FILE.url, 3, ""))
-    with pytest.raises(InputError, match=r"for blocks of files far away \(HETERPS_DATA_CACHE\) cannot be made"):
+    with pytest.raises(InputError, match=r"files.*HETERPS_DATA_CACHE"):
         with_blocks_kept(FILE)
     monkeypatch.setenv(module.VARIABLE, str(tmp_path / "kept"))
     assert isinstance(with_blocks_kept(FILE), CachedFile)

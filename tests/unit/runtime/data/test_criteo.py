@@ -105,15 +105,15 @@ def test_windows_line_ends_and_large_digits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "fault"),
     [
-        (line(number="1.5"), r"line 2, field 2 of '.*day.tsv' is '1.5'; expected a whole number, or nothing"),
-        (line(number="-"), r"line 2, field 2 .* is '-'"),
-        (line(label="yes"), r"line 2, field 1 .* is 'yes'"),
-        (line(number="9" * 19), r"line 2, field 2 .* is '9999999999999999999'"),
-        (line(category="xyz"), r"line 2, field 15 .* is 'xyz'; expected a hexadecimal number of up to 8 digits"),
-        (line(category="123456789"), r"line 2, field 15 .* is '123456789'"),
-        (line(category="\x1b[2J"), r"line 2, field 15 .* is '\\\\x1b\[2J'"),
-        (line() + "\t1", r"line 2 of '.*day.tsv' has 41 fields, the first line has 40"),
-        ("", r"line 2 of '.*day.tsv' has 1 fields, the first line has 40"),
+        (line(number="1.5"), r"line 2\b.*field 2\b.*'.*day.tsv'.*'1.5'"),
+        (line(number="-"), r"line 2\b.*field 2\b.*'-'"),
+        (line(label="yes"), r"line 2\b.*field 1\b.*'yes'"),
+        (line(number="9" * 19), r"line 2\b.*field 2\b.*'9999999999999999999'"),
+        (line(category="xyz"), r"line 2\b.*field 15\b.*'xyz'.*\b8\b"),
+        (line(category="123456789"), r"line 2\b.*field 15\b.*'123456789'"),
+        (line(category="\x1b[2J"), r"line 2\b.*field 15\b.*'\\\\x1b\[2J'"),
+        (line() + "\t1", r"line 2\b.*'.*day.tsv'.*\b41\b.*\b40\b"),
+        ("", r"line 2\b.*'.*day.tsv'.*\b1\b.*\b40\b"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, bad, fault):
@@ -124,19 +124,19 @@ def test_a_wrong_line_is_named(tmp_path, bad, fault):
 
 
 def test_another_format_is_refused_when_it_is_opened(tmp_path):
-    with pytest.raises(InputError, match="has 2 fields in its first line; expected a label, 13 numbers and 26"):
+    with pytest.raises(InputError, match=r"\b2\b.*\b13\b.*\b26\b"):
         CriteoSource(written(tmp_path, "a\tb"))
 
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "day.tsv").write_bytes(b"")
-    with pytest.raises(InputError, match=r"day.tsv' is empty"):
+    with pytest.raises(InputError, match=r"day.tsv'"):
         CriteoSource(tmp_path / "day.tsv")
 
 
 @pytest.mark.parametrize("rows", [1, [100] * 25])
 def test_tables_need_rows(tmp_path, rows):
-    with pytest.raises(InputError, match="the 26 categories need tables of 2 rows or more"):
+    with pytest.raises(InputError, match=r"\b26\b.*\b2\b"):
         CriteoSource(written(tmp_path, line()), rows=rows)
 
 
@@ -145,7 +145,7 @@ def test_a_file_that_grows_during_the_run_is_named(tmp_path):
     source = CriteoSource(path)
     with path.open("a") as file:
         file.write(line() + "\n")
-    with pytest.raises(RunError, match=r"day.tsv' was changed during the run: it had 524 bytes .* has 786 now"):
+    with pytest.raises(RunError, match=r"day.tsv'.*524.*786"):
         source.read(0, 1, ["label"])
 
 

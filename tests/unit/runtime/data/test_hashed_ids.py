@@ -58,17 +58,17 @@ def test_the_ids_of_the_documentation():
 
 def test_a_float_that_is_not_a_number_is_a_missing_value_and_another_number_is_refused():
     assert hash_ids([float("nan"), np.nan], column="c", rows=9).tolist() == [0, 0]
-    with pytest.raises(InputError, match="7 is a int; text is hashed"):
+    with pytest.raises(InputError, match=r"\b7\b"):
         hash_ids([7], column="c", rows=9)
-    with pytest.raises(InputError, match="is no text that UTF-8 can hold"):
+    with pytest.raises(InputError, match="UTF-8"):
         hash_ids(["\ud800"], column="c", rows=9)
 
 
 @pytest.mark.parametrize("rows", [1, 0, -4])
 def test_a_table_needs_a_row_for_missing_values_and_another(rows):
-    with pytest.raises(InputError, match=f"has {rows} rows; it needs 2 or more"):
+    with pytest.raises(InputError, match=rf"{rows}.*\b2\b"):
         hash_ids(["a"], column="c", rows=rows)
-    with pytest.raises(InputError, match=f"the table of column 'c' .* has {rows} rows"):
+    with pytest.raises(InputError, match=rf"'c'.*{rows}"):
         TableRows(None, {"c": rows})
 
 
@@ -101,11 +101,11 @@ def test_lists_of_text_are_hashed_each(words):
 
 
 def test_text_without_rows_other_kinds_and_columns_that_are_none_are_refused(words):
-    with pytest.raises(InputError, match=r"column 'plain' .* holds text.*say how many rows.*rows=plain:100000"):
+    with pytest.raises(InputError, match=r"'plain'.*text.*say.*rows.*rows=plain:100000"):
         open_source(str(words[0])).read(0, 1, ["plain"])
-    with pytest.raises(InputError, match=r"column 'raw' .* holds binary, which is neither number nor text"):
+    with pytest.raises(InputError, match=r"'raw'.*binary"):
         open_source(f"{words[0]}?rows=9").read(0, 1, ["raw"])
-    with pytest.raises(UnknownNameError, match="'plane'; did you mean 'plain'"):
+    with pytest.raises(UnknownNameError, match=r"'plane'.*'plain'"):
         open_source(f"{words[0]}?rows=plane:9")
 
 
@@ -122,7 +122,7 @@ def test_text_of_an_input_that_goes_into_one_table_has_its_rows_and_more_are_ref
     csv = open_source(str(tmp_path / "w.csv"), wanted=wanted)
     assert csv.read(0, 2, ["plain"])["plain"].tolist() == hash_ids(["Berlin", "Oslo"], column="plain", rows=9).tolist()
     for name in (path, tmp_path / "w.csv"):
-        with pytest.raises(InputError, match=r"'plain' of .* hashed into 10 rows .*in a table of 9; leave rows= out"):
+        with pytest.raises(InputError, match=r"'plain'.*\b10\b.*\b9\b.*rows="):
             open_source(f"{name}?rows=10", wanted=wanted)
     numbers = {"n": InputSpec("int64", (), 2)}
     plain = {name: replace(spec, rows=None) for name, spec in numbers.items()}

@@ -36,7 +36,7 @@ def test_a_list_begins_again_and_an_iterator_ends():
     again = IterableSource([{"id": n} for n in range(3)], is_batched=False)
     assert again.read(0, 7, ["id"])["id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     once = IterableSource(samples(3), is_batched=False)
-    with pytest.raises(RunError, match="the iterable ended after 3 samples"):
+    with pytest.raises(RunError, match=r"\b3\b"):
         once.read(0, 4, ["id"])
 
 
@@ -44,7 +44,7 @@ def test_going_back_is_possible_for_so_many_samples():
     source = IterableSource(samples(100), is_batched=False, keep_samples=10)
     assert source.read(40, 5, ["id"])["id"].tolist() == [40, 41, 42, 43, 44]
     assert source.read(36, 2, ["id"])["id"].tolist() == [36, 37]
-    with pytest.raises(RunError, match=r"sample 20 of the iterable was read before and is forgotten.* is 35"):
+    with pytest.raises(RunError, match=r"sample 20\b.*\b35\b"):
         source.read(20, 1, ["id"])
 
 
@@ -57,12 +57,12 @@ def test_memory_is_bounded_while_samples_are_passed_over():
 @pytest.mark.parametrize(
     ("items", "is_batched", "fault"),
     [
-        (3, True, "the data are a int, which gives no items"),
-        ([], False, "the iterable has no items"),
-        ([(1, 2)], False, "sample 0 of the iterable is a tuple; give a dict"),
-        ([{"x": "word"}], False, "column 'x' .* is a str that makes no tensor"),
-        ([{"x": torch.zeros(2), "y": torch.zeros(3)}], True, r"is no batch: 'x' \[2\], 'y' \[3\]"),
-        ([{"x": 1.0}], True, r"is no batch: 'x' \[\]"),
+        (3, True, "data"),
+        ([], False, "iterable.*items"),
+        ([(1, 2)], False, r"sample 0\b.*tuple"),
+        ([{"x": "word"}], False, "column 'x'"),
+        ([{"x": torch.zeros(2), "y": torch.zeros(3)}], True, r"'x' \[2\].*'y' \[3\]"),
+        ([{"x": 1.0}], True, r"'x' \[\]"),
     ],
 )
 def test_what_is_no_sample_is_refused(items, is_batched, fault):
@@ -72,13 +72,13 @@ def test_what_is_no_sample_is_refused(items, is_batched, fault):
 
 def test_a_later_item_with_other_columns_is_named():
     source = IterableSource([{"x": 1}, {"y": 1}], is_batched=False)
-    with pytest.raises(InputError, match=r"item with sample 1 .* do not both have the column"):
+    with pytest.raises(InputError, match=r"sample 1\b"):
         source.read(0, 2, ["x"])
 
 
 def test_samples_of_different_shape_are_named():
     source = IterableSource([{"x": [1, 2]}, {"x": [1, 2, 3]}], is_batched=False)
-    with pytest.raises(InputError, match=r"column 'x' has shape \[2\] in one place and \[3\] in another"):
+    with pytest.raises(InputError, match=r"'x'.*\[2\].*\[3\]"):
         source.read(0, 2, ["x"])
 
 
@@ -88,6 +88,6 @@ def test_what_an_iterable_raises_says_how_far_it_came():
         raise ValueError("shard 2 is broken")
 
     source = IterableSource(broken(), is_batched=True)
-    with pytest.raises(ValueError, match="shard 2") as raised:
+    with pytest.raises(ValueError, match=r"shard 2\b") as raised:
         source.read(0, 4, ["x"])
     assert raised.value.__notes__ == ["where the data went on after 3 samples"]

@@ -67,10 +67,10 @@ def test_dimensions_that_vary_take_any_size():
 @pytest.mark.parametrize(
     ("tensor", "fault"),
     [
-        (torch.zeros(2, 3), r"column 'ids' is float32\[3\], the model takes int64\[3\]; convert it"),
-        (torch.zeros(2, 4, dtype=torch.int64), r"column 'ids' is int64\[4\], the model takes int64\[3\]; make samples"),
-        (torch.zeros(2, dtype=torch.int64), r"column 'ids' is int64\[\], the model takes int64\[3\]"),
-        (torch.zeros(2, 3, dtype=torch.bool), r"column 'ids' is bool\[3\], the model takes int64\[3\]"),
+        (torch.zeros(2, 3), r"'ids'.*float32\[3\].*int64\[3\]"),
+        (torch.zeros(2, 4, dtype=torch.int64), r"'ids'.*int64\[4\].*int64\[3\]"),
+        (torch.zeros(2, dtype=torch.int64), r"'ids'.*int64\[\].*int64\[3\]"),
+        (torch.zeros(2, 3, dtype=torch.bool), r"'ids'.*bool\[3\].*int64\[3\]"),
     ],
 )
 def test_what_does_not_fit_is_named(tensor, fault):
@@ -79,12 +79,12 @@ def test_what_does_not_fit_is_named(tensor, fault):
 
 
 def test_values_that_a_narrower_type_cannot_hold_are_named():
-    with pytest.raises(InputError, match="its values, up to 5000000000, do not all fit int32"):
+    with pytest.raises(InputError, match=r"5000000000.*int32"):
         fit({"ids": torch.tensor([5_000_000_000])}, {"ids": InputSpec("int32", ())})
 
 
 def test_a_missing_input_is_named():
-    with pytest.raises(InputError, match="the batch lacks 'ids', which the model takes; it has 'sparse'"):
+    with pytest.raises(InputError, match=r"batch.*'ids'.*'sparse'"):
         fit({"sparse": torch.zeros(1)}, IDS)
-    with pytest.raises(InputError, match=r"the model takes 'ids', which is not in the data \(with 'sparse'\)"):
+    with pytest.raises(InputError, match=r"model.*'ids'.*'sparse'"):
         require_columns(TensorSource({"sparse": torch.zeros(1)}), ["ids"], "the data")

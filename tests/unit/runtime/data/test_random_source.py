@@ -65,13 +65,13 @@ def test_columns_and_seeds_are_independent():
 @pytest.mark.parametrize(
     ("column", "fault"),
     [
-        (RandomColumn("ids", "int64"), "whole numbers need a range.* such as ids<10000"),
-        (RandomColumn("ids", "int8", limit=200), "int8, which ends at 127"),
-        (RandomColumn("ids", "int64", limit=0), "from 0 below 0"),
-        (RandomColumn("x", "complex64"), "cannot be random complex64"),
-        (RandomColumn("x", "nn"), "cannot be random nn"),
-        (RandomColumn("x", "float32", zipf=1.0), "Zipf's law with an exponent above 0 and a range only"),
-        (RandomColumn("x", "float32", (0,)), r"no elements: shape \[0\]"),
+        (RandomColumn("ids", "int64"), "ids<10000"),
+        (RandomColumn("ids", "int8", limit=200), "int8.*127"),
+        (RandomColumn("ids", "int64", limit=0), r"\b0\b.*\b0\b"),
+        (RandomColumn("x", "complex64"), "complex64"),
+        (RandomColumn("x", "nn"), r"\bnn\b"),
+        (RandomColumn("x", "float32", zipf=1.0), r"Zipf's.*\b0\b"),
+        (RandomColumn("x", "float32", (0,)), r"\[0\]"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(column, fault):

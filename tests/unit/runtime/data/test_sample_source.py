@@ -17,17 +17,17 @@ def test_a_range_is_a_row_of_samples():
 
 @pytest.mark.parametrize(("first", "count"), [(3, 3), (-1, 2), (0, 0), (5, 1)])
 def test_a_range_outside_is_refused(first, count):
-    with pytest.raises(RunError, match=rf"samples {first} to {first + count - 1} cannot be read from .* which has 5"):
+    with pytest.raises(RunError, match=rf"samples {first}.*{first + count - 1}.*\b5\b"):
         SOURCE.read(first, count, ["id"])
 
 
 def test_an_unknown_column_is_named_with_the_nearest():
-    with pytest.raises(UnknownNameError, match="'idd'; did you mean 'id'"):
+    with pytest.raises(UnknownNameError, match=r"'idd'.*'id'"):
         SOURCE.read(0, 1, ["idd"])
 
 
 def test_columns_of_different_length_are_refused():
-    with pytest.raises(InputError, match="'y' has 4 samples and 'x' has 3"):
+    with pytest.raises(InputError, match=r"'y'.*\b4\b.*'x'.*\b3\b"):
         TensorSource({"x": torch.zeros(3), "y": torch.zeros(4)})
 
 
@@ -38,5 +38,5 @@ def test_nothing_is_no_source(tensors):
 
 
 def test_samples_of_different_shape_do_not_join():
-    with pytest.raises(InputError, match=r"column 'x' has shape \[2\] in one place and \[3\]"):
+    with pytest.raises(InputError, match=r"'x'.*\[2\].*\[3\]"):
         join([{"x": torch.zeros(1, 2)}, {"x": torch.zeros(1, 3)}])

@@ -58,25 +58,25 @@ def test_ranks_have_stopped_for_other_widths_where_all_that_were_left_say_so(cod
 def test_what_could_not_go_on_is_refused_before_anything_starts(tmp_path):
     keeps = {**KEEPS, "checkpoint": str(tmp_path)}
     ELASTIC.check(make_job(**keeps), 3)
-    with pytest.raises(InputError, match=r"--elastic 1:2 is for a training that keeps checkpoints, .* --every N too"):
+    with pytest.raises(InputError, match=r"--elastic 1:2.*--every"):
         ELASTIC.check(make_job(**{**keeps, "every": None}))
-    with pytest.raises(InputError, match="--elastic 1:2 without --max-restarts would end with the first host that is"):
+    with pytest.raises(InputError, match=r"--elastic 1:2.*--max-restarts"):
         Limits((1, 2)).check(make_job(**keeps))
-    with pytest.raises(InputError, match="--elastic 1:2 and --speeds do not go together"):
+    with pytest.raises(InputError, match=r"--elastic 1:2.*--speeds"):
         ELASTIC.check(make_job(**keeps, speeds=((1.0, 2.0), (1.0,))))
-    with pytest.raises(InputError, match="--elastic 4:4 needs 4 hosts at least, and 3 are named"):
+    with pytest.raises(InputError, match=r"--elastic 4:4.*\b4\b.*\b3\b"):
         Limits((4, 4), max_restarts=1).check(make_job(**keeps), 3)
 
 
 def test_hosts_are_counted_as_torchrun_counts_nodes():
     assert [CountRange().read(text) for text in ("1:4", "3")] == [(1, 4), (3, 3)]
     for text in ("", ":", "0:2", "4:1", "1:x", "1:2:3", "-1:2", "1:" + "9" * 50):
-        with pytest.raises(InputError, match="is not MIN:MAX"):
+        with pytest.raises(InputError, match="MIN:MAX"):
             CountRange().read(text)
 
 
 def test_a_deal_names_hosts_with_their_processes():
     assert Deal().read("10.0.0.1=2, worker-2=1,fe80::1=3") == (("10.0.0.1", 2), ("worker-2", 1), ("fe80::1", 3))
     for text in ("", "a", "a=0", "a=x", "a b=1", "a=1,", "=1", "$(id)=1"):
-        with pytest.raises(InputError, match="is no list of hosts"):
+        with pytest.raises(InputError):
             Deal().read(text)

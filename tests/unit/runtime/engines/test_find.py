@@ -41,7 +41,7 @@ def test_the_engines_of_the_help_are_those_that_there_are():
 
 
 def test_an_unknown_engine_and_an_option_of_another_are_told_in_one_sentence():
-    with pytest.raises(UnknownNameError, match="unknown engine 'shh'; did you mean 'ssh'"):
+    with pytest.raises(UnknownNameError, match=r"'shh'.*'ssh'"):
         find_engine(asked("shh"))
     done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "slurm", "--max-restarts", "2"])
     assert done.exit_code == 2
@@ -73,11 +73,11 @@ def plug_in(monkeypatch, what: str) -> None:
 def test_an_engine_of_another_package_has_its_options_by_name(monkeypatch):
     plug_in(monkeypatch, "Night")
     assert find_engine(asked("night", engine_options=(("queue", "late"),))) == Night("late")
-    with pytest.raises(InputError, match="unexpected keyword argument 'when'; look at its --engine-option"):
+    with pytest.raises(InputError, match=r"unexpected.*'when'.*--engine-option"):
         find_engine(asked("night", engine_options=(("when", "now"),)))
 
 
 def test_what_is_no_engine_is_told(monkeypatch):
     plug_in(monkeypatch, "plug_in")
-    with pytest.raises(PlugInError, match="is no class that inherits Engine of"):
+    with pytest.raises(PlugInError, match="Engine"):
         find_engine(asked("night"))

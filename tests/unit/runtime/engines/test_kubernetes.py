@@ -184,15 +184,15 @@ def test_what_a_pod_runs_makes_its_file_of_hosts_and_knows_its_number(part, inde
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"image": None}, "kubernetes needs --image"),
-        ({"claim": None}, "kubernetes needs --claim"),
-        ({"run_name": "Up"}, "--run-name 'Up' is none that Kubernetes takes"),
-        ({"image": "a b"}, "--image 'a b' is none"),
-        ({"storage": "much"}, "--storage 'much' is none"),
-        ({"mount": "data"}, "--mount 'data' is no absolute path"),
-        ({"mount": "/other"}, "'/data/m.heterps' lies outside of '/other', which is all that pods share"),
-        ({"selectors": TYPES[:1]}, "nothing says which machines have the device type 'v100' of ranks 2; give --select"),
-        ({"selectors": (*TYPES, ("cpu", "a b=c"))}, "has characters that cannot stand there"),
+        ({"image": None}, "kubernetes.*--image"),
+        ({"claim": None}, "--claim"),
+        ({"run_name": "Up"}, "--run-name 'Up'.*Kubernetes"),
+        ({"image": "a b"}, "--image 'a b'"),
+        ({"storage": "much"}, "--storage 'much'"),
+        ({"mount": "data"}, "--mount 'data'"),
+        ({"mount": "/other"}, "'/data/m.heterps'.*'/other'"),
+        ({"selectors": TYPES[:1]}, r"'v100'.*ranks 2\b.*--select"),
+        ({"selectors": (*TYPES, ("cpu", "a b=c"))}, "'a b=c'"),
     ],
 )
 def test_what_kubernetes_would_not_take_is_refused(options, said):
@@ -201,7 +201,7 @@ def test_what_kubernetes_would_not_take_is_refused(options, said):
 
 
 def test_other_ways_to_name_machines_and_restarts_without_checkpoints_are_refused():
-    with pytest.raises(InputError, match="--hosts means nothing for --on kubernetes"):
+    with pytest.raises(InputError, match=r"--hosts.*--on"):
         kubernetes().check(make_job(hosts="h.toml"))
-    with pytest.raises(InputError, match="--max-restarts 1 without --checkpoint"):
+    with pytest.raises(InputError, match=r"--max-restarts 1\b.*--checkpoint"):
         kubernetes(max_restarts=1).check(make_job(train="/data/t.py"))

@@ -81,7 +81,7 @@ def test_a_type_that_nothing_is_said_of_has_the_machine_that_was_chosen_for_it()
 
 def test_a_machine_that_skypilot_would_not_take_is_refused():
     job = replace(make_job(), rented={"v100": replace(P3, instance="p3; rm -rf /")})
-    with pytest.raises(InputError, match=r"--offer v100='instance_type=p3; rm -rf /' has characters"):
+    with pytest.raises(InputError, match="--offer v100='instance_type=p3; rm -rf /'"):
         SkyPilot(offers=OFFERS[:1]).check(job)
 
 
@@ -108,11 +108,11 @@ def test_what_a_node_runs_makes_its_file_of_hosts_and_knows_its_number(task, nod
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"offers": OFFERS[:1]}, "nothing says which machines have the device type 'v100' of ranks 2; give --offer"),
-        ({"offers": (*OFFERS, ("cpu", "run=rm"))}, "has characters that cannot stand there"),
-        ({"offers": (*OFFERS, ("cpu", "use_spot=maybe"))}, "use_spot='maybe' is neither true nor false"),
-        ({"slots": (("cpu", "0"),)}, "--slots cpu='0' has characters that cannot stand there"),
-        ({"run_name": "Up"}, "--run-name 'Up' is none that SkyPilot takes"),
+        ({"offers": OFFERS[:1]}, r"'v100'.*ranks 2\b.*--offer"),
+        ({"offers": (*OFFERS, ("cpu", "run=rm"))}, "'run=rm'"),
+        ({"offers": (*OFFERS, ("cpu", "use_spot=maybe"))}, "use_spot='maybe'"),
+        ({"slots": (("cpu", "0"),)}, "--slots cpu='0'"),
+        ({"run_name": "Up"}, "--run-name 'Up'.*SkyPilot"),
     ],
 )
 def test_what_skypilot_would_not_take_is_refused(options, said):
@@ -121,7 +121,7 @@ def test_what_skypilot_would_not_take_is_refused(options, said):
 
 
 def test_other_ways_to_name_machines_are_refused():
-    with pytest.raises(InputError, match="--hosts means nothing for --on skypilot"):
+    with pytest.raises(InputError, match=r"--hosts.*--on"):
         SkyPilot(offers=OFFERS).check(make_job(hosts="h.toml"))
 
 
@@ -131,5 +131,5 @@ def test_a_node_has_ranks_that_are_neighbours():
     assert len(group(make_job(servers=2), offers=servers, slots=(("parameter-server", "2"),))) == 3
     parts = SkyPilot(offers=OFFERS)
 
-    with pytest.raises(RunError, match=r"a node of 'cpu' would have ranks 0, 2, and hosts are filled in the order"):
+    with pytest.raises(RunError, match=r"'cpu'.*ranks 0\b.*\b2\b"):
         parts._nodes([Part("cpu", "cpu", (0, 2)), Part("gpu", "gpu", (1,))], {"cpu": 2, "gpu": 1})

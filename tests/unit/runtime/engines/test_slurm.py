@@ -86,15 +86,15 @@ def test_the_lines_for_a_hand_make_a_file_that_is_ones_own(tmp_path, fakes):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"partitions": ()}, "nothing says which machines have the device type 'cpu' of ranks 0, 1; give --partition"),
+        ({"partitions": ()}, r"'cpu'.*ranks 0\b.*\b1\b.*--partition"),
         (
             {"partitions": TYPES[:1]},
-            "the device type 'v100' of ranks 2; give --partition v100=NAME, --constraint v100=",
+            r"'v100'.*ranks 2\b.*--partition v100=NAME.*--constraint v100=",
         ),
-        ({"partitions": (*TYPES, ("tpu", "x"))}, r"--partition names 'tpu', which is no device type of this run \(cpu"),
-        ({"partitions": (("cpu", "a b"), TYPES[1])}, "--partition cpu='a b' has characters that cannot stand there"),
-        ({"sbatch": ("--time=1:00\n#SBATCH --uid=0",)}, "has characters that cannot stand there"),
-        ({"sbatch": ("hetjob",)}, "has characters that cannot stand there"),
+        ({"partitions": (*TYPES, ("tpu", "x"))}, "--partition.*'tpu'"),
+        ({"partitions": (("cpu", "a b"), TYPES[1])}, "--partition cpu='a b'"),
+        ({"sbatch": ("--time=1:00\n#SBATCH --uid=0",)}, "--sbatch"),
+        ({"sbatch": ("hetjob",)}, "--sbatch"),
     ],
 )
 def test_a_type_without_nodes_and_words_that_would_leave_their_line_are_refused(options, said):
@@ -103,9 +103,7 @@ def test_a_type_without_nodes_and_words_that_would_leave_their_line_are_refused(
 
 
 def test_servers_are_a_component_of_their_own():
-    with pytest.raises(
-        InputError, match="device type 'parameter-server' of ranks 3; give --partition parameter-server="
-    ):
+    with pytest.raises(InputError, match=r"'parameter-server'.*ranks 3\b.*--partition parameter-server="):
         script(make_job(servers=1))
     assert "parameter-server: ranks 3" in script(
         make_job(servers=1), partitions=(*TYPES, ("parameter-server", "batch"))
@@ -113,11 +111,11 @@ def test_servers_are_a_component_of_their_own():
 
 
 def test_what_is_missing_is_told_before_anything_is_written(fakes):
-    with pytest.raises(InputError, match=r"slurm needs a folder that all nodes and this machine share.*\(--shared DIR"):
+    with pytest.raises(InputError, match=r"share.*\(--shared DIR"):
         Slurm(partitions=TYPES).check(make_job())
-    with pytest.raises(InputError, match=r"there is no folder '/no/such' \(--shared DIR\)"):
+    with pytest.raises(InputError, match=r"'/no/such'.*--shared DIR"):
         Slurm(shared="/no/such", partitions=TYPES).check(make_job())
-    with pytest.raises(InputError, match="--hosts means nothing for --on slurm"):
+    with pytest.raises(InputError, match=r"--hosts.*--on"):
         Slurm(shared=str(fakes), partitions=TYPES).check(make_job(hosts="h.toml"))
 
 
@@ -125,10 +123,8 @@ def test_a_job_that_leaves_no_exit_code_and_a_refusal_are_told(fakes, tmp_path, 
     monkeypatch.setattr(slurm, "_SETTLE_S", 0.1)
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/bash\necho 7\n")
     streams = Streams(io.StringIO(), io.StringIO())
-    with pytest.raises(
-        RunError, match=r"job 7 ended and left no exit code in .*: it was cancelled, ran out of its time"
-    ):
+    with pytest.raises(RunError, match=r"job 7\b"):
         Slurm(shared=str(fakes), partitions=TYPES).start(make_job(), streams)
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/bash\necho 'no such partition' >&2\nexit 1\n")
-    with pytest.raises(RunError, match="sbatch failed: no such partition"):
+    with pytest.raises(RunError, match="partition"):
         Slurm(shared=str(fakes), partitions=TYPES).start(make_job(), streams)

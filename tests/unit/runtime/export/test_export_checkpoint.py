@@ -94,10 +94,10 @@ def test_without_the_model_the_checkpoint_is_written_with_all_names_of_a_tied_we
 def test_the_best_is_chosen_by_its_metric(trained, tmp_path):
     folder, _ = trained
     assert export_checkpoint(folder, tmp_path / "m.safetensors", best=True).step == 1
-    with pytest.raises(RunError, match="is one checkpoint; --best chooses among those of a folder"):
+    with pytest.raises(RunError, match="--best chooses"):
         export_checkpoint(folder / "step-000001", tmp_path / "n.safetensors", best=True)
     write(tmp_path / "none" / "step-000002", Net(1))
-    with pytest.raises(RunError, match=r"says which is the best: train with --validate and --keep-best METRIC"):
+    with pytest.raises(RunError, match=r"--validate.*--keep-best METRIC"):
         export_checkpoint(tmp_path / "none", tmp_path / "n.safetensors", best=True)
 
 
@@ -116,7 +116,7 @@ def test_the_average_of_the_weights_is_written_on_request(trained, tmp_path):
     assert made.weights == "the weights themselves, not the average (EMA, decay 0.9, 7 steps)"
     assert made.weights in made.card.read_text("utf-8").replace("\\", "")
     assert torch.equal(load_file(made.path)["out.weight"], net.out.weight)
-    with pytest.raises(RunError, match="step-000002 has no average of its weights"):
+    with pytest.raises(RunError, match="step-000002"):
         export_checkpoint(trained[0], tmp_path / "o.safetensors", averaged=True)
 
 
@@ -215,13 +215,13 @@ def test_what_an_exporter_merged_and_what_constant_nodes_hold_is_written_by_its_
 @pytest.mark.parametrize(
     ("name", "model", "fault"),
     [
-        ("m.bin", None, "is no kind of model that is written: .safetensors, .onnx, .pt2"),
-        ("m.onnx", None, r"is a graph with its weights: name the model that was compiled \(--model"),
-        ("m.pt2", None, r"is a graph with its weights: name the model that was compiled \(--model .*give its program"),
-        ("m.safetensors", "x.pt2", "'x.pt2' is not read: torch.export.load unpickles what is in such a file"),
-        ("m.onnx", Net(0), r"needs the graph of the module; give model=torch.export.export"),
-        ("m.safetensors", nn.Linear(2, 2), r"step-000002 has \d+ tensors that the model has not \('emb.weight', "),
-        ("gone/m.safetensors", None, "there is no such folder"),
+        ("m.bin", None, "safetensors.*pt2"),
+        ("m.onnx", None, "--model"),
+        ("m.pt2", None, "--model"),
+        ("m.safetensors", "x.pt2", "'x.pt2'.*torch.export.load"),
+        ("m.onnx", Net(0), "module.*model=torch.export.export"),
+        ("m.safetensors", nn.Linear(2, 2), "step-000002.*'emb.weight'"),
+        ("gone/m.safetensors", None, "folder"),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(trained, tmp_path, name, model, fault):
@@ -234,7 +234,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(trained, tmp_path,
 def test_another_shape_or_dtype_is_refused(trained, tmp_path):
     wide = Net(0)
     wide.fc = nn.Linear(8, 4, dtype=torch.float64)
-    with pytest.raises(InputError, match=r"'fc.bias' as float32\[4\] and the model as float64\[4\]"):
+    with pytest.raises(InputError, match=r"'fc.bias'.*float32\[4\].*float64\[4\]"):
         export_checkpoint(trained[0], tmp_path / "m.safetensors", model=wide)
 
 
@@ -246,7 +246,7 @@ def test_a_damaged_checkpoint_is_refused(trained, tmp_path):
     with pytest.raises(RunError, match=r"weights-1.safetensors"):
         export_checkpoint(trained[0], tmp_path / "m.safetensors")
     for where in (tmp_path / "gone", tmp_path):
-        with pytest.raises(RunError, match=r"is no folder|holds no finished checkpoint"):
+        with pytest.raises(RunError, match=re.escape(str(where))):
             export_checkpoint(where, tmp_path / "m.safetensors")
 
 

@@ -67,7 +67,7 @@ def test_what_the_user_chose_stays(monkeypatch):
 
 def test_a_machine_without_a_way_to_the_others_is_refused(monkeypatch):
     monkeypatch.setattr("heterps_compile.runtime.launch.addresses.own_address", lambda _host: "")
-    with pytest.raises(RunError, match=r"no way to 10\.0\.0\.2, where another rank is"):
+    with pytest.raises(RunError, match=r"10\.0\.0\.2"):
         choose_address(["", "10.0.0.2"])
 
 
@@ -85,5 +85,5 @@ def test_a_rank_that_is_not_reached_is_named():
         closed.bind(("127.0.0.1", 0))  # and does not listen
         store.set("reach/1", f"127.0.0.1 {closed.getsockname()[1]}")
         store.set("reach/0", "127.0.0.1 1")
-        with pytest.raises(RunError, match=r"rank 0 cannot reach rank 1 at 127.0.0.1: Connection refused; every mach"):
+        with pytest.raises(RunError, match=r"rank 0\b.*rank 1\b.*127.0.0.1.*Connection refused"):
             check_reach(store, 0, 2, "127.0.0.2")

@@ -67,10 +67,10 @@ def test_a_run_is_not_judged_by_other_data_or_a_metric_that_no_checkpoint_has(tm
     folder = written(tmp_path, s10=0.70, s20=0.74)
     check_judged_alike(folder / "step-000020", AUC, VALID)
     other = Identity("new.parquet", VALID.columns, (Part(90, "cd"),))
-    told = r"validated on other data \('valid.parquet' with 100 samples\) than this run validates on \('new.parquet'"
+    told = "'valid.parquet'.*100.*'new.parquet'"
     with pytest.raises(RunError, match=told):
         check_judged_alike(folder / "step-000020", AUC, other)
-    with pytest.raises(UnknownNameError, match=r"unknown metric of --keep-best .* 'acc'; did you mean 'auc'"):
+    with pytest.raises(UnknownNameError, match=r"--keep-best.*'acc'.*'auc'"):
         check_judged_alike(folder / "step-000020", parse_best("acc:max"), VALID)
 
 
@@ -89,5 +89,5 @@ def test_a_manifest_whose_metrics_are_none_is_damaged(tmp_path, changed):
     path = checkpoint / "state.json"
     content = json.loads(path.read_bytes().partition(b"\n}")[0] + b"\n}")
     path.write_bytes(sealed(json.dumps({**content, **changed}, indent=2)))
-    with pytest.raises(RunError, match=r"state\.json' is damaged"):
+    with pytest.raises(RunError, match=r"state\.json'"):
         read_state(checkpoint)

@@ -118,14 +118,14 @@ def test_a_schedule_goes_on_with_its_rate(tmp_path):
     resumed.restore(tmp_path / "step-000001")
     assert resumed.scheduler.last_epoch == 2
     assert resumed.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2
-    with pytest.raises(RunError, match="step-000001 has a state of a scheduler and the training file makes none"):
+    with pytest.raises(RunError, match="step-000001"):
         fresh.restore(tmp_path / "step-000001")
 
 
 def test_a_checkpoint_without_a_schedule_does_not_begin_one(tmp_path):
     write_together(tmp_path, 1)
     _, fresh = rank_with(tmp_path, HashStore(), 0, seed=7)
-    with pytest.raises(RunError, match="step-000001 has no state of a scheduler and the training file makes one"):
+    with pytest.raises(RunError, match="step-000001"):
         with_scheduler(fresh).restore(tmp_path / "step-000001")
 
 
@@ -133,12 +133,12 @@ def test_schedules_that_differ_do_not_come_together(tmp_path):
     write_with_schedulers(tmp_path, [2, 3])
     state = read_state(tmp_path / "step-000001")
     assert read_optimizer(tmp_path / "step-000001", state, ["layer0.weight"]).schedule.kind == "ExponentialLR"
-    with pytest.raises(RunError, match=r"other states of scheduler\(\) for stages that now lie together"):
+    with pytest.raises(RunError, match="stages"):
         read_optimizer(tmp_path / "step-000001", state, ["layer0.weight", "layer1.weight"])
     damaged = tmp_path / "step-000001" / "optimizer-0.json"
     damaged.write_text(json.dumps({**json.loads(damaged.read_text()), "schedule": {"kind": "ExponentialLR"}}))
     unchecked = replace(state, files=None)  # as an earlier version wrote it
-    with pytest.raises(RunError, match=r"is damaged: the state of scheduler\(\) cannot be read"):
+    with pytest.raises(RunError, match="damaged"):
         read_optimizer(tmp_path / "step-000001", unchecked, ["layer0.weight"])
 
 
@@ -152,7 +152,7 @@ def write_with_schedulers(folder: Path, steps: list[int]) -> None:
 def test_what_a_rank_cannot_write_because_the_first_gave_up_is_not_its_fault(tmp_path):
     store = HashStore()
     store.set("checkpoint/1/folder", ".heterps-new-deleted")
-    with pytest.raises(PeerError, match="rank 0 has given the checkpoint up") as caught:
+    with pytest.raises(PeerError, match=r"rank 0\b") as caught:
         rank_with(tmp_path, store, 1, seed=0)[1].write(1)
     assert is_from_a_peer(caught.value)
 
@@ -161,7 +161,7 @@ def test_what_a_rank_cannot_write_because_the_first_gave_up_is_not_its_fault(tmp
 def test_the_folder_of_a_checkpoint_is_a_name_and_no_path(tmp_path, said):
     store = HashStore()
     store.set("checkpoint/1/folder", said)
-    with pytest.raises(RunError, match="where the name of a new folder is due"):
+    with pytest.raises(RunError):
         rank_with(tmp_path, store, 1, seed=0)[1].write(1)
 
 
@@ -175,7 +175,7 @@ def test_a_tensor_of_another_shape_is_told(tmp_path):
     write_together(tmp_path, 1)
     _, checkpoints = rank_with(tmp_path, HashStore(), 0, seed=0)
     other = replace(checkpoints, parameters={0: {"layer0.weight": nn.Parameter(torch.ones(3))}}, buffers={0: {}})
-    with pytest.raises(RunError, match=r"has 'layer0.weight' as torch.float32\[2, 2\], the plan's model as .*\[3\]"):
+    with pytest.raises(RunError, match=r"'layer0.weight'.*torch.float32\[2, 2\].*\[3\]"):
         other.restore_weights(tmp_path / "step-000001")
 
 
@@ -204,7 +204,7 @@ def test_tensors_are_taken_by_name_and_shape_whatever_the_mode_and_the_cuts(tmp_
         "1 tensor of this plan not in step-000001, so buffers among them stay as compiled: 'norm.running_mean'"
     )
     other = in_folder(tmp_path / "other", {**both, "layer1.bias": torch.ones(3)})
-    with pytest.raises(RunError, match=r"step-000001 has 'layer1.bias' as F32\[2\], the plan's model as F32\[3\]"):
+    with pytest.raises(RunError, match=r"step-000001.*'layer1.bias'.*F32\[2\].*F32\[3\]"):
         check_tensors(checkpoint, state, other)
 
 
@@ -212,12 +212,12 @@ def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path)
     write_together(tmp_path, 1)
     _, checkpoints = rank_with(tmp_path, HashStore(), 0, seed=0)
     tied = replace(checkpoints, tied_as={0: {"layer0.weight": "layer1.weight"}})  # which the other stage holds
-    said = "step-000001 has other numbers in 'layer0.weight' than in 'layer1.weight', which are one tensor"
+    said = "step-000001.*'layer0.weight'.*'layer1.weight'"
     with pytest.raises(RunError, match=said):
         tied.restore_weights(tmp_path / "step-000001")
     one = nn.Parameter(torch.zeros(2, 2))
     both = replace(checkpoints, parameters={0: {"layer0.weight": one, "layer1.weight": one}}, buffers={0: {}})
-    with pytest.raises(RunError, match=r"has other numbers in 'layer\d\.weight' than in 'layer\d\.weight'"):
+    with pytest.raises(RunError, match=r"'layer\d\.weight'.*'layer\d\.weight'"):
         both.restore_weights(tmp_path / "step-000001")
     checkpoints.restore_weights(tmp_path / "step-000001")
 
@@ -225,8 +225,8 @@ def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path)
 @pytest.mark.parametrize(
     ("changed", "given", "said"),
     [
-        ({"batch": 32}, {}, "go on with --batch 32"),
-        ({"seed": 3}, {}, "with the seed 3, this run has 0; go on with --seed 3"),
+        ({"batch": 32}, {}, r"--batch 32\b"),
+        ({"seed": 3}, {}, r"\b3\b.*\b0\b.*--seed 3\b"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, changed, given, said):
@@ -238,10 +238,8 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
     fits = partial(check_fits, tmp_path / "step-000005", replace(STATE, data=CLICKS), PREPARED, options_in(tmp_path))
     fits(replace(CLICKS, name="moved"))
     fits(replace(CLICKS, parts=(*CLICKS.parts, Part(50, "c"))))  # step 5 is sample 320 of the 400 that there were
-    said = (
-        r"reached with other data \('clicks' with 400 samples\) than this run reads \('tiny' with 3 samples\); go on "
-    )
-    with pytest.raises(RunError, match=rf"{said}with the same, or .* \(--weights {tmp_path}/step-000005\)"):
+    said = r"'clicks'.*\b400\b.*'tiny'.*\b3\b"
+    with pytest.raises(RunError, match=rf"{said}.*--weights {tmp_path}/step-000005"):
         fits(Identity("tiny", CLICKS.columns, (Part(3, "a"),)))
     check_fits(tmp_path, STATE, PREPARED, options_in(tmp_path), CLICKS)  # an earlier version did not say
 
@@ -259,27 +257,27 @@ def test_where_a_run_begins(tmp_path):
     (folder / "step-000005").mkdir(parents=True)
     write_state(folder / "step-000005", STATE)
     assert find_start(PREPARED, options_in(folder, resume=True)) == folder / "step-000005"
-    with pytest.raises(RunError, match=r"holds checkpoints up to step-000005; go on from there \(--resume\)"):
+    with pytest.raises(RunError, match=r"step-000005.*--resume"):
         find_start(PREPARED, options_in(folder))
 
 
 def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
     options = RunOptions(directory="m", data="x", weights=str(tmp_path))
-    with pytest.raises(RunError, match=r"is no checkpoint: it has no state\.json"):
+    with pytest.raises(RunError, match=r"state\.json"):
         check_weights(options, PREPARED)
     for step in ("step-000005", "step-000007"):
         (tmp_path / step).mkdir()
         (tmp_path / step / "state.json").touch()
-    with pytest.raises(RunError, match=rf"is no checkpoint; it holds some: .* \(--weights {tmp_path}/step-000007\)"):
+    with pytest.raises(RunError, match=f"--weights {tmp_path}/step-000007"):
         check_weights(options, PREPARED)
 
 
 def test_weights_of_another_model_or_for_another_backend_are_refused(tmp_path):
     write_together(tmp_path, 1)
     options = RunOptions(directory="m", data="x", weights=str(tmp_path / "step-000001"))
-    with pytest.raises(RunError, match="is of another model: none of its 6 tensors has the name of one of the plan's"):
+    with pytest.raises(RunError, match=r"\b6\b"):
         check_weights(options, in_folder(tmp_path / "m", {"head.weight": torch.ones(2, 2)}))
-    with pytest.raises(RunError, match="stage 0 runs on the backend 'onnxruntime'"):
+    with pytest.raises(RunError, match=r"stage 0\b.*'onnxruntime'"):
         check_weights(options, replace(PREPARED, plan=PLAN))
 
 
@@ -318,8 +316,8 @@ def test_a_run_goes_on_only_where_the_same_parameters_are_tied(there, here, tmp_
     if is_tied[0] == is_tied[1]:
         check_tensors(checkpoint, state, plan, resumes=True)
     else:
-        counts = "as one tensor, and the plan's model as two" if is_tied[0] else "as two tensors, and .* model as one"
-        with pytest.raises(RunError, match=rf"has '{ONE}' and '{OTHER}' {counts}: .* \(--weights {checkpoint}\) and"):
+        counts = "one.*two" if is_tied[0] else "two.*one"
+        with pytest.raises(RunError, match=rf"'{ONE}'.*'{OTHER}'.*{counts}.*--weights {checkpoint}"):
             check_tensors(checkpoint, state, plan, resumes=True)
     begin = f"'{ONE}' and '{OTHER}' are one tensor in step-000001 and two here: both begin with its numbers"
     assert (begin in check_tensors(checkpoint, state, plan)) == (is_tied == [True, False])

@@ -66,10 +66,10 @@ def test_a_plateau_is_given_the_metric_of_every_validation_where_there_are_some(
 
 
 def test_a_plateau_that_waits_for_the_other_end_of_the_metric_is_refused():
-    told = r"ReduceLROnPlateau\(mode='min'\), .* whose best is the highest auc; give it mode='max'$"
+    told = r"ReduceLROnPlateau\(mode='min'.*auc.*mode='max'"
     with pytest.raises(RunError, match=told):
         rates_of(ReduceLROnPlateau, sgd(), validates=True, best="auc:max")
-    told = r"mode='max'.* whose best is the lowest loss; give it mode='min', or name its metric \(--keep-best\)"
+    told = "mode='max'.*mode='min'.*--keep-best"
     with pytest.raises(RunError, match=told):
         rates_of(lambda made: ReduceLROnPlateau(made, mode="max"), sgd(), validates=True)
 
@@ -80,6 +80,6 @@ def test_a_scheduler_that_fails_says_where():
     optimizer.step()
     for _ in range(2):
         rates.after_step(None)
-    with pytest.raises(ValueError, match="Tried to step 3 times") as raised:
+    with pytest.raises(ValueError, match=r"step 3\b") as raised:
         rates.after_step(None)
     assert exception_cause(raised.value).endswith("in scheduler() of the training file")

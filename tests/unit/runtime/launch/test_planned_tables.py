@@ -42,7 +42,7 @@ def options(folder, **more):
 
 
 def test_a_run_without_servers_of_a_plan_with_tables_on_them_is_refused_by_name(folder):
-    with pytest.raises(RunError, match=r"the plan has 3 tables on 1 server, and this run has no servers: give --param"):
+    with pytest.raises(RunError, match=r"\b3\b.*\b1\b.*--param"):
         prepare(options(folder))
     assert prepare(options(folder, parameter_servers=2)).world_size >= 3
 
@@ -52,7 +52,7 @@ def test_the_plan_says_how_a_run_starts_its_servers_and_where_no_run_does(folder
     started = "--parameter-servers 1 --server-optimizer adam"
     assert dict(plan_totals(plan))["tables"].endswith(f"; a run starts its servers with {started}")
     assert f"heterps-compile run path/to/this/folder --train train.py --data data.parquet {started}\n" in readme(plan)
-    with pytest.raises(RunError, match=f"give {started}, or as many as hold"):
+    with pytest.raises(RunError, match=started):
         prepare(options(folder))
     momentum = replace(plan, request=replace(plan.request, optimizer="momentum"))
     assert server_options_of(momentum) == "--parameter-servers 1"
@@ -68,7 +68,7 @@ def test_servers_hold_the_tables_that_the_plan_has_there_and_no_others(folder):
     assert {table.name for table in found} == set(plan.tables.names)
     fewer = replace(plan.tables, names=plan.tables.names[:2])
     assert [table.name for table in planned_tables(found, fewer)] == list(plan.tables.names[:2])
-    with pytest.raises(RunError, match="the plan has the table 'gone' on servers, and no single stage"):
+    with pytest.raises(RunError, match="'gone'"):
         planned_tables(found, replace(plan.tables, names=("gone",)))
 
 
@@ -83,5 +83,5 @@ def test_a_model_without_numbers_is_planned_and_its_stages_are_refused_by_name()
     assert plan.verification is None
     told = [note for note in plan.notes if "torch's device 'meta'" in note]
     assert len(told) == 2  # not compared, and not to be written
-    with pytest.raises(heterps_compile.HeterpsError, match="cannot be written"):
+    with pytest.raises(heterps_compile.HeterpsError, match=r"'words\.weight'"):
         compiled.save("nowhere")

@@ -77,7 +77,7 @@ def test_a_training_file_is_stated_by_what_is_in_it(tmp_path):
 
 def test_a_rank_that_does_not_come_is_named():
     mine = statement(PREPARED, OPTIONS, "cpu", "127.0.0.1")
-    with pytest.raises(RunError, match=r"1 of 4 ranks did not come within 0\.01 s, rank 3 first"):
+    with pytest.raises(RunError, match=r"\b1\b.*\b4\b.*0\.01.*rank 3\b"):
         agree(all_say({}), 0, 4, mine, patience_s=0.01)
 
 
@@ -85,7 +85,7 @@ def test_a_rank_that_does_not_come_is_named():
 def test_what_cannot_be_read_is_told(text):
     store = all_say({})
     store.set("agree/1", text)
-    with pytest.raises(RunError, match="what rank 1 says of itself cannot be read"):
+    with pytest.raises(RunError, match=r"rank 1\b"):
         agree(store, 0, 3, statement(PREPARED, OPTIONS, "cpu", "127.0.0.1"))
 
 
@@ -147,9 +147,7 @@ def test_how_many_steps_a_run_has(samples, given, steps):
     assert count_steps(samples, RunOptions(directory="m", data="x", **given), 16) == steps
 
 
-@pytest.mark.parametrize(
-    ("samples", "said"), [(None, "the data have no end"), (15, "have 15 samples, and a step takes 16")]
-)
+@pytest.mark.parametrize(("samples", "said"), [(None, "--steps"), (15, r"\b15\b.*\b16\b")])
 def test_a_run_without_steps_is_refused(samples, said):
     with pytest.raises(RunError, match=said):
         count_steps(samples, replace(OPTIONS, train="train.py"), 16)

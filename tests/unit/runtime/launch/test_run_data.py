@@ -48,7 +48,7 @@ def test_only_the_columns_that_are_wanted_are_read():
 def test_raw_columns_are_prepared():
     batches = reader(numbered("raw"), prepare=lambda batch: {"ids": batch["raw"] * 2})
     assert batches.of_step(0)(2, ["ids"])["ids"].tolist() == [8, 10]
-    with pytest.raises(InputError, match="the batch lacks 'dense', which the model takes"):
+    with pytest.raises(InputError, match="'dense'"):
         batches.of_step(1)(0, ["dense"])
     batches.close()
 
@@ -56,9 +56,9 @@ def test_raw_columns_are_prepared():
 @pytest.mark.parametrize(
     ("prepared", "said"),
     [
-        (3, "gave a int; it must give columns by name"),
-        ({"ids": [1, 2]}, "gave 'ids' as a list; give tensors"),
-        ({"ids": torch.zeros(1)}, r"gave 'ids' of shape \[1\] for 2 samples"),
+        (3, "columns"),
+        ({"ids": [1, 2]}, "'ids'.*tensors"),
+        ({"ids": torch.zeros(1)}, r"'ids'.*\[1\].*\b2\b"),
     ],
 )
 def test_what_prepare_may_not_give(prepared, said):
@@ -86,13 +86,13 @@ def test_an_id_that_no_table_has_is_told_with_the_ids_there_were():
 
 def test_prepare_is_told_which_columns_there_are():
     batches = reader(numbered("raw", "label"), prepare=lambda batch: {"ids": batch["row"]})
-    with pytest.raises(InputError, match=r"no column 'row' \(it has 'raw', 'label'\)"):
+    with pytest.raises(InputError, match=r"'row'.*'raw'.*'label'"):
         batches.of_step(0)(0, ["ids"])
     batches.close()
 
 
 def test_a_column_that_is_missing_is_told():
-    with pytest.raises(InputError, match="the model takes 'ids', which is not in the data"):
+    with pytest.raises(InputError, match="'ids'"):
         reader(numbered("id"))
 
 
@@ -101,6 +101,6 @@ def test_numbers_become_what_the_model_takes():
     assert batches.of_step(0)(0, ["ids"])["ids"].dtype is torch.int32
     batches.close()
     batches = reader(numbered("ids"), inputs={"ids": InputSpec("int64", (3,))})
-    with pytest.raises(InputError, match="'ids' is int64"):
+    with pytest.raises(InputError, match=r"'ids'.*int64"):
         batches.of_step(0)(0, ["ids"])
     batches.close()

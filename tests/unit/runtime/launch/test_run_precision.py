@@ -38,7 +38,7 @@ def test_a_run_takes_the_precision_of_its_plan_and_refuses_in_its_name():
     planned = replace(of_torch(), request=replace(PLAN.request, precision="bf16"))
     assert precision_of(options(), planned) == "bf16"
     assert precision_of(options(precision="fp32"), planned) == "fp32"
-    with pytest.raises(RunError, match=r"^the plan's precision bf16 sends what it computes as bfloat16, and --wire"):
+    with pytest.raises(RunError, match=r"bf16.*bfloat16.*--wire"):
         precision_of(options(wire="float16"), planned)
 
 
@@ -61,9 +61,9 @@ def test_options_that_contradict_it_are_refused_by_name(more, words):
 
 def test_stages_of_other_frameworks_and_unknown_names_are_refused():
     stages = (replace(of_torch().stages[0], backend="jax"), *of_torch().stages[1:])
-    with pytest.raises(RunError, match="stage 0 runs on the backend 'jax', which computes in the dtypes it was"):
+    with pytest.raises(RunError, match=r"stage 0\b.*'jax'"):
         precision_of(options(precision="bf16"), replace(PLAN, stages=stages))
-    with pytest.raises(UnknownNameError, match="unknown precision 'half'"):
+    with pytest.raises(UnknownNameError, match="'half'"):
         options(precision="half")
 
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_keeps_the_scale_and_an_earlier_one_had_none(tmp_path: Path
     write_state(tmp_path, state)
     assert replace(read_state(tmp_path), files=None) == state
     write_state(tmp_path, replace(state, precision="int3"))
-    with pytest.raises(RunError, match=r"damaged .*'int3' is no precision"):
+    with pytest.raises(RunError, match="'int3'"):
         read_state(tmp_path)
 
 

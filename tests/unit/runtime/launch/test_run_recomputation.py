@@ -15,5 +15,5 @@ def test_stages_that_cannot_recompute_are_refused_before_a_run_begins():
         stage = replace(first, backend=backend, recompute=recompute)
         refuse_recomputation(replace(PLAN, stages=(stage, *others)))
     plan = replace(PLAN, stages=(replace(first, backend="onnxruntime", recompute=True), *others))
-    with pytest.raises(RunError, match=r"stage 0 is planned to compute.*'onnxruntime' cannot.*--recompute never"):
+    with pytest.raises(RunError, match=r"stage 0\b.*compute.*'onnxruntime' cannot.*--recompute"):
         refuse_recomputation(plan)

@@ -101,9 +101,7 @@ def test_a_server_that_fails_by_itself_ends_alone_or_with_the_run_where_nobody_h
 
 
 def test_more_copies_than_servers_are_refused():
-    with pytest.raises(
-        InputError, match=r"every row on 3 servers, and there are 2; give --parameter-servers 3 or more"
-    ):
+    with pytest.raises(InputError, match=r"\b3\b.*\b2\b.*--parameter-servers 3\b"):
         ServerOptions(count=2, replicas=3)
 
 
@@ -119,14 +117,14 @@ def test_engines_that_end_all_with_one_refuse_copies(name):
     if engine.capabilities.keeps_others:
         refuse_idle_copies(engine, options)
     else:
-        with pytest.raises(RunError, match=f"the engine {name} ends all processes of a run when one dies"):
+        with pytest.raises(RunError, match=name):
             refuse_idle_copies(engine, options)
 
 
 def test_under_torchrun_copies_are_refused(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     words = ["m.heterps", "--train", "t.py", "--data", "x", "--parameter-servers", "2", "--server-replicas", "2"]
-    with pytest.raises(InputError, match="--server-replicas is of no use under torchrun"):
+    with pytest.raises(InputError, match="--server-replicas"):
         run.main(words, standalone_mode=False)
 
 

@@ -1,5 +1,6 @@
 """The rules of a run: the plan's or those that are asked for; what they cannot be combined with is refused by name."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,10 +191,7 @@ def test_a_rule_that_combines_dense_gradients_refuses_sparse_ones_before_the_run
         return
     with pytest.raises(HeterpsError) as refused:
         rules("adasum")
-    assert str(refused.value) == (
-        f"stage 0 is to agree by adasum, which combines dense gradients, and that of {weight} is sparse; make its "
-        f"embedding dense (sparse=False) and compile again, or take another rule for its stage (--sync)"
-    )
+    assert re.search(rf"stage 0\b.*adasum.*{re.escape(weight)}.*sparse=False.*--sync", str(refused.value))
 
 
 def test_what_is_known_of_rules_without_pytorch_is_what_they_say_with_it():

@@ -20,14 +20,14 @@ def check(tmp_path, text, **options):
 @pytest.mark.parametrize(
     ("text", "options", "error", "said"),
     [
-        (BARE, {"validate_every": 5}, OptionError, "--validate-every means nothing without validation; name data to"),
-        (BARE, {"keep_best": "loss", "checkpoint": "ck"}, OptionError, "--keep-best means nothing without validation"),
-        (BARE + DATA, {"validate": "v.tsv"}, InputError, r"validation_data\(\) of .* and --validate v.tsv both give"),
+        (BARE, {"validate_every": 5}, OptionError, "--validate-every"),
+        (BARE, {"keep_best": "loss", "checkpoint": "ck"}, OptionError, "--keep-best.*validation"),
+        (BARE + DATA, {"validate": "v.tsv"}, InputError, "validation_data.*--validate v.tsv"),
         (
             BARE,
             {"validate": "v.tsv", "keep_best": "auc:max", "checkpoint": "ck"},
             UnknownNameError,
-            r"unknown metric of --keep-best \(the training file has no metrics\(\)\) 'auc' \(known: loss\)",
+            "--keep-best.*'auc'",
         ),
     ],
 )

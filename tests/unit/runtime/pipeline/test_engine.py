@@ -336,7 +336,7 @@ def test_what_goes_wrong_names_stage_replica_micro_batch_and_step(by_rank):
 
 def test_an_engine_without_a_loss_or_with_an_unknown_wire_is_refused():
     stages = dropping_stages()
-    with pytest.raises(UnknownNameError, match=r"data type on the wire 'float8'.*known: float32, float16, bfloat16"):
+    with pytest.raises(UnknownNameError, match=r"'float8'.*known.*float32.*float16.*bfloat16"):
         engine_of(0, stages, "y", (1, 1), plain_loss, wire="float8")
 
 
@@ -344,7 +344,7 @@ def test_tied_parameters_that_nobody_placed_are_refused():
     stages = dropping_stages()
     plan = replace(plan_of(stages, "y"), replicated=("weight",))
     layout = make_layout(plan, training=True, step=StepShape(schedule="gpipe"))
-    with pytest.raises(RunError, match=r"the parameter 'weight' in several stages.*tied=read_tied\(folder, plan\)"):
+    with pytest.raises(RunError, match=r"'weight'.*stages.*tied=read_tied\(folder"):
         Engine(RankParts(plan, layout, 0, {0: stages[0]}, tied={}), StepOptions(loss=plain_loss))
 
 

@@ -123,7 +123,7 @@ def test_a_gradient_that_is_missing_in_one_micro_batch_alone_is_told(office):
     run_step(first, second)
     gradients = second.send(ROUTE, 0, Phase.BACKWARD)
     gradients(ROUTE.values, [torch.zeros(4)])
-    with pytest.raises(RunError, match=r"^value 'a' is None in this micro-batch and was float32\[4\] in the first one"):
+    with pytest.raises(RunError, match=r"'a'.*None.*float32\[4\]"):
         gradients(ROUTE.values, [None])
 
 

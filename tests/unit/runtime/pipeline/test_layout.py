@@ -65,36 +65,36 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
 @pytest.mark.parametrize(
     ("plan", "options", "message"),
     [
-        (plan_of(1, 1), {"schedule": "zero-bubble"}, "'zero-bubble' is not run: no stage computes the gradients"),
-        (plan_of(1, 1, 1), {"schedule": "interleaved-1f1b"}, "2 stages at every position.*the plan has 3.*1f1b"),
-        (plan_of(2, 1, 1, 1), {"schedule": "interleaved-1f1b"}, "stages 0 and 2 share position 0.*they have 2 and 1"),
-        (plan_of(1, 1), {"replicas": [1, 1, 1]}, r"3 replica counts are given, \[1, 1, 1\]; the pipeline takes 2"),
-        (plan_of(1, 1), {"replicas": [0, 1]}, "stage 0 has 0 replicas"),
-        (plan_of(1, 1), {"micro_batches": 5}, "64 samples does not divide into 5 .*--micro-batches 1, 2, 4, 8.*60"),
-        (plan_of(1, 1), {"batch": 0}, "a step of 0 samples in 4 micro-batches is none"),
+        (plan_of(1, 1), {"schedule": "zero-bubble"}, "'zero-bubble'"),
+        (plan_of(1, 1, 1), {"schedule": "interleaved-1f1b"}, r"\b2\b.*position.*\b3\b.*1f1b"),
+        (plan_of(2, 1, 1, 1), {"schedule": "interleaved-1f1b"}, r"\b0\b.*\b2\b.*0.*they.*\b2\b.*\b1\b"),
+        (plan_of(1, 1), {"replicas": [1, 1, 1]}, r"\b3\b.*\[1, 1, 1\].*\b2\b"),
+        (plan_of(1, 1), {"replicas": [0, 1]}, r"stage 0\b.*\b0\b replicas"),
+        (plan_of(1, 1), {"micro_batches": 5}, r"\b64\b.*\b5\b.*--micro-batches 1\b.*\b2\b.*\b4\b.*8.*60"),
+        (plan_of(1, 1), {"batch": 0}, r"\b0\b samples.*\b4\b"),
         (
             plan_of(3, 1),
             {"micro_batches": 2},
-            "3 replicas.*2 micro-batches: replica 2 would have none; take --micro-batches 4",
+            r"\b3\b replicas.*2.*replica 2\b.*--micro-batches 4\b",
         ),
-        (plan_of(5, 1, batch=4), {}, "replica 4 would have none; take a larger --batch than 4, or fewer --replicas"),
+        (plan_of(5, 1, batch=4), {}, r"replica 4\b.*--batch.*\b4\b.*--replicas"),
         (
             replace(plan_of(2, 3, batch=8, micro_batches=1), bindings={}),
             {},
-            "replica 1 would have none; take --batch 24 --micro-batches 3, or fewer --replicas",
+            r"replica 1\b.*--batch 24\b --micro-batches 3\b.*--replicas",
         ),
-        (plan_of(2, 1), {"speeds": [[1], [1]]}, "stage 0 has 2 replicas, and 1 speeds are given"),
-        (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "each must be a positive number"),
-        (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "each must be a positive number"),
+        (plan_of(2, 1), {"speeds": [[1], [1]]}, r"stage 0\b.*\b2\b.*\b1\b speeds"),
+        (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "positive"),
+        (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "positive"),
         (
             plan_of(1, 1, backend="onnxruntime"),
             {},
-            "stage 0 runs on the backend 'onnxruntime', which does not train here; compile with --backend torch or jax",
+            r"stage 0\b.*'onnxruntime'.*--backend",
         ),
         (
             replace(plan_of(1, 1), bindings={}),
             {},
-            "compiled for 64 samples at a time, and 4 micro-batches of a batch of 64 have 16; take --batch 256",
+            r"\b64\b.*\b4\b.*\b64\b.*\b16\b.*--batch 256",
         ),
     ],
 )
@@ -113,12 +113,12 @@ def test_orders_that_wait_for_each_other_in_a_circle_are_refused(monkeypatch):
         )
 
     monkeypatch.setattr("heterps_compile.runtime.pipeline.layout.orders", circle)
-    with pytest.raises(RunError, match=r"does not come to an end .*: rank 0 at B0, rank 1 at F1 wait for each other"):
+    with pytest.raises(RunError, match=r"rank 0\b.*B0.*rank 1\b.*F1"):
         make_layout(plan_of(1, 1, micro_batches=2), training=True)
 
 
 def test_an_unknown_schedule_is_told_with_the_known_ones():
-    with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
+    with pytest.raises(UnknownNameError, match="'gpipe'"):
         make_layout(plan_of(1, 1), training=True, step=StepShape(schedule="gpip"))
 
 
@@ -146,5 +146,5 @@ def test_replicas_of_several_types_are_dealt_micro_batches_by_their_planned_spee
     "asked", [{"replicas": [3, 1]}, {"replicas": [2], "step": StepShape(schedule="interleaved-1f1b")}]
 )
 def test_other_replicas_of_such_a_stage_are_refused(asked):
-    with pytest.raises(RunError, match=r"stage 0 is planned for 1 x type 0 \+ 1 x type 1"):
+    with pytest.raises(RunError, match=r"stage 0\b.*\b1\b.*\b0\b.*\b1\b.*\b1\b"):
         make_layout(several_types(1.0, 3.0), training=True, **asked)

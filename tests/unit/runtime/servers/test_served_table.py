@@ -223,7 +223,7 @@ def test_half_precision_on_the_wire_is_as_exact_as_its_digits(tmp_path, wire):
 def test_any_other_use_is_refused_by_name(tmp_path, what, use):
     servers = DirectServers(make_spec(tmp_path, {"emb": seeded(20, 4)}))
     table = ServedTable(Client(servers.spec, 0, link=servers), 0, torch.device("cpu"))
-    with pytest.raises(RunError, match=f"table 'emb' lies on parameter servers.*'_*({what})_*'"):
+    with pytest.raises(RunError, match=rf"'emb'.*'_*({what})_*'"):
         use(table)
 
 
@@ -231,13 +231,13 @@ def test_any_other_use_is_refused_by_name(tmp_path, what, use):
 def test_an_id_outside_the_table_is_named_with_the_rows(tmp_path, wrong, shown):
     model, _, _, client = served_model(tmp_path)
     client.before_step(7)
-    with pytest.raises(RunError, match=f"step 7 looks up row {shown} of table 'one.weight', which has rows 0 to 19"):
+    with pytest.raises(RunError, match=rf"step 7\b.*row {shown}.*'one.weight'.*\b0\b.*\b19\b"):
         model.one(torch.tensor([3, wrong])).sum()
 
 
 def test_a_name_that_is_no_table_is_refused(tmp_path):
     _, whole, servers, _ = served_model(tmp_path)
-    with pytest.raises(RunError, match=r"table 'head.weight' is not in the parameter servers"):
+    with pytest.raises(RunError, match=r"'head.weight'"):
         serve_tables(whole, Client(servers.spec, 0, link=servers), ["head.weight"])
 
 

@@ -106,27 +106,27 @@ def test_memory_counts_the_index_and_keeps_to_what_is_allowed(tmp_path):
 
 def test_a_pull_of_more_rows_than_are_hot_is_refused_with_numbers(tmp_path):
     shard = make_shard(100, memory_for(100, 7), tmp_path)
-    with pytest.raises(RunError, match="one pull asks for 8 rows of table 'emb' on one server, whose memory holds 7"):
+    with pytest.raises(RunError, match=r"\b8\b.*'emb'.*\b7\b"):
         shard.pull(np.arange(8), np.empty((8, WIDTH), np.float32))
 
 
 def test_memory_below_the_index_is_refused():
-    with pytest.raises(RunError, match=r"1,000 rows on a server, whose index alone takes 3.91 KiB of the 1.95 KiB"):
+    with pytest.raises(RunError, match=r"1,000.*3.91 KiB.*1.95 KiB"):
         hot_rows(1_000, 4, 0, 2_000, "'emb'")
 
 
 def test_a_shard_has_less_than_two_billion_cold_rows():
-    with pytest.raises(RunError, match=r"3,000,000,000 rows on a server, of which at most 2\^31 .* add servers"):
+    with pytest.raises(RunError, match=r"3,000,000,000.*2\^31"):
         hot_rows(3_000_000_000, 4, 0, 1 << 40, "'emb'")
 
 
 def test_a_table_that_does_not_fit_needs_a_folder():
-    with pytest.raises(RunError, match=r"more than the 1 KiB .* name a folder"):
+    with pytest.raises(RunError, match=r"\b1\b KiB"):
         Shard(TableSpec("emb", 1_000, 4, Path("none")), 1_000, Sgd(0.1), memory_bytes=1024)
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"cold rows of table 'emb' need 23.4 KiB in '.*nowhere': No such file"):
+    with pytest.raises(RunError, match=r"'emb'.*23.4 KiB.*'.*nowhere'.*No such file"):
         make_shard(1_000, 10_000, tmp_path / "nowhere")
 
 
@@ -135,7 +135,7 @@ def test_a_full_folder_is_named_before_anything_is_written(tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(RunError, match=r"No space left on device; .* are free; name another folder"):
+    with pytest.raises(RunError, match="No space left on device"):
         make_shard(1_000, 10_000, tmp_path)
 
 

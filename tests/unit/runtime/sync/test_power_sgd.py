@@ -225,7 +225,7 @@ def test_only_matrices_that_are_large_enough_have_factors():
         2,
     ] + 4 * [0]
     assert PowerSGD(100).factors((32, 16)).rank == 0
-    with pytest.raises(InputError, match="the rank of powersgd is 0; it must be 1 or more"):
+    with pytest.raises(InputError, match=r"\b0\b.*\b1\b"):
         parse_rule("powersgd(rank=0)")
     assert "shapes of gradients, which are not known here" in rule.refusal(SyncGroup(2, (FlatBuffer(4),), ()))
     assert rule.refusal(SyncGroup(1, (FlatBuffer(4),), ())) == ""

@@ -249,9 +249,9 @@ def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_ru
     for text in ("adasum", "local(steps=2)"):
         rule = make_rule(parse_rule(text), Shared(group, 0, {}, 1.0, where="stage 3"))
         rule.load_state({"residual:a": torch.zeros(3)})
-        with pytest.raises(RunError, match=r"gradients of 'a' that were not sent yet, and \w+ in stage 3 would lose"):
+        with pytest.raises(RunError, match=r"'a'.*stage 3\b"):
             rule.load_state({"residual:a": torch.ones(3)})
-    with pytest.raises(RunError, match=r"nothing here runs the synchronisation rule 'gossip'.* take one of all-reduce"):
+    with pytest.raises(RunError, match="'gossip'"):
         find_runtime("gossip")
 
 
@@ -259,7 +259,7 @@ def test_what_was_kept_of_a_parameter_that_has_no_dense_gradient_any_more_is_not
     group: Any = SimpleNamespace(ranks=(0,))
     rule = make_rule(parse_rule("topk(density=0.5)"), Shared(group, 0, {}, 1.0))
     rule.load_state({"residual:gone": torch.ones(3), "residual:nothing": torch.zeros(3)})
-    with pytest.raises(RunError, match="gradients of 'gone' that were not sent yet, and that parameter has no dense"):
+    with pytest.raises(RunError, match="'gone'"):
         rule.prepare([Flat(torch.zeros(2), ("here",), (torch.Size([2]),))])
 
 
@@ -291,7 +291,7 @@ def test_a_third_party_brings_a_rule_and_what_runs_it(monkeypatch):
     assert isinstance(make_rule(Gossip(), Shared(group, 0, {}, 1.0)), Gossiping)
     assert capabilities_of(Gossip()).apart
     entry.load = lambda: Gossip
-    with pytest.raises(PlugInError, match=r"the plug-in 'gossip' .* is no class that inherits Rule of heterps_compile"):
+    with pytest.raises(PlugInError, match=r"'gossip'.*Rule.*heterps_compile"):
         find_runtime("gossip")
 
 

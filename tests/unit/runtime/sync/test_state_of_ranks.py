@@ -161,5 +161,5 @@ def test_rules_that_are_none_are_damage(tmp_path, content):
     write_state(tmp_path, state)
     assert read_state(tmp_path).sync == ((TOPK, 2),)
     write_state(tmp_path, RunState(2, 8, 4, 0, "m", "p", (0,), sync=json.loads(content)))
-    with pytest.raises(RunError, match=r"damaged \(its synchronisation rules are none\)"):
+    with pytest.raises(RunError):
         read_state(tmp_path)

@@ -116,13 +116,13 @@ def test_ranks_that_have_not_begun_are_waited_for(tmp_path):
 
 def test_a_strange_line_is_named(tmp_path):
     (tmp_path / "rank-0000.jsonl").write_text("not json\n")
-    with pytest.raises(InputError, match="a line that is none: 'not json'"):
+    with pytest.raises(InputError, match="'not json'"):
         RunFollower(tmp_path, 1).poll()
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "rank-0000.jsonl").mkdir()
-    with pytest.raises(RunError, match=r"cannot read the telemetry in '.*rank-0000.jsonl'"):
+    with pytest.raises(RunError, match=r"'.*rank-0000.jsonl'"):
         RunFollower(tmp_path, 1).poll()
 
 
@@ -185,5 +185,5 @@ def test_a_rate_is_a_number_and_several_are_a_list(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"cannot write the log '.*none/log.jsonl': No such file"):
+    with pytest.raises(InputError, match=r"'.*none/log.jsonl'.*No such file"):
         StepLog(tmp_path / "none" / "log.jsonl")

@@ -101,7 +101,7 @@ def test_lines_are_there_before_the_run_ends(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write telemetry to '.*file/rank-0000.jsonl'"):
+    with pytest.raises(RunError, match=r"'.*file/rank-0000.jsonl'"):
         TelemetryRecorder(tmp_path / "file", rank_starts(0, position=0, replica=0, stages=(0,)))
 
 

@@ -346,14 +346,14 @@ def test_scalars_have_units_in_their_tags(followed):
 
 def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'heterps-compile\[tensorboard\]'"):
+    with pytest.raises(MissingPackageError, match=r"'heterps-compile\[tensorboard\]'"):
         TensorBoardLog(tmp_path)
 
 
 def test_a_folder_that_tensorboard_cannot_write_is_named(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is an extra")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write TensorBoard's files to '.*file'"):
+    with pytest.raises(InputError, match=r"TensorBoard's.*'.*file'"):
         TensorBoardLog(tmp_path / "file")
 
 
@@ -383,5 +383,5 @@ def test_tensorboard_reads_what_was_written(followed, tmp_path):
 def test_a_disk_that_fills_up_is_told_whenever_the_log_is_written(followed):
     log = StepLog(Path("/dev/full"))
     for write in (lambda: log.add(followed[1][0]), log.close):
-        with pytest.raises(RunError, match="cannot write the log '/dev/full': No space left on device"):
+        with pytest.raises(RunError, match=r"'/dev/full'.*No space left on device"):
             write()

@@ -181,12 +181,12 @@ def test_an_object_that_gives_no_number_is_refused():
         spread.update(outputs)
         return {"spread": spread}
 
-    with pytest.raises(RunError, match=r"spread.compute\(\) gives a Tensor of shape \[2\] as the metric 'spread'"):
+    with pytest.raises(RunError, match=r"spread.compute.*Tensor.*\[2\].*'spread'"):
         computed(metrics)
 
 
 def test_a_loss_that_is_no_number_is_refused():
-    with pytest.raises(RunError, match="the metric 'loss' is nan"):
+    with pytest.raises(RunError, match=r"'loss'.*nan"):
         MetricsOfSamples(lambda outputs, batch: outputs.mean() * float("nan"), None).add(torch.ones(2), {}, 2)
 
 
@@ -206,7 +206,7 @@ def test_metrics_in_a_group_of_processes_wait_for_nobody(monkeypatch):
         found = computed(metrics)
         assert dist.is_initialized()
         auc.update(torch.rand(4), torch.tensor([0, 1, 0, 1]))
-        with pytest.raises(pytest.fail.Exception, match="it waits for others"):
+        with pytest.raises(pytest.fail.Exception, match="waits"):
             auc.compute()
     finally:
         dist.destroy_process_group()

@@ -49,7 +49,7 @@ def test_a_long_chain_has_a_plan_and_a_bound() -> None:
 
 
 def test_an_objective_that_they_do_not_help_is_refused() -> None:
-    with pytest.raises(InputError, match="do not help the objective 'latency'"):
+    with pytest.raises(InputError, match="'latency'"):
         search_mixed(replace(ONE_LAYER, objective="latency"), None)
 
 

@@ -106,9 +106,9 @@ def test_a_single_gradient_is_copied():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="one shape and dtype"):
+    with pytest.raises(InputError, match="dtype"):
         combine(torch.zeros(2), torch.zeros(3))
-    with pytest.raises(InputError, match="layers of 3 entries in all do not split a tensor of 2"):
+    with pytest.raises(InputError, match=r"\b3\b.*\b2\b"):
         combine(torch.zeros(2), torch.zeros(2), [1, 2])
-    with pytest.raises(InputError, match="one replica or more, not 0"):
+    with pytest.raises(InputError, match=r"\b0\b"):
         combine_all([])

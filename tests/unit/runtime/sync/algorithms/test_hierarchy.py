@@ -99,15 +99,15 @@ def test_the_first_step_has_no_residual_and_leaves_its_gradient_alone():
 
 
 def test_a_residual_of_another_gradient_is_refused():
-    with pytest.raises(InputError, match=r"not of a gradient of torch\.float32 and \(3,\)"):
+    with pytest.raises(InputError, match=r"torch\.float32.*\b3\b"):
         send_with_feedback(torch.zeros(3), torch.zeros(2), 1, select_exact)
 
 
 def test_ranks_that_do_not_fill_machines_are_refused():
     for summed in (sum_dense, lambda tensors, inside: sum_top_k(tensors, inside, part(0.1), select_exact)):
-        with pytest.raises(InputError, match="5 ranks do not fill machines of 2"):
+        with pytest.raises(InputError, match=r"\b5\b.*\b2\b"):
             summed(gradients(5, 8), 2)
-        with pytest.raises(InputError, match="one length and dtype"):
+        with pytest.raises(InputError, match="dtype"):
             summed([torch.zeros(3), torch.zeros(4)], 1)
 
 

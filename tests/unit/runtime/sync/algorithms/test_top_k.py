@@ -94,15 +94,15 @@ def test_more_entries_than_reach_the_mean():
 def test_nan_and_inf_are_refused_with_their_number(select, bad):
     flat = torch.zeros(10)
     flat[3] = flat[7] = bad
-    with pytest.raises(InputError, match="2 of 10 entries are NaN or infinite"):
+    with pytest.raises(InputError, match=r"\b2\b.*\b10\b.*NaN"):
         select(flat, 2)
 
 
 @SELECTIONS
 def test_what_cannot_be_selected_from_is_refused(select):
-    with pytest.raises(InputError, match="6 entries cannot be selected from 5"):
+    with pytest.raises(InputError, match=r"\b6\b.*\b5\b"):
         select(torch.zeros(5), 6)
-    with pytest.raises(InputError, match=r"flat floating tensor, not from one of torch\.float32 of 2x3"):
+    with pytest.raises(InputError, match=r"torch\.float32.*2x3"):
         select(torch.zeros(2, 3), 1)
     with pytest.raises(InputError, match=r"torch\.int64"):
         select(torch.zeros(5, dtype=torch.int64), 1)
@@ -110,7 +110,7 @@ def test_what_cannot_be_selected_from_is_refused(select):
 
 
 def test_bisections_below_none_are_refused():
-    with pytest.raises(InputError, match="not -1"):
+    with pytest.raises(InputError, match="-1"):
         select_threshold(torch.zeros(5), 1, bisections=-1)
 
 
