@@ -30,17 +30,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_exact import with_links
-from layerwise_policy import LayerwisePolicy, draw_layerwise, load_layerwise
-from open_features import open_features
 
 from heterps_compile.cost.problem import Bools, Ints, Problem, SearchResult
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline
 from heterps_compile.passes.placement.best import Best
-from heterps_compile.passes.placement.learned.features import layer_features
 from heterps_compile.passes.placement.learned.forward import (
-    Features,
     Weights,
     propose_at,
     read_weights,
@@ -75,44 +71,18 @@ class FromProposals:
 
     Attributes:
         weights: Of the policy; none for random plans.
-        features: What it sees.
     """
 
     weights: Weights | None = None
-    features: Features = layer_features
 
     def __call__(self, problem: Problem, best_throughput: float, generator: np.random.Generator) -> Drawn:
         proposals = [uniform_proposal(problem)]
         if self.weights is not None:
             goals = FEW_GOALS.of(problem, best_throughput)
-            proposals = propose_at(self.weights, problem, goals, self.features)
+            proposals = propose_at(self.weights, problem, goals)
         rules, many = stage_rules(problem), BEGUN // len(proposals)
         draws = [draw_plans(proposal, rules, many, generator) for proposal in proposals]
         return [(each.types, each.begins) for each in draws], drawing(problem, proposals, generator)
-
-
-@dataclass(frozen=True, slots=True)
-class Layerwise:
-    """Plans drawn layer after layer, each of which begins one walk at most before as many are drawn again."""
-
-    policy: LayerwisePolicy
-
-    def __call__(self, problem: Problem, best_throughput: float, generator: np.random.Generator) -> Drawn:
-        goals = FEW_GOALS.of(problem, best_throughput)
-
-        def batch() -> tuple[Ints, Bools]:
-            return draw_layerwise(self.policy, problem, goals, BEGUN // len(goals), generator)
-
-        def one_by_one() -> Iterator[tuple[Ints, Bools]]:
-            types, begins = first
-            while True:
-                for row in generator.permutation(len(types)).tolist():
-                    yield types[row], begins[row]
-                types, begins = batch()
-
-        first = batch()
-        plans = one_by_one()
-        return [first], lambda: next(plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +274,9 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=HELD_BACK, help="of the open ones; others to tune on")
     parser.add_argument("--methods", default=",".join(SHOWN), help="of the open ones")
     parser.add_argument("--weights", type=Path, help="of another policy, for 'annealing from other weights'")
-    parser.add_argument("--layerwise", type=Path, help="weights for 'annealing from layerwise plans'")
     options = parser.parse_args()
     if options.weights:
-        METHODS["annealing from other weights"] = Annealed(
-            FromProposals(read_weights(options.weights.read_bytes()), open_features)
-        )
-    if options.layerwise:
-        METHODS["annealing from layerwise plans"] = Annealed(Layerwise(load_layerwise(options.layerwise)))
+        METHODS["annealing from other weights"] = Annealed(FromProposals(read_weights(options.weights.read_bytes())))
     deadline.time = SimpleNamespace(monotonic=time.process_time)
     if options.plain:
         bench_plain(options.plain)

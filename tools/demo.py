@@ -48,7 +48,8 @@ def main() -> None:
     print(f"2. Exported it to {model_file}, its batch dynamic.")
 
     options = [text for name, value in ASKED.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    arguments = [str(model_file), *options, "-o", str(stages_folder), "--report", str(report)]
+    pictures = str(folder / "pictures")  # layers.svg there is docs/demo.svg
+    arguments = [str(model_file), *options, "-o", str(stages_folder), "--report", str(report), "--plots", pictures]
     print(f"3. heterps-compile {' '.join(arguments)}", flush=True)
     if code := subprocess.run([sys.executable, "-m", "heterps_compile", *arguments], check=False).returncode:
         sys.exit(code)

@@ -6,7 +6,7 @@ directions of the LSTM advance together, one layer a step. Tests hold it to PyTo
 Left out: learning (``reinforce.py``), which needs gradients, and the network's drawing (``policy.py``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from io import BytesIO
@@ -25,8 +25,6 @@ SHIPPED_FILE = "policy.npz"
 
 Reals = NDArray[np.floating]
 Weights = Mapping[str, Reals]
-Features = Callable[[Problem, float], Reals]
-"""Features [L, T, F] of a problem for a throughput in samples/s."""
 
 
 @cache
@@ -41,9 +39,9 @@ def read_weights(data: bytes) -> Weights:
         return MappingProxyType({name: arrays[name].astype(np.float32) for name in arrays.files})
 
 
-def network_input(problem: Problem, throughputs: Sequence[float], features: Features = layer_features) -> Reals:
-    """Return the features [L, B, T, F] of a problem for B throughputs."""
-    return np.stack([features(problem, goal) for goal in throughputs], axis=1)
+def network_input(problem: Problem, throughputs: Sequence[float]) -> Reals:
+    """Compute the features [L, B, T, F] of a problem for B throughputs in samples/s."""
+    return np.stack([layer_features(problem, goal) for goal in throughputs], axis=1)
 
 
 def network_output(weights: Weights, features: Reals) -> tuple[Reals, Reals]:
@@ -61,11 +59,9 @@ def network_output(weights: Weights, features: Reals) -> tuple[Reals, Reals]:
     return linear("score", kept)[..., 0], linear("begin", others)[..., 0]
 
 
-def propose_at(
-    weights: Weights, problem: Problem, throughputs: Sequence[float], features: Features = layer_features
-) -> list[Proposal]:
-    """Return what plans are drawn from when a policy aims at each of some throughputs."""
-    scores, begin_logits = network_output(weights, network_input(problem, throughputs, features))
+def propose_at(weights: Weights, problem: Problem, throughputs: Sequence[float]) -> list[Proposal]:
+    """Compute the distribution of plans per throughput in samples/s that the policy aims at."""
+    scores, begin_logits = network_output(weights, network_input(problem, throughputs))
     return [
         Proposal(goal, scores[:, row].astype(np.float64), begin_logits[:, row].astype(np.float64))
         for row, goal in enumerate(throughputs)

@@ -1,9 +1,7 @@
 """The values between layers that make no circle, the largest first: a forest, on which labels are cheap to choose.
 
-Whatever layers are labelled with, the least sum of what layers cost and of what values between layers of different
-labels cost is found from the leaves, in O(layers * labels^2).
-
-Left out: what the labels mean (``forest_bound.py``, ``hub_bound.py``).
+Dynamic programming from the leaves minimises the cost of layers and of values between layers of different types, in
+O(layers * types^2).
 """
 
 from dataclasses import dataclass
@@ -49,29 +47,22 @@ class Forest:
         compute_s, data_s = (np.where(usable, table, np.inf) for table in (compute_s, problem.data_s))
         return cls(compute_s, data_s, problem.seconds_per_byte, edges, roots)
 
-    def costs(self, of_compute: Floats, of_data: Floats) -> Floats:
-        """Return [..., L, T], what layers cost with what a second of each kind counts [..., 1, T] on each type."""
-        with np.errstate(invalid="ignore"):  # 0 * inf: a type that cannot run the layer
-            costs = self.compute_s * of_compute + self.data_s * of_data
-        return np.where(np.isnan(costs) | np.isinf(self.compute_s), np.inf, costs)
-
     def least(self, of_compute: Floats, of_data: Floats) -> float:
-        """Return the least sum over types of layers, with what a second of each kind counts on each type."""
+        """Minimise the sum over types of layers.
+
+        Args:
+            of_compute: [T], price of a second of computation on each type.
+            of_data: [T], price of a second of data movement on each type.
+        """
         per_byte = of_data * self.seconds_per_byte
         apart = per_byte[:, None] + per_byte
         np.fill_diagonal(apart, 0.0)
-        return float(self.least_labels(self.costs(of_compute, of_data)[None], apart[None])[0])
-
-    def least_labels(self, costs: Floats, apart: Floats) -> Floats:
-        """Return [B], the least sums over labels of layers.
-
-        Args:
-            costs: [B, L, K], what each layer costs with each label; changed.
-            apart: [B, K, K], what a byte costs between layers of two labels.
-        """
+        with np.errstate(invalid="ignore"):  # 0 * inf: a type that cannot run the layer
+            costs = self.compute_s * of_compute + self.data_s * of_data
+        costs = np.where(np.isnan(costs) | np.isinf(self.compute_s), np.inf, costs)
         for layer, parent, size in self.edges:
-            costs[:, parent] += (costs[:, layer, None] + size * apart).min(axis=2)
-        return np.asarray(sum(costs[:, root].min(axis=1) for root in self.roots))
+            costs[parent] += (costs[layer] + size * apart).min(axis=1)
+        return float(sum(costs[root].min() for root in self.roots))
 
 
 def _links(problem: Problem) -> list[tuple[float, int, int]]:

@@ -14,9 +14,8 @@ from the leaves finds the minimum then, in O(layers * types^2). The shares are r
 throughput floor, what replicas cannot divide makes a layer's computation count for more (``cost/replicas.py``, rule 2).
 
 ``throughput`` halves the time of a batch: one is out of reach where that price, over the time, is more than the
-budget, or where it is so with any number of replicas of one stage (``hub_bound.py``). ``max-load`` does the same with
-units for money. A type runs a layer only where it could alone, in the time, with some number of units. ``latency`` is a
-sum of the kind above itself, with prices and shares of 1 for both.
+budget. ``max-load`` does the same with units for money. A type runs a layer only where it could alone, in the time,
+with some number of units. ``latency`` is a sum of the kind above itself, with prices and shares of 1 for both.
 
 Left out: limits on units, memory, numbers of stages, whole numbers of replicas.
 """
@@ -28,7 +27,6 @@ from heterps_compile.cost.problem import Floats, Problem
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP, longest_s, per_million_samples, trivial_bound
 
 from .forest import Forest
-from .hub_bound import Hub, Paid
 
 _SHARES = tuple(np.linspace(1.0, 0.0, 9).tolist())
 _SWEEPS = 3
@@ -39,38 +37,41 @@ def forest_bound(problem: Problem) -> float:
     """Return a lower bound on the objective of every plan, in whatever order it takes the layers."""
     bound, money = trivial_bound(problem), float(problem.price_per_hour @ problem.max_units)
     if problem.objective == "max-load":  # every stage takes a unit, whatever it costs
-        return _halved(problem, bound, Paid(np.ones(problem.type_count), float(problem.max_units.sum())))
+        return _halved(problem, bound, np.ones(problem.type_count), float(problem.max_units.sum()))
     if problem.objective == "throughput":
-        return _halved(problem, bound, Paid(problem.price_per_hour, min(problem.budget_per_hour, money)))
+        return _halved(problem, bound, problem.price_per_hour, min(problem.budget_per_hour, money))
     slow_s = slowest_batch_s(problem)
     forest = Forest.of(problem, slow_s)
     if problem.objective == "latency":
         ones = np.ones(problem.type_count)
         return max(bound, forest.least(ones, ones) * (1 - GAP))
-    price = _dearest_shares(forest, problem.price_per_hour)[0] * (1 - GAP)
+    price = _dearest_shares(forest, problem.price_per_hour) * (1 - GAP)
     return max(bound, per_million_samples(problem, price) if problem.objective == "cost" else price / slow_s)
 
 
-def _halved(problem: Problem, bound_s: float, paid: Paid) -> float:
-    """Return a time of a batch that is out of reach of what all units, or the budget, can pay."""
+def _halved(problem: Problem, bound_s: float, price: Floats, money: float) -> float:
+    """Bisect the longest time of a batch that no plan can pay for.
+
+    Args:
+        problem: The problem.
+        bound_s: A time that is proven to be out of reach.
+        price: [T], price of a unit, above 0.
+        money: Price of all units of a plan together, at most.
+    """
     slow_s = min(slowest_batch_s(problem), longest_s(problem))
-    low_s, high_s, price, hub = bound_s, slow_s, paid.price, Hub.of(problem, Forest.of(problem, slow_s))
-    each = np.eye(len(price))
-    few = np.unique(np.vstack([each, 1 - each, np.zeros(len(price)), np.ones(len(price))]), axis=0)
+    low_s, high_s = bound_s, slow_s
     for _ in range(_HALVINGS):
         middle_s = (low_s * high_s) ** 0.5 if low_s > 0 else high_s / 2
-        forest = Forest.of(problem, middle_s)
-        least, shares = _dearest_shares(forest, price)
-        is_out = least > paid.money * middle_s * (1 + GAP)
-        if is_out or hub.is_out_of_reach(forest, middle_s, paid, np.vstack([few, shares])):
+        least = _dearest_shares(Forest.of(problem, middle_s), price)
+        if least > money * middle_s * (1 + GAP):
             low_s = middle_s
         else:
             high_s = middle_s
     return low_s
 
 
-def _dearest_shares(forest: Forest, price: Floats) -> tuple[float, Floats]:
-    """Raise the bound by the share of one type after the other; return it with the shares."""
+def _dearest_shares(forest: Forest, price: Floats) -> float:
+    """Raise the bound on the price of a batch by the share of one type after the other."""
     shares = np.ones(len(price))
     best = forest.least(price * shares, price * (1 - shares))
     for _ in range(_SWEEPS):
@@ -84,4 +85,4 @@ def _dearest_shares(forest: Forest, price: Floats) -> tuple[float, Floats]:
                     best, shares = found, tried
         if best <= before * (1 + GAP):
             break
-    return best, shares
+    return best
