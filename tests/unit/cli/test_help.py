@@ -1,21 +1,18 @@
-"""The help of every command: what it must have, that its examples can be typed, and its manual page."""
+"""The help of every command: what it must have, that its examples can be typed, and that it fits a screen."""
 
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import click
 import pytest
 
-from heterps_compile.cli.main import command, run
-from heterps_compile.cli.man import contexts, help_text, manual_page, page_name
+from heterps_compile.cli.help_text import contexts, help_text
+from heterps_compile.cli.main import EVERYDAY, OTHERS, command, run
 
 PROJECT = Path(__file__).parents[3]
 ROOT = click.Context(command, info_name="heterps-compile", **command.context_settings)
-CONTEXTS = {page_name(context): context for context in contexts(ROOT)}
-SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
+CONTEXTS = {context.command_path: context for context in contexts(ROOT)}
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ def options(context: click.Context) -> list[click.Option]:
 def test_the_help_says_what_the_command_does_and_gives_examples():
     texts = {name: help_text(context.command) for name, context in CONTEXTS.items()}
     assert [name for name, text in texts.items() if not text.paragraphs[0].endswith(".")] == []
-    assert [name for name, text in texts.items() if not text.blocks["Examples"]] == []
+    assert [name for name, text in texts.items() if name != ROOT.command_path and not text.blocks["Examples"]] == []
 
 
 def test_the_help_says_what_every_exit_code_means():
@@ -111,45 +108,33 @@ def parse(example: str) -> None:
         context = click.Context(inner, info_name=inner.name, parent=context)
 
 
-def test_the_manual_page_has_the_sections_in_the_order_of_manual_pages():
-    for name, context in CONTEXTS.items():
-        found = re.findall(r"^\.SH (.+)$", manual_page(context), re.MULTILINE)
-        assert [section for section in found if section in SECTIONS] == SECTIONS, name
+def printed(capsys, *words: str) -> str:
+    assert run(words) == 0
+    return capsys.readouterr().out
 
 
-@pytest.mark.skipif(shutil.which("man") is None or shutil.which("groff") is None, reason="man is not installed")
-def test_man_reads_every_page_without_a_warning_and_shows_every_option(tmp_path):
-    for name, context in CONTEXTS.items():
-        page = tmp_path / f"{name}.1"
-        page.write_text(manual_page(context), "utf-8")
-        done = subprocess.run(
-            ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-P", "cat", str(page)],
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANWIDTH": "100"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stderr == "", name
-        shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
-        assert [option.opts[0] for option in options(context) if option.opts[0] not in shown] == [], name
+def test_the_first_help_is_one_screen_and_names_every_command(capsys):
+    screen = printed(capsys, "--help")
+    assert run([]) == 2
+    assert capsys.readouterr().err == screen
+    assert len(screen.splitlines()) <= 24
+    assert max(map(len, screen.splitlines())) <= 80
+    assert sorted((*EVERYDAY, *(name for names in OTHERS.values() for name in names))) == sorted(command.commands)
+    assert [name for name in command.commands if name not in screen] == []
 
 
-def test_pages_of_all_commands_are_written(tmp_path, capsys):
-    assert run(["man", "-o", str(tmp_path / "man1")]) == 0
-    assert {file.stem for file in Path(tmp_path, "man1").iterdir()} == set(CONTEXTS)
-    assert run(["man", "clusters", "show"]) == 0
-    assert capsys.readouterr().out == Path(tmp_path, "man1", "heterps-compile-clusters-show.1").read_text("utf-8")
+def test_the_short_help_of_compile_leaves_out_rare_options_alone(capsys):
+    words = [word for option in options(CONTEXTS["heterps-compile compile"]) for word in option.opts]
+    short, long = printed(capsys, "compile", "--help"), printed(capsys, "compile", "--help-all")
+    assert [word for word in words if word not in long] == []
+    assert {word for word in words if f"{word} " not in short} >= {"--print-after", "--reading", "--accelerators"}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["man", "dif"], 1, "unknown command 'dif'; did you mean 'diff'?"),
-        (["man", "diff", "-o", "pages"], 2, "-o writes the pages of all commands; name none."),
-        (["man", "-o", "file"], 1, "cannot write the pages to 'file'"),
-    ],
-)
-def test_what_is_no_page_is_an_error(words, code, said, here, capsys):
-    (here / "file").write_text("")
-    assert run(words) == code
-    assert said in capsys.readouterr().err
+def test_every_command_can_be_quiet(capsys):
+    commands = [context for context in CONTEXTS.values() if not isinstance(context.command, click.Group)]
+    assert [c.command_path for c in commands if not any("-q" in option.opts for option in options(c))] == []
+    assert run(["clusters", "show", "-q", "heterps-paper"]) == 0
+    assert run(["ops", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["clusters", "show", "-q", "no-pool"]) == 1
+    assert "no-pool" in capsys.readouterr().err
