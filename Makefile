@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-slow check format bench clean browser cluster
+.PHONY: help demo test test-eighth test-slow test-all ci check format bench clean browser cluster
 
 help:
 	@echo 'make demo       build a CTR network, compile it, compare plans, run its stages, show the picture'
-	@echo 'make test       run every law, every oracle and a path through each command, in some 8 minutes on two cores: before a commit'
-	@echo 'make test-all   run the rest too, in some 25 minutes: full products, soaks, other models, attackers, tutorials'
+	@echo 'make test       run the fast tests, in 6 minutes on two cores: before a commit'
+	@echo 'make test-eighth  run real components, kills and an eighth of the slow tests, that of the commit; EIGHTH=3 the third'
+	@echo 'make test-all   run the fast tests and all slow ones, in 25 minutes: at the end of a day'
+	@echo 'make ci         run check, test and test-eighth, as CI does with every commit, in 12 minutes'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make cluster    install an OpenSSH server and Slurm for the tests of launch, where apt can'
 	@echo 'make check      formatting, lint, types'
@@ -33,11 +35,17 @@ QUICK_XLA := XLA_FLAGS='--xla_backend_optimization_level=0 --xla_llvm_disable_ex
 test: $(VENV)/.dev
 	$(QUICK_XLA) $(PYTEST) -m 'not slow'
 
-# What only test-all has.
 test-slow: $(VENV)/.dev
 	$(PYTEST) -m slow
 
 test-all: test test-slow
+
+# The hash of the commit draws the eighth: eight commits run two thirds of the slow tests, the end of a day all.
+EIGHTH ?= commit
+test-eighth: $(VENV)/.dev
+	$(PYTEST) -m slow --eighth $(EIGHTH)
+
+ci: check browser cluster test test-eighth
 
 # The tests of the report say that they are skipped where there is no browser; only root on Debian or Ubuntu installs one.
 browser:

@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["eighths"]
+
 GOLDEN = Path(__file__).parent / "golden"
 _XLA_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "xla"
 _LARGEST_CACHE_BYTES = 1 << 30

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.pass_context
 @judged
 def check(ctx: click.Context, /, model: str | None, **_: Any) -> int:
-    """Check the committed plan of MODEL.onnx, or with --all every plan of heterps.toml: compile again, and compare.
+    """Check that a committed plan still holds: compile MODEL.onnx, or with --all all of heterps.toml, and compare.
 
     No stage is built. Passes while the plan fits the model, keeps what was asked, and the search finds none that beats
     it by more than the tolerance, all at today's model, pool and prices. Other weights alone are no failure; they are

@@ -18,10 +18,20 @@ from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PLANNED_GRAPH, PROBLEM, SPLIT_GRAPH, WORKLOAD
+from heterps_compile.plan.command_options import (
+    COMPILE,
+    COMPILE_GROUPS,
+    HANDED_ON,
+    ONNX,
+    PLANNED_GRAPH,
+    PROBLEM,
+    SPLIT_GRAPH,
+    WORKLOAD,
+)
 
 from . import options
 from .given import is_problem_file, plan_given_file
+from .help_text import GroupedCommand
 from .max_load import MAX_LOAD, solve_workload_file
 from .output import ProgressLine, printing, quiet_libraries, result_stream, tell
 from .pictures import BASELINES, Drawings, LastDraft
@@ -32,7 +42,7 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
 
 
-@click.command("compile")
+@click.command("compile", cls=GroupedCommand, groups=COMPILE_GROUPS)
 @click.argument("model", metavar="MODEL.onnx")
 @options.takes(COMPILE)
 @click.pass_context
@@ -56,7 +66,6 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile model.onnx --min-throughput 20000 --max-stages 4
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
-      heterps-compile model.onnx --print-after group-layers
       heterps-compile model.onnx --passes "?"
       heterps-compile model.onnx --report plan.html --trace step.json
       heterps-compile workload.json --non-contiguous

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @options.takes(EXPLAIN)
 @click.pass_context
 def explain(ctx: click.Context, /, layer: str | None, **_: Any) -> None:
-    """Explain why a LAYER stands on its device type: its cost on every type, and what would change if it moved.
+    """Explain why a LAYER is on its device type: its cost on every type, and what would change if it moved.
 
     The moves are those that are open to it, to its stage and to the layers that are interchangeable with it; for the
     best of them it is said which price, link or limit decides, and what that would have to be.

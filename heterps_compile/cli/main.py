@@ -35,9 +35,9 @@ from .completion import PROGRAM, VARIABLE, completion, make_completable
 from .diff import diff
 from .explain import explain
 from .export import export
+from .help_text import add_quiet, brief
 from .launch import launch
 from .machines import machines
-from .man import brief, man
 from .offers import offers
 from .ops import ops
 from .output import tell
@@ -67,6 +67,7 @@ class CompileByDefault(click.Group):
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command, whose words complete, and that tells the exit codes all share where it has none of its own."""
         super().add_command(cmd, name)
+        add_quiet(cmd)
         make_completable(cmd)
         _tell_exit_codes(cmd)
 
@@ -83,18 +84,26 @@ class CompileByDefault(click.Group):
         formatter.write_usage(ctx.command_path, "COMMAND [ARGS]...")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the options of ``compile``, which may be given here, and the commands."""
-        params = (*self.commands["compile"].params, *self.get_params(ctx))
-        options = [param for param in params if isinstance(param, click.Option)]
-        with formatter.section("Options"):
-            formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
-        self.format_commands(ctx, formatter)
+        """Write everyday commands with their first sentence, the others by name: one screen of 24 lines."""
+        formatter.write_paragraph()
+        rows = [(f"  {name}", brief(self.commands[name])) for name in EVERYDAY]
+        formatter.write_dl(rows)
+        formatter.write_paragraph()
+        formatter.write_dl([(f"  {title}:", ", ".join(names)) for title, names in OTHERS.items()])
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show what every command does in whole words, however many lines that takes."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, brief(command)) for name, command in sorted(self.commands.items())])
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Name the commands that show more."""
+        formatter.write_paragraph()
+        formatter.write_text(f"{ctx.command_path} COMMAND --help shows the options of a command.")
+
+
+EVERYDAY = ("compile", "show", "diff", "check", "update", "explain", "run")
+OTHERS = {
+    "Choosing": ("machines", "tune", "profile", "calibrate", "simulate", "predict"),
+    "Running": ("launch", "resize", "export"),
+    "Reference": ("clusters", "offers", "ops", "bench", "advise", "sync", "completion"),
+}
+"""Commands by what a user does with them."""
 
 
 def _tell_exit_codes(cmd: click.Command) -> None:
@@ -106,18 +115,10 @@ def _tell_exit_codes(cmd: click.Command) -> None:
 @click.group(cls=CompileByDefault, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def command() -> None:
-    """Cut a neural network into stages, give each the hardware it suits at the lowest price, write stages that run.
+    """Cut a neural network into stages, place each on the hardware that suits it, and write stages that run.
 
-    \b
-    Examples:
-      heterps-compile model.onnx
-      heterps-compile model.onnx -o out --min-throughput 20000
-      heterps-compile model.onnx --cluster my-pool.toml --pin embedding=cpu-core
-      heterps-compile model.onnx --json | jq .price_usd_per_hour
-      heterps-compile clusters show heterps-paper
-
-    The word "compile" may be left out: MODEL.onnx alone compiles.
-    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    MODEL.onnx without a command is compiled.
+    """
 
 
 command.add_command(compile_model)
@@ -143,7 +144,6 @@ command.add_command(machines)
 command.add_command(tune)
 command.add_command(profile)
 command.add_command(completion)
-command.add_command(man)
 
 
 def run(arguments: Sequence[str], interrupted: "_Interrupted | None" = None) -> int:

@@ -22,7 +22,7 @@ from .review_all import review_all
 @click.pass_context
 @judged
 def update(ctx: click.Context, /, model: str | None, **_: Any) -> int:
-    """Update the committed plan of MODEL.onnx, or with --all every plan of heterps.toml: check it, write what is found.
+    """Update a committed plan: check MODEL.onnx, or with --all every model of heterps.toml, and write the plan found.
 
     A plan that holds, and than which none better by more than the tolerance is found, stays. Each plan is replaced as a
     whole: a crash leaves the old one or the new one. Of a manifest, plans that are not there yet are written too.

@@ -92,6 +92,7 @@ def test_what_no_node_has_is_told_in_one_sentence(there):
     assert err.count("\n") == 1
 
 
+@pytest.mark.component("Ray")
 def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint_of_what_one_process_has(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     slow_training_file(there[0], while_there=tmp_path)

@@ -59,6 +59,7 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return end_of(process, PATIENCE_S)
 
 
+@pytest.mark.component("Slurm")
 def test_a_heterogeneous_job_trains_as_one_process(cluster, tmp_path):
     code, out, err = end(begin(cluster, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck")))
     assert code == 0, err + out

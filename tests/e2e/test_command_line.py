@@ -138,7 +138,10 @@ def test_a_closed_pipe_is_quiet(workplace):
     ("words", "said"),
     [
         (" ".join(COMPILE), "cannot print the plan (the folder 'model.heterps' is written all the same)"),
-        (" ".join(COMPILE) + " --print-after group-layers", "cannot print the draft after group-layers"),
+        pytest.param(
+            *(" ".join(COMPILE) + " --print-after group-layers", "cannot print the draft after group-layers"),
+            marks=pytest.mark.slow,
+        ),
         ("clusters", "cannot print the pools"),
         ("clusters show edge", "cannot print the pool"),
     ],
@@ -190,7 +193,7 @@ INTERRUPT_WHILE_WRITING = """
 """
 
 
-@pytest.mark.parametrize("had_folder", [False, True])
+@pytest.mark.parametrize("had_folder", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ctrl_c_while_writing_leaves_what_was_there(workplace, had_folder):
     if had_folder:
         assert heterps(*COMPILE, cwd=workplace).returncode == 0

@@ -78,6 +78,7 @@ def test_tables_on_parameter_servers_beside_a_stage_of_jax(written, tmp_path):
     assert largest_difference(ends[1], ends[0]) < 1e-6
 
 
+@pytest.mark.slow  # it needs the models of the others
 def test_a_stage_of_onnx_runtime_is_refused(written):
     run = train(written, "onnxruntime.heterps")
     assert run.returncode == 1

@@ -127,10 +127,13 @@ def wait_until(condition, what: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("kill", "was killed by SIGKILL (by somebody, or by the system for its memory)"),
+        pytest.param(
+            *("kill", "was killed by SIGKILL (by somebody, or by the system for its memory)"),
+            marks=pytest.mark.kill("a rank"),
+        ),
         ("exit", "left with exit code 3 before the run was over"),
         ("quiet exit", "left with exit code 0 before the run was over"),
-        ("stop", "gave no sign of life for"),
+        pytest.param("stop", "gave no sign of life for", marks=pytest.mark.kill("a rank, stopped")),
         ("memory", "ran out of memory"),
         ("raise", "raised ValueError: no good"),
         ("loop", "hangs: no progress for"),
@@ -166,6 +169,7 @@ def run_until_a_step(start, log: Path, *words, **environment):
 
 
 @pytest.mark.slow  # waits for clocks and for runs that would never end
+@pytest.mark.kill("the launcher")
 def test_workers_do_not_outlive_their_launcher(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log")
     workers = workers_of(run.pid)
@@ -176,7 +180,10 @@ def test_workers_do_not_outlive_their_launcher(start, tmp_path):
 
 
 @pytest.mark.slow  # waits for clocks and for runs that would never end
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.kill("the launcher, asked to end"))],
+)
 def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_path, number, code):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--resume")
     run = run_until_a_step(start, tmp_path / "log", *ck, SLEEP="0.01")

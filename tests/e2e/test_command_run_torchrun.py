@@ -71,6 +71,7 @@ def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
+@pytest.mark.component("torchrun")
 def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
     words = ("--checkpoint", str(tmp_path / "ck"), "--log", "log.jsonl", *TRAIN)

@@ -144,16 +144,19 @@ def one_part_in_a_hundred(stage, given, results):
     return tuple(result * 1.01 for result in results)
 
 
+FRESH = "forward, call 1 in a fresh process"
 PLANTED = {
     "forward, call 1": lambda compiled: compiled.stages[0].register_forward_hook(one_part_in_a_hundred),
     "gradients, call 1": lambda compiled: next(compiled.stages[0].parameters()).register_hook(lambda found: 0 * found),
     "forward, call 2": lambda compiled: compiled.stages[0].register_forward_pre_hook(state_forgotten),
     "traceback in run": lambda compiled: compiled.stages[0].register_forward_hook(lambda *_: {}["nothing"]),
-    "forward, call 1 in a fresh process": saved_with_other_weights,
+    FRESH: saved_with_other_weights,
 }
 
 
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == FRESH else kind for kind in PLANTED]
+)
 def test_a_fault_that_is_planted_after_verification_is_found(monkeypatch, kind):
     compile_rightly = heterps_compile.compile
 

@@ -38,10 +38,8 @@ def interrupted(tmp_path: Path, event: str, count: int) -> subprocess.CompletedP
     [
         ("import", 3),  # the first after this package and the module that the command starts in
         ("import", 12),
-        ("import", 40),
         ("import", 150),
-        ("import", 420),
-        ("import", 900),
+        *(pytest.param(*at, marks=pytest.mark.slow) for at in (("import", 40), ("import", 420), ("import", 900))),
         ("open", 300),
         ("os.rename", 1),
     ],

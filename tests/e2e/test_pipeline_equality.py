@@ -47,11 +47,13 @@ def test_every_width_trains_as_one_process_does(name, folders):
     assert above(worst_of(name, turns, folders)) == {}
 
 
+@pytest.mark.slow  # a ResNet, three times
 def test_running_statistics_are_those_of_one_process(folders):
     chosen = [((2, 1), "interleaved-1f1b"), ((1, 2, 1), "1f1b")]
     assert above(worst_of("resnet50-thin", chosen, folders)) == {}
 
 
+@pytest.mark.slow  # compiles two models, and trains in six ways
 def test_exact_sums_are_those_of_one_process_to_the_last_bit(folders):
     chosen = [
         ((2, 1), "1f1b"),

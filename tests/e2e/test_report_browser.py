@@ -19,7 +19,10 @@ from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
 from heterps_compile.report.tuning_page import tuning_page
 
-pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "all there")
+pytestmark = [
+    pytest.mark.slow,  # a compilation with all its pictures, and a browser
+    pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "all there"),
+]
 
 ENTER, RIGHT, DOWN, END = "\ue007", "\ue014", "\ue015", "\ue010"
 FOCUSED = "return document.activeElement.dataset.layer"
@@ -67,6 +70,7 @@ def test_the_page_shows_every_picture_and_complains_of_nothing(window, compiled)
     assert window.console() == []
 
 
+@pytest.mark.component("browser")
 def test_a_layer_that_is_clicked_is_explained(window, compiled):
     window.open(compiled / "plan.html")
     window.click('.layer[data-layer="2"]')

@@ -98,7 +98,7 @@ def test_a_changed_plan_is_annotated_and_summed_up(repository):
     assert "- **placement**: layer b moved from cpu to v100" in summary
 
 
-@pytest.mark.parametrize("fail_on", ["", "placement"])
+@pytest.mark.parametrize("fail_on", [pytest.param("", marks=pytest.mark.slow), "placement"])
 def test_a_page_is_written_where_one_is_asked_for(repository, fail_on):
     inputs = {"base": "HEAD~1", "report": "changes $(touch pwned).html", "fail-on": fail_on}
     assert step(repository, "Compare the plan with the base", **inputs)[0] == int(bool(fail_on))
@@ -115,7 +115,14 @@ def test_a_plan_that_is_the_same_is_quiet(repository):
     )
 
 
-@pytest.mark.parametrize(("fail_on", "expected"), [("placement", 1), ("price>5%", 0), ("stages,throughput<-2%", 0)])
+@pytest.mark.parametrize(
+    ("fail_on", "expected"),
+    [
+        ("placement", 1),
+        ("price>5%", 0),
+        pytest.param("stages,throughput<-2%", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_what_fails_the_step_is_a_choice(repository, fail_on, expected):
     inputs = {"base": "HEAD~1", "fail-on": fail_on}
     code, log, output, _ = step(repository, "Compare the plan with the base", **inputs)
@@ -137,14 +144,19 @@ def test_a_shallow_checkout_fetches_the_base(repository, tmp_path):
     ("inputs", "expected", "said"),
     [
         ({"base": "0" * 40}, 0, "No commit to compare plan.json with."),
-        ({"base": ""}, 0, "No commit to compare plan.json with."),
         ({"base": "HEAD", "plan": "new/plan.json"}, 0, "new/plan.json is new"),
         ({"base": "HEAD", "plan": "nowhere/plan.json"}, 2, "no plan to review at nowhere/plan.json"),
-        ({"base": "", "plan": "nowhere/plan.json"}, 2, "no plan to review at nowhere/plan.json"),
-        ({"base": "HEAD", "plan": "broken.json"}, 2, "no plan to review at broken.json"),
         ({"base": "--upload-pack=touch pwned"}, 2, "the base is no commit"),
-        ({"base": "HEAD~1", "plan": "$(touch pwned)"}, 2, "no plan to review at $(touch pwned)"),
         ({"base": "HEAD~1", "fail-on": "price>$(touch pwned)"}, 2, "is nothing to fail on"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ({"base": ""}, 0, "No commit to compare plan.json with."),
+                ({"base": "", "plan": "nowhere/plan.json"}, 2, "no plan to review at nowhere/plan.json"),
+                ({"base": "HEAD", "plan": "broken.json"}, 2, "no plan to review at broken.json"),
+                ({"base": "HEAD~1", "plan": "$(touch pwned)"}, 2, "no plan to review at $(touch pwned)"),
+            )
+        ),
     ],
 )
 def test_odd_inputs_end_well(repository, inputs, expected, said):
@@ -156,6 +168,7 @@ def test_odd_inputs_end_well(repository, inputs, expected, said):
     assert said in log
 
 
+@pytest.mark.slow  # a compilation and two checks, cold
 def test_the_plan_is_checked_against_its_model(tmp_path):
     plan = heterps_compile.compile(MODEL, method="greedy", min_stages=2, verify=False).plan
     (tmp_path / "work").mkdir()
@@ -175,7 +188,7 @@ BOTH = "Compare and check the plans of the manifest"
     ("limits", "base", "code", "changed"),
     [
         ("", "HEAD~1", 1, "changed=true\n"),
-        ('[defaults]\nfail_on = "nothing"\n', "HEAD~1", 0, "changed=true\n"),
+        pytest.param('[defaults]\nfail_on = "nothing"\n', "HEAD~1", 0, "changed=true\n", marks=pytest.mark.slow),
         ("", "--upload-pack=touch pwned", 2, ""),
     ],
 )
@@ -225,6 +238,7 @@ def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
     assert hook(repository, "heterps-compile-diff-all").returncode == 1
 
 
+@pytest.mark.slow  # a model is read, cold
 def test_the_hook_for_models_checks_the_plan(repository):
     done = hook(repository, "heterps-compile-check", MODEL, "--against", "plan.json")
     assert done.returncode == 1

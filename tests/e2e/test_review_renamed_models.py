@@ -16,6 +16,8 @@ from heterps_compile.plan.request import Request
 from heterps_compile.review.check import check_plan
 from heterps_compile.review.pose import pose_again
 
+MOST_NODES = ("densenet121", "inception_v2")
+
 
 def renamed(name: str, *, reordered: bool) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model with every value and node renamed; and the new name of the first output of every node."""
@@ -53,7 +55,7 @@ def fingerprints(model: str | onnx.ModelProto) -> tuple[dict[str, str], dict[str
     return make_fingerprints(layers), first
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in MOST_NODES else n for n in NAMES])
 def test_every_layer_is_found_again_whatever_it_is_called_and_wherever_it_stands(name):
     model, new = renamed(name, reordered=True)
     (old_prints, old_first), (new_prints, new_first) = fingerprints(str(path(name))), fingerprints(model)

@@ -144,6 +144,7 @@ def test_a_run_that_goes_on_counts_on_and_stops_where_an_undisturbed_one_does(tm
     assert (again.stopped_after, again.best_step) == (STOP_AFTER, second.best_step)
 
 
+@pytest.mark.slow  # a run until it stops by itself, which tells of every step
 def test_a_run_validates_stops_and_keeps_the_best_as_a_plain_loop_would(tmp_path):
     compiled = write_ctrdnn(tmp_path)
     (tmp_path / "train.py").write_text(TRAINING_FILE + MORE)

@@ -80,6 +80,7 @@ def day(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.kill("a server of tables")
 def test_the_day_ends_alike_when_one_server_is_killed_and_then_the_one_that_had_its_rows(day):
     words = (
         f"click.heterps --train train.py --data clicks.parquet --epochs 2 --replicas 1,1 --validate held_back.parquet "

@@ -323,12 +323,12 @@ def test_the_pins_satisfy_the_lower_bounds():
     assert [str(r) for r in ours if r.name not in version or not r.specifier.contains(version[r.name])] == []
 
 
-def test_what_is_left_out_of_make_test_says_why():
+def test_a_slow_test_says_why():
     silent = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in sources("tests")
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.fullmatch(r"(@|pytestmark = )pytest\.mark\.slow", line)
+        if re.search(r"pytest\.mark\.slow$", line) or re.search(r"^pytestmark = .*pytest\.mark\.slow\]?$", line)
     ]
     assert silent == []
 
@@ -423,3 +423,25 @@ def test_wording_is_found_in_place_and_in_a_table(tmp_path):
         "    with pytest.raises(E, match=f'{x} is no power of two'):\n        f(x)\n"
     )
     assert wording(tmp_path) == ["test_seen.py:7:  is no power of two", "test_seen.py:1: must be at most 3"]
+def marked(marker: str) -> list[tuple[str, bool]]:
+    """Return the names that tests are marked with, and whether each of these tests is slow."""
+    word, found = f"pytest.mark.{marker}(", []
+    for path in sources("tests"):
+        text = path.read_text()
+        if word not in text or path == Path(__file__):
+            continue
+        tree = ast.parse(text)
+        of_file = " ".join(ast.unparse(n) for n in tree.body if ast.unparse(n).startswith("pytestmark"))
+        for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+            marks = " ".join([of_file, *map(ast.unparse, function.decorator_list)])
+            found += [
+                (name, "pytest.mark.slow" in marks)
+                for name in re.findall(rf"pytest\.mark\.{marker}\('([^']+)'\)", marks)
+            ]
+    return sorted(found)
+
+
+def test_every_eighth_has_each_component_and_six_kills():
+    assert marked("component") == [(name, True) for name in ("Ray", "Slurm", "browser", "torchrun")]
+    kills = ("a rank", "a rank, between resizes", "a rank, stopped", "a server of tables")
+    assert marked("kill") == [(name, True) for name in (*kills, "the launcher", "the launcher, asked to end")]

@@ -1,5 +1,7 @@
 """ONNX's own node tests: every test of every declared op passes, except those listed with a reason."""
 
+import random
+from functools import cache
 from types import MappingProxyType
 
 import pytest
@@ -42,6 +44,7 @@ LEAST_OPS = 184
 LEAST_PASSED = 1753
 
 
+@cache
 def cases() -> list[NodeCase]:
     """Return the tests that are made of declared ops alone and are to pass."""
     declared = declared_ops().keys()
@@ -81,18 +84,29 @@ def cases_of(name: str) -> list[NodeCase]:
     return [case for case in cases() if min(case.ops) == (domain, op)]
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_the_node_test_of_an_op_that_says_most_passes(name: str) -> None:
-    """One compilation an op: of its tests the one with the most attributes and inputs."""
-    most = max(cases_of(name), key=said, default=None)
-    assert most is None or fault(most, run_onnx) == ""
+DRAWN = frozenset(random.Random(0).sample(OPS, 40))  # noqa: S311 - no secret
+
+
+def most_telling(name: str) -> list[NodeCase]:
+    """Return the test of an op with the most attributes and inputs, if the op has tests."""
+    return sorted(cases_of(name), key=lambda case: -said(case))[:1]
 
 
 def said(case: NodeCase) -> int:
     return sum(len(node.attribute) + len(node.input) for node in case.model.graph.node[:1])
 
 
+def faults(tested: list[NodeCase]) -> dict[str, str]:
+    return {case.name: wrong for case in tested if (wrong := fault(case, run_onnx))}
+
+
+@pytest.mark.parametrize("name", sorted(DRAWN))
+def test_the_most_telling_node_test_of_a_drawn_op_passes(name: str) -> None:
+    assert faults(most_telling(name)) == {}
+
+
 @pytest.mark.slow  # two thousand compilations
 @pytest.mark.parametrize("name", OPS)
-def test_every_node_test_of_an_op_passes(name: str) -> None:
-    assert {case.name: wrong for case in cases_of(name) if (wrong := fault(case, run_onnx))} == {}
+def test_every_other_node_test_of_an_op_passes(name: str) -> None:
+    ran = {case.name for case in most_telling(name)} if name in DRAWN else set()
+    assert faults([case for case in cases_of(name) if case.name not in ran]) == {}

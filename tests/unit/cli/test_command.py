@@ -307,14 +307,6 @@ def test_an_input_in_the_output_folder_is_never_deleted(library, capsys, words):
     assert sorted(os.listdir("out")) == ["model.onnx", "pool.toml"]
 
 
-def test_help_shows_options_commands_and_examples(capsys):
-    assert run(["--help"]) == 0
-    out = capsys.readouterr().out
-    for text in ("--min-throughput SAMPLES/S", "clusters", "--version", "\n    heterps-compile model.onnx\n"):
-        assert text in out
-    assert "\n  MODEL.onnx" not in out
-
-
 @pytest.mark.parametrize("words", [["compile", "-h"], ["model.onnx", "--help"], ["clusters", "--help"]])
 def test_every_command_has_help_with_examples(capsys, words):
     assert run(words) == 0

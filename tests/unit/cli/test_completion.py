@@ -1,6 +1,7 @@
 """Completion: what the Tab key offers, asked of a real bash that has evaluated the script."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,16 +51,26 @@ def offered(script: str, *words: str) -> list[str]:
     ("words", "offers"),
     [
         (["di"], ["diff"]),
-        (["model"], ["<default>"]),  # files
+        (["model.onnx", "--cluster", "my-pool.t"], ["<default>"]),  # files
+        (["-o", ""], ["<dirnames>"]),
+        (["--backend", ""], ["onnxruntime", "torch", "jax"]),
+    ],
+)
+def test_bash_offers(words, offers, script):
+    assert offered(script, *words) == offers
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["model"], ["<file>"]),
         (["--clu"], ["--cluster"]),
         (["model.onnx", "--cluster", "edg"], ["edge"]),
-        (["model.onnx", "--cluster", "my-pool.t"], ["<default>"]),
+        (["model.onnx", "--cluster", "my-pool.t"], ["<file>"]),
         (["compile", "model.onnx", "--method", "gr"], ["greedy"]),
-        (["--backend", ""], ["onnxruntime", "torch", "jax"]),
         (["--objective", "l"], ["latency"]),
-        (["-o", ""], ["<dirnames>"]),
         (["simulate", "model.heterps", "--schedule", ""], ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
-        (["diff", ""], ["<default>"]),
+        (["diff", ""], ["<file>"]),
         (["diff", "old.json", "new.json", "--format", "m"], ["markdown"]),
         (["diff", "old.json", "new.json", "--fail-on", "th"], ["throughput"]),
         (["clusters", "s"], ["show"]),
@@ -69,8 +80,16 @@ def offered(script: str, *words: str) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
-def test_bash_offers(words, offers, script):
-    assert offered(script, *words) == offers
+def test_the_script_is_answered(words, offers, monkeypatch, capsys):
+    """Each line names a kind and a word, as the script of bash reads them."""
+    monkeypatch.setenv("_HETERPS_COMPILE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", shlex.join(["heterps-compile", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit):
+        run([])
+    lines = [line.split(",", 1) for line in capsys.readouterr().out.splitlines()]
+    words = [word for kind, word in lines if kind == "plain"]
+    assert (words or [f"<{kind}>" for kind, _ in lines]) == offers
 
 
 @needs_bash

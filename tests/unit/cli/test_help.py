@@ -1,22 +1,18 @@
-"""The help of every command: what it must have, that its examples can be typed, and its manual page."""
+"""The help of every command: what it must have, that its examples can be typed, and that it fits a screen."""
 
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import click
 import pytest
 
-from heterps_compile.cli.main import command, run
-from heterps_compile.cli.man import contexts, help_text, manual_page, page_name
+from heterps_compile.cli.help_text import contexts, help_text
+from heterps_compile.cli.main import EVERYDAY, OTHERS, command, run
 
 PROJECT = Path(__file__).parents[3]
 ROOT = click.Context(command, info_name="heterps-compile", **command.context_settings)
-CONTEXTS = {page_name(context): context for context in contexts(ROOT)}
-every_command = pytest.mark.parametrize("name", CONTEXTS)
-SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
+CONTEXTS = {context.command_path: context for context in contexts(ROOT)}
 
 
 @pytest.fixture
@@ -29,36 +25,33 @@ def options(context: click.Context) -> list[click.Option]:
     return [param for param in context.command.get_params(context) if isinstance(param, click.Option)]
 
 
-@every_command
-def test_the_help_says_what_the_command_does_and_gives_examples(name):
-    text = help_text(CONTEXTS[name].command)
-    assert text.paragraphs[0].endswith(".")
-    assert len(text.blocks["Examples"]) >= 1
+def test_the_help_says_what_the_command_does_and_gives_examples():
+    texts = {name: help_text(context.command) for name, context in CONTEXTS.items()}
+    assert [name for name, text in texts.items() if not text.paragraphs[0].endswith(".")] == []
+    assert [name for name, text in texts.items() if name != ROOT.command_path and not text.blocks["Examples"]] == []
 
 
-@every_command
-def test_the_help_says_what_every_exit_code_means(name):
-    assert set(help_text(CONTEXTS[name].command).exit_codes) == {0, 1, 2, 130}
+def test_the_help_says_what_every_exit_code_means():
+    codes = {name: set(help_text(context.command).exit_codes) for name, context in CONTEXTS.items()}
+    assert {name: said for name, said in codes.items() if said != {0, 1, 2, 130}} == {}
 
 
-@every_command
-def test_every_option_is_explained(name):
-    assert [option.name for option in options(CONTEXTS[name]) if not option.help] == []
+def test_every_option_is_explained_with_the_kind_of_its_value():
+    every = [(name, option) for name, context in CONTEXTS.items() for option in options(context)]
+    assert [(name, option.name) for name, option in every if not option.help] == []
+    valued = [(name, option) for name, option in every if not option.is_flag and not option.count]
+    bare = [(name, o.name) for name, o in valued if o.metavar is None and not isinstance(o.type, click.Choice)]
+    assert bare == []
 
 
-@every_command
-def test_every_option_that_takes_a_value_says_of_what_kind(name):
-    valued = [option for option in options(CONTEXTS[name]) if not option.is_flag and not option.count]
-    assert [o.name for o in valued if o.metavar is None and not isinstance(o.type, click.Choice)] == []
-
-
-@every_command
-def test_every_argument_is_spoken_of(name):
-    command = CONTEXTS[name].command
-    prose = " ".join(help_text(command).paragraphs)
-    arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    words = {word for argument in arguments for word in re.findall(r"[A-Z][A-Z]+(?:\.[a-z]+)?", argument.metavar or "")}
-    assert {word for word in words if word not in prose} == set()
+def test_every_argument_is_spoken_of():
+    unsaid = []
+    for name, context in CONTEXTS.items():
+        prose = " ".join(help_text(context.command).paragraphs)
+        arguments = [param for param in context.command.params if isinstance(param, click.Argument)]
+        words = {word for one in arguments for word in re.findall(r"[A-Z][A-Z]+(?:\.[a-z]+)?", one.metavar or "")}
+        unsaid += [(name, word) for word in words if word not in prose]
+    assert unsaid == []
 
 
 def examples() -> list[str]:
@@ -86,10 +79,20 @@ def written_down() -> list[str]:
     return [line.partition("  #")[0].strip() for line in lines if re.match(r'(eval "\$\()?heterps-compile ', line)]
 
 
-@pytest.mark.parametrize("example", dict.fromkeys([*examples(), *written_down()]))
 @pytest.mark.usefixtures("here")
-def test_an_example_can_be_typed(example):
+def test_every_example_can_be_typed():
     """It parses; nothing runs, since no file of the examples is here."""
+    wrong = {}
+    for example in dict.fromkeys([*examples(), *written_down()]):
+        try:
+            parse(example)
+        except click.UsageError as error:
+            wrong[example] = error.message
+    assert wrong == {}
+
+
+def parse(example: str) -> None:
+    """Parse a command; raise where it cannot be typed."""
     context, words = ROOT, words_of(example)
     while isinstance(context.command, click.Group):
         if context is ROOT and words[0] not in command.commands:
@@ -100,50 +103,38 @@ def test_an_example_can_be_typed(example):
         inner = context.command.commands[words[0]]
         words = words[1:]
         if not isinstance(inner, click.Group):
-            inner.make_context(inner.name, words, parent=context)  # raises on wrong usage
+            inner.make_context(inner.name, words, parent=context)
             return
         context = click.Context(inner, info_name=inner.name, parent=context)
 
 
-@every_command
-def test_the_manual_page_has_the_sections_in_the_order_of_manual_pages(name):
-    found = re.findall(r"^\.SH (.+)$", manual_page(CONTEXTS[name]), re.MULTILINE)
-    assert [section for section in found if section in SECTIONS] == SECTIONS
+def printed(capsys, *words: str) -> str:
+    assert run(words) == 0
+    return capsys.readouterr().out
 
 
-@pytest.mark.skipif(shutil.which("man") is None or shutil.which("groff") is None, reason="man is not installed")
-@every_command
-def test_man_reads_the_page_without_a_warning_and_shows_every_option(name, tmp_path):
-    page = tmp_path / f"{name}.1"
-    page.write_text(manual_page(CONTEXTS[name]), "utf-8")
-    done = subprocess.run(
-        ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-P", "cat", str(page)],
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANWIDTH": "100"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
-    shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
-    assert [option.opts[0] for option in options(CONTEXTS[name]) if option.opts[0] not in shown] == []
+def test_the_first_help_is_one_screen_and_names_every_command(capsys):
+    screen = printed(capsys, "--help")
+    assert run([]) == 2
+    assert capsys.readouterr().err == screen
+    assert len(screen.splitlines()) <= 24
+    assert max(map(len, screen.splitlines())) <= 80
+    assert sorted((*EVERYDAY, *(name for names in OTHERS.values() for name in names))) == sorted(command.commands)
+    assert [name for name in command.commands if name not in screen] == []
 
 
-def test_pages_of_all_commands_are_written(tmp_path, capsys):
-    assert run(["man", "-o", str(tmp_path / "man1")]) == 0
-    assert {file.stem for file in Path(tmp_path, "man1").iterdir()} == set(CONTEXTS)
-    assert run(["man", "clusters", "show"]) == 0
-    assert capsys.readouterr().out == Path(tmp_path, "man1", "heterps-compile-clusters-show.1").read_text("utf-8")
+def test_the_short_help_of_compile_leaves_out_rare_options_alone(capsys):
+    words = [word for option in options(CONTEXTS["heterps-compile compile"]) for word in option.opts]
+    short, long = printed(capsys, "compile", "--help"), printed(capsys, "compile", "--help-all")
+    assert [word for word in words if word not in long] == []
+    assert {word for word in words if f"{word} " not in short} >= {"--print-after", "--reading", "--accelerators"}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["man", "dif"], 1, "unknown command 'dif'; did you mean 'diff'?"),
-        (["man", "diff", "-o", "pages"], 2, "-o writes the pages of all commands; name none."),
-        (["man", "-o", "file"], 1, "cannot write the pages to 'file'"),
-    ],
-)
-def test_what_is_no_page_is_an_error(words, code, said, here, capsys):
-    (here / "file").write_text("")
-    assert run(words) == code
-    assert said in capsys.readouterr().err
+def test_every_command_can_be_quiet(capsys):
+    commands = [context for context in CONTEXTS.values() if not isinstance(context.command, click.Group)]
+    assert [c.command_path for c in commands if not any("-q" in option.opts for option in options(c))] == []
+    assert run(["clusters", "show", "-q", "heterps-paper"]) == 0
+    assert run(["ops", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["clusters", "show", "-q", "no-pool"]) == 1
+    assert "no-pool" in capsys.readouterr().err

@@ -128,6 +128,7 @@ def command(*words: str) -> list[str]:
 
 
 @pytest.mark.slow  # three starts of a run's ranks
+@pytest.mark.kill("a rank, between resizes")
 def test_every_sample_is_trained_on_once_through_resizes_a_dead_rank_and_other_cuts(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     hold = tmp_path / "hold"
