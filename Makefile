@@ -14,7 +14,7 @@ help:
 	@echo 'make test-all   run the rest too, in some 25 minutes: full products, soaks, other models, attackers, tutorials'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make cluster    install an OpenSSH server and Slurm for the tests of launch, where apt can'
-	@echo 'make check      formatting, lint, types'
+	@echo 'make check      formatting, lint, prose, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'
 	@echo 'make bench      time whole compilations'
 	@echo 'make clean      remove .venv and everything that was generated'
@@ -65,6 +65,7 @@ cluster:
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/python tools/prose.py
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
