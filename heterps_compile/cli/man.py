@@ -26,8 +26,8 @@ from pathlib import Path
 
 import click
 
-from heterps_compile import __version__
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.packages import __version__
 
 from .completion import PROGRAM
 from .output import printing

@@ -17,9 +17,9 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from heterps_compile import __version__
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
+from heterps_compile.packages import __version__
 from heterps_compile.plan.idle_units import units_of
 from heterps_compile.plan.plan import Plan, what_the_bound_proves
 from heterps_compile.plan.planned_stage import PlannedStage
