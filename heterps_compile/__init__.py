@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .plan.plan import Plan
     from .runtime.data.hashed_ids import hash_ids
     from .runtime.export.export_checkpoint import export_checkpoint
-    from .runtime.launch.hooks import RunView
     from .runtime.launch.run_api import run
+    from .runtime.launch.run_view import RunView
     from .runtime.launch.training_file import Training
 
 __all__ = [
@@ -49,7 +49,7 @@ _HOMES = {
     "Graph": ".ir.graph",
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
-    "RunView": ".runtime.launch.hooks",
+    "RunView": ".runtime.launch.run_view",
     "__version__": ".packages",
     "Training": ".runtime.launch.training_file",
     "compile": ".api",
