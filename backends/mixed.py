@@ -82,7 +82,7 @@ class MixedBackend(Backend):
 
     @property
     def _first(self) -> Backend:
-        """Return a backend that is placed nowhere: of the whole model all give the same, that of its family."""
+        """Choose a backend for the unsplit model, which each runs as its family does."""
         return next(iter(self.by_device.values()))
 
     def _all(self) -> tuple[Backend, ...]:
@@ -168,7 +168,7 @@ class MixedBackend(Backend):
         return "" if "" in reasons else reasons[0]
 
     def reference(self, graph: Graph) -> Reference:
-        """Return the whole model as its own family runs it."""
+        """Run the unsplit model as its own family does."""
         return self._first.reference(graph)
 
     @contextmanager

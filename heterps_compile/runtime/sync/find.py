@@ -23,17 +23,8 @@ from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
 
-from .capabilities import (
-    ADASUM,
-    ADASUM_OF_STEPS,
-    ADSAGA,
-    ALL_REDUCE,
-    LOCAL,
-    POWERSGD,
-    SHADOW,
-    TOPK,
-    Capabilities,
-)
+from . import capabilities
+from .capabilities import Capabilities
 
 if TYPE_CHECKING:
     from .contract import Rule, Shared
@@ -56,19 +47,19 @@ class BuiltIn:
 
 RULES: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "all-reduce": BuiltIn("all_reduce:AllReduce", ALL_REDUCE),
-        "topk": BuiltIn("top_k:TopK", TOPK),
-        "adasum": BuiltIn("adasum:Adasum", ADASUM),
-        "shadow": BuiltIn("shadow:Shadow", SHADOW),
-        "local": BuiltIn("local_steps:LocalSteps", LOCAL),
-        "powersgd": BuiltIn("power_sgd:PowerSGD", POWERSGD),
-        "adsaga": BuiltIn("adsaga:Adsaga", ADSAGA),
-        "servers": BuiltIn("all_reduce:AllReduce", ALL_REDUCE),
+        "all-reduce": BuiltIn("all_reduce:AllReduce", capabilities.ALL_REDUCE),
+        "topk": BuiltIn("top_k:TopK", capabilities.TOPK),
+        "adasum": BuiltIn("adasum:Adasum", capabilities.ADASUM),
+        "shadow": BuiltIn("shadow:Shadow", capabilities.SHADOW),
+        "local": BuiltIn("local_steps:LocalSteps", capabilities.LOCAL),
+        "powersgd": BuiltIn("power_sgd:PowerSGD", capabilities.POWERSGD),
+        "adsaga": BuiltIn("adsaga:Adsaga", capabilities.ADSAGA),
+        "servers": BuiltIn("all_reduce:AllReduce", capabilities.ALL_REDUCE),
     }
 )
 """Ours by name; of a stage whose tables are on servers, the parameters that it stores itself are summed."""
 
-_ADASUM_OF_STEPS = BuiltIn("adasum:AdasumOfSteps", ADASUM_OF_STEPS)
+_ADASUM_OF_STEPS = BuiltIn("adasum:AdasumOfSteps", capabilities.ADASUM_OF_STEPS)
 
 
 def _built_in(rule: SyncRule) -> BuiltIn | None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import heterps_compile
 from heterps_compile.errors import HeterpsError
 from heterps_compile.plan.plan import Artifact, Plan
+from heterps_compile.plan.planned_stage import StageSync
 from heterps_compile.plan.source import read_plan
-from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.sync_of_run import rule_notes, rules_of_run
