@@ -112,6 +112,11 @@ def imports_of(paths: Mapping[str, Path]) -> dict[str, set[str]]:
     }
 
 
+@cache
+def imports_of_the_house() -> dict[str, set[str]]:
+    return imports_of(dict(modules()))
+
+
 def circle_among(imports: Mapping[str, Collection[str]]) -> list[str]:
     """Find modules each of which imports the one before it, the first again at the end; none without a circle."""
     try:
@@ -128,7 +133,7 @@ def test_every_module_has_a_row():
 def test_imports_run_down():
     climbs = [
         f"{module} imports {name}"
-        for module, names in imports_of(dict(modules())).items()
+        for module, names in imports_of_the_house().items()
         for name in names
         for here, there in [(module.split(".")[0], name.split(".")[0])]
         if here != there and (ROW[there] >= ROW[here] or (here, there) in NEVER)
@@ -137,7 +142,7 @@ def test_imports_run_down():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert circle_among(imports_of(dict(modules()))) == []
+    assert circle_among(imports_of_the_house()) == []
 
 
 def test_what_stands_above_is_loaded_by_name_in_one_place():
