@@ -16,7 +16,7 @@ help:
 	@echo 'make ci         run check, test and test-eighth, as CI does with every commit, in 12 minutes'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make cluster    install an OpenSSH server and Slurm for the tests of launch, where apt can'
-	@echo 'make check      formatting, lint, types'
+	@echo 'make check      formatting, lint, prose, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'
 	@echo 'make bench      time whole compilations'
 	@echo 'make clean      remove .venv and everything that was generated'
@@ -73,6 +73,7 @@ cluster:
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/python tools/prose.py
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

@@ -7,6 +7,7 @@ module is imported only when it is asked for.
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from typing import Any
 
 from heterps_compile.errors import InputError, MissingPackageError, PlugInError, UnknownNameError
 from heterps_compile.ir.graph import ONNX, TORCH
-from heterps_compile.packages import need
+from heterps_compile.packages import need, need_all
 from heterps_compile.plug_ins import make_plug_in
 
 from .contract import Backend, Capabilities, StageDevice
@@ -91,9 +92,7 @@ def find_backend(name: str) -> Backend:
         InputError: where the device types are not written so.
     """
     if "=" in name:
-        from .mixed import parse_backends  # noqa: PLC0415 - it finds its backends here
-
-        return parse_backends(name)
+        return _find_by_device(name)
     if name in BACKENDS:
         need(f"the backend {name!r}", BACKENDS[name].extra)
         module, _, cls = BACKENDS[name].home.partition(":")
@@ -103,6 +102,28 @@ def find_backend(name: str) -> Backend:
     if name not in found:
         raise UnknownNameError("backend", name, {*BACKENDS, *found})
     return _adapted(make_plug_in(found[name], BACKEND_MEMBERS))
+
+
+def _find_by_device(text: str) -> Backend:
+    """Find the backends of ``cpu=onnxruntime,v100=torch``, by the name or the kind of a device type.
+
+    Raises:
+        InputError: showing what is not of that form.
+        UnknownNameError: naming an unknown backend.
+        MissingPackageError: naming all packages that some of them need and that are not installed.
+    """
+    from .mixed import MixedBackend  # noqa: PLC0415 - numpy, which completing a name does without
+
+    names: dict[str, str] = {}
+    for part in text.split(","):
+        device, _, name = (piece.strip() for piece in part.rpartition("="))
+        if not device or not name:
+            raise InputError(f"{part!r} is not DEVICE=BACKEND, such as cpu=onnxruntime; write one for each device type")
+        if device in names:
+            raise InputError(f"{device!r} is given two backends, {names[device]!r} and {name!r}; give it one")
+        names[device] = name
+    need_all([partial(find_backend, name) for name in dict.fromkeys(names.values())])
+    return MixedBackend({device: find_backend(name) for device, name in names.items()})
 
 
 def differentiating_backend() -> Backend:

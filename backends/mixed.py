@@ -9,41 +9,18 @@ Left out: gradients across backends, which ranks of a pipeline send each other (
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
-from heterps_compile.packages import need_all
 from heterps_compile.plan.plan import MIXED
 
 from .borders import as_array, as_tensor
 from .contract import Backend, Capabilities, Reference, Stage, StageDevice
-from .find import find_backend, own_backend
 
 _Build = Callable[[Graph, Partition], tuple[Stage, ...]]
-
-
-def parse_backends(text: str) -> "MixedBackend":
-    """Read ``cpu=onnxruntime,v100=torch``: backends by the name or the kind of a device type.
-
-    Raises:
-        InputError: showing what is not of that form.
-        UnknownNameError: naming a backend nobody knows.
-        MissingPackageError: where what some of them run on is not installed.
-    """
-    names: dict[str, str] = {}
-    for part in text.split(","):
-        device, _, name = (piece.strip() for piece in part.rpartition("="))
-        if not device or not name:
-            raise InputError(f"{part!r} is not DEVICE=BACKEND, such as cpu=onnxruntime; write one for each device type")
-        if device in names:
-            raise InputError(f"{device!r} is given two backends, {names[device]!r} and {name!r}; give it one")
-        names[device] = name
-    need_all([partial(find_backend, name) for name in dict.fromkeys(names.values())])
-    return MixedBackend({device: find_backend(name) for device, name in names.items()})
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +79,11 @@ class MixedBackend(Backend):
     def tolerance(self, family: str) -> float:
         """Return what the least exact of the backends is allowed."""
         return max(backend.tolerance(family) for backend in self._all())
+
+    @property
+    def _first(self) -> Backend:
+        """Choose a backend for the unsplit model, which each runs as its family does."""
+        return next(iter(self.by_device.values()))
 
     def _all(self) -> tuple[Backend, ...]:
         return self.of_stage or tuple(self.by_device.values())
@@ -186,8 +168,8 @@ class MixedBackend(Backend):
         return "" if "" in reasons else reasons[0]
 
     def reference(self, graph: Graph) -> Reference:
-        """Return the whole model as its own family runs it."""
-        return own_backend(graph.family).reference(graph)
+        """Run the unsplit model as its own family does."""
+        return self._first.reference(graph)
 
     @contextmanager
     def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
@@ -208,7 +190,7 @@ class MixedBackend(Backend):
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs as the model's own family does."""
-        return own_backend(graph.family).example_inputs(graph, seed)
+        return self._first.example_inputs(graph, seed)
 
     def write(
         self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path

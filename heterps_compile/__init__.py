@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from .compiled_model import CompiledModel
     from .errors import HeterpsError
     from .ir.graph import Graph
+    from .packages import __version__ as __version__
     from .plan.plan import Plan
     from .runtime.data.hashed_ids import hash_ids
     from .runtime.export.export_checkpoint import export_checkpoint
-    from .runtime.launch.hooks import RunView
     from .runtime.launch.run_api import run
+    from .runtime.launch.run_view import RunView
     from .runtime.launch.training_file import Training
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Cluster",
@@ -50,7 +49,8 @@ _HOMES = {
     "Graph": ".ir.graph",
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
-    "RunView": ".runtime.launch.hooks",
+    "RunView": ".runtime.launch.run_view",
+    "__version__": ".packages",
     "Training": ".runtime.launch.training_file",
     "compile": ".api",
     "diff": ".plan_diff.compare_plans",

@@ -21,8 +21,7 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.logger import LOG
 from heterps_compile.notebook import html_of
-from heterps_compile.plan.plan import MIXED, Plan
-from heterps_compile.plan.plan_words import plan_in_lines
+from heterps_compile.plan.plan import MIXED, Plan, plan_in_lines
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages

@@ -26,7 +26,8 @@ from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
-from heterps_compile.plan.plan import Plan, readings_of
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes

@@ -1,4 +1,4 @@
-"""The packages that are not always installed: which part needs which, what to type for them, and their versions.
+"""Packages: the version of this one, which part needs which others, what to type to install them, their versions.
 
 The core reviews plans and needs none of these. A part that needs some asks for them by the name of their extra
 (``need``) before it imports them, so that an installation without them refuses in one sentence that says what to type.
@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from types import MappingProxyType
 
 from .errors import MissingPackageError
+
+__version__ = "0.1.0"
 
 PYTORCH = "torch"
 SEARCH = "search"

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import ALWAYS, MemoryParts
-from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
     MicroBatch,

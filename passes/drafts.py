@@ -29,9 +29,10 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.other_plan import OtherPlan
-from heterps_compile.plan.plan import ParameterServers, Schedule, ServedTables
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
+from heterps_compile.plan.served_tables import ParameterServers, ServedTables
 
 Build = Callable[[Graph, Partition, Sequence[PlannedStage]], tuple[Any, ...]]
 """Builds what runs, one object a stage; passes know no backend."""

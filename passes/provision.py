@@ -21,8 +21,8 @@ from heterps_compile.cost.provisioners import provision
 from heterps_compile.cost.served_tables import held_by_servers_bytes
 from heterps_compile.cost.server_cost import server_cost
 from heterps_compile.errors import InputError
-from heterps_compile.plan.plan import ParameterServers, ServedTables
 from heterps_compile.plan.planned_stage import PlannedStage, TypeReplicas
+from heterps_compile.plan.served_tables import ParameterServers, ServedTables
 
 from .drafts import Annotated, Fused, Posed, Provisioned, advance
 

@@ -22,8 +22,7 @@ from heterps_compile.cost.pose import network_of_types
 from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.cost.sync_groups import layer_words, sync_group
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.stage_sync import StageSync
+from heterps_compile.plan.planned_stage import PlannedStage, StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
 from heterps_compile.sync_rules.assignment import RuleEntry
 from heterps_compile.sync_rules.network import Network

@@ -7,7 +7,7 @@ from plans import PLAN
 
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import STEADY
 from heterps_compile.report.findings import Findings

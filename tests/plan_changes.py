@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from plans import PLAN
 
-from heterps_compile.plan.plan import MIXED, Plan, Schedule
+from heterps_compile.plan.plan import MIXED, Plan
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 
 PRICES = {device.name: device.price_per_hour for device in PLAN.devices}

@@ -11,7 +11,8 @@ from heterps_compile.cluster.devices import DeviceType, Link, ParameterServer
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.file import to_json
 from heterps_compile.plan.other_plan import OtherPlan
-from heterps_compile.plan.plan import Plan, Schedule, Verification
+from heterps_compile.plan.plan import Plan, Verification
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 

@@ -21,9 +21,9 @@ from io import StringIO
 import click
 from click.shell_completion import CompletionItem
 
-from heterps_compile import __version__
 from heterps_compile.errors import SIGNALLED, HeterpsError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.packages import __version__
 
 from .advise import advise
 from .bench import bench

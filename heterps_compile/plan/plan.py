@@ -1,57 +1,46 @@
-"""The plan: what was decided, what it is estimated to do, and what it was made from.
+"""The plan: decisions, estimates and provenance; in ten lines and in one, as ``print`` and ``repr`` show it.
 
-Left out: the file it is kept in (``file.py``) and the passes that make it.
+Left out: its file (``file.py``), the passes that make it, the tables of the commands (``report/tables.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link, ParameterServer
 from heterps_compile.cost.finders import finder
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
+from heterps_compile.escape import printable, shorten
 from heterps_compile.schedule.readings import (
     ONE_BATCH_ALONE,
     STEADY_STATE,
     Estimate,
     Readings,
     alone_words,
-    busy_time,
-    one_batch_alone,
-    steady_state,
     steady_words,
 )
-from heterps_compile.units import counted, format_rate
+from heterps_compile.units import counted, format_bytes, format_money, format_rate, format_seconds
 
 from .idle_units import IdleUnits, idle_of, units_of
 from .other_plan import OtherPlan
+from .planned_schedule import Schedule, readings_of
 from .planned_stage import PlannedStage
 from .request import Request
+from .served_tables import ParameterServers, ServedTables
 
 MIXED = "mixed"
 """The name of the backend of a plan whose stages name theirs."""
+
+_NAMED = 3  # tables
+_STAGES_SHOWN = 3
+_FOLDER = 200
+_NAME = 32  # characters of a name
+_KEY = len(ONE_BATCH_ALONE)
 
 _KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
 
 NOT_VERIFIED = "not verified"
 """How a note of a plan begins that says which outputs were not compared, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How micro-batches flow through the stages.
-
-    Attributes:
-        name: ``"gpipe"`` or ``"1f1b"``.
-        micro_batches: Micro-batches in one step; they divide the batch.
-        reason: Why this schedule and this count.
-        step_s: Simulated time of one batch alone, fill and drain included.
-    """
-
-    name: str
-    micro_batches: int
-    reason: str
-    step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,52 +60,6 @@ class PoolDevice:
     price_per_hour: float
     max_units: int
     memory_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class ServedTables:
-    """The tables of a plan that lie on servers.
-
-    Attributes:
-        names: Of the parameters, in the order of their layers.
-        layers: Names of the layers that look them up, each once.
-        servers: That hold them.
-        size_bytes: Of all rows, with the states of their optimiser.
-        moved_bytes: That servers give and take for a batch.
-        batch_s: What they take for that.
-        price_per_hour: Of all of them.
-    """
-
-    names: tuple[str, ...]
-    layers: tuple[str, ...]
-    servers: int
-    size_bytes: int
-    moved_bytes: int
-    batch_s: float
-    price_per_hour: float
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterServers:
-    """The servers through which the replicas of all stages synchronise, and those on which tables lie.
-
-    Attributes:
-        count: Cores; 0 where nothing is synchronised through servers and no table lies on any.
-        price_per_hour: Of all of them.
-    """
-
-    count: int = 0
-    price_per_hour: float = 0.0
-
-    def priced(self, server: ParameterServer | None) -> "ParameterServers":
-        """Return as many at the price of a pool's server; 0 where the pool has none."""
-        return ParameterServers(self.count, self.count * server.price_per_hour if server is not None else 0.0)
-
-    def beside(self, tables: ServedTables | None) -> "ParameterServers":
-        """Return those on which no table lies."""
-        if tables is None:
-            return self
-        return ParameterServers(self.count - tables.servers, max(0.0, self.price_per_hour - tables.price_per_hour))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +233,11 @@ class Plan:
     total_s: float = 0.0
 
     def __repr__(self) -> str:
-        from .plan_words import plan_in_one_line  # noqa: PLC0415 - it is made of plans
-
-        return plan_in_one_line(self)
+        stages = " | ".join(_hardware(stage) for stage in self.stages[:_STAGES_SHOWN])
+        more = f" | {len(self.stages) - _STAGES_SHOWN} more" if len(self.stages) > _STAGES_SHOWN else ""
+        return f"Plan({_name(self.model)!r}, {self.request.purpose}, {stages}{more}, {_per_hour(self)})"
 
     def __str__(self) -> str:
-        from .plan_words import plan_in_lines  # noqa: PLC0415 - as above
-
         return plan_in_lines(self)
 
     def _repr_html_(self) -> str:
@@ -367,6 +308,117 @@ class Plan:
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
 
 
+def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
+    """Return what a plan is, its stages, speed, price, proof and verification, in at most eleven lines.
+
+    Args:
+        plan: The plan.
+        directory: Where it was written or loaded from; None where that is not known.
+    """
+    layers = counted(sum(len(stage.layers) for stage in plan.stages), "layer")
+    rows = [
+        (
+            "model",
+            f"{_name(plan.model)}, {plan.request.purpose}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
+        ),
+        *_stage_rows(plan),
+        *reading_rows(plan),
+        *([("tables", tables_in_words(plan))] if plan.tables is not None else []),
+        ("price", _price(plan)),
+        ("proven", what_the_bound_proves(plan) or "no bound is known"),
+        ("verified", verified(plan)),
+    ]
+    if directory is not None:
+        rows.append(("folder", _name(directory, _FOLDER)))
+    return "\n".join(f"{key.ljust(_KEY)}  {text}" for key, text in rows)
+
+
+def verified(plan: Plan) -> str:
+    """Say how far stages and unsplit model differ, or that neither ran."""
+    if plan.verification is not None:
+        return _found(plan.verification)
+    return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
+
+
+def reading_of_value(plan: Plan) -> str:
+    """Name the reading that value and bound are of; "" for an objective that is a time of its own."""
+    if not OBJECTIVES[plan.request.objective].has_readings:
+        return ""
+    return ONE_BATCH_ALONE if plan.request.minimises_step else STEADY_STATE
+
+
+def _found(found: Verification) -> str:
+    """Say how far they are apart, and what was compared beside one call's outputs."""
+    beside = [f"{found.calls} calls in a row"] if found.calls > 1 else []
+    if found.gradients:
+        beside.append(f"{found.gradients} gradients, {found.gradients_max_rel:.3g} of their scale")
+    if found.samples:
+        beside.append(f"{found.samples} samples one by one, {found.samples_max_rel:.3g} of their scale")
+    told = f"largest difference {found.max_abs:.3g}, {found.max_rel:.3g} of the output's scale"
+    return "; ".join([told, *beside])
+
+
+def _stage_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    hidden = max(0, len(plan.stages) - _STAGES_SHOWN)
+    shown = plan.stages if not hidden else plan.stages[: _STAGES_SHOWN - 2]
+    yield from ((f"  stage {stage.index}", _stage(stage)) for stage in shown)
+    if hidden:
+        between = plan.stages[_STAGES_SHOWN - 2 : -1]
+        yield f"  {between[0].index} to {between[-1].index}", _between(between)
+        yield f"  stage {plan.stages[-1].index}", _stage(plan.stages[-1])
+
+
+def _hardware(stage: PlannedStage) -> str:
+    return " + ".join(f"{count} x {_name(device)}" for device, count in stage.units)
+
+
+def _stage(stage: PlannedStage) -> str:
+    ends = [_name(name, _NAME // 2) for name in dict.fromkeys((stage.layers[0], stage.layers[-1]))]
+    time = format_seconds(stage.time_s)
+    return f"{_hardware(stage)}, {time}: {' … '.join(ends)} ({len(stage.layers)})"
+
+
+def _between(stages: tuple[PlannedStage, ...]) -> str:
+    replicas = units_of(stages)
+    units = ", ".join(f"{count} x {_name(device)}" for device, count in replicas.most_common(_STAGES_SHOWN))
+    layers = sum(len(stage.layers) for stage in stages)
+    return f"{units}{' and others' if len(replicas) > _STAGES_SHOWN else ''}: {counted(layers, 'layer')}"
+
+
+def _stage_count(plan: Plan) -> str:
+    return counted(len(plan.stages), "stage")
+
+
+def _price(plan: Plan) -> str:
+    cost = f"{format_money(plan.price_per_million_samples)} {plan.currency} per million samples"
+    idle = "".join(f", {idle.count} x {_name(idle.device)} idle" for idle in plan.idle_units)
+    return f"{_per_hour(plan)}{idle}, {cost} ({STEADY_STATE})"
+
+
+def _per_hour(plan: Plan) -> str:
+    return f"{format_money(plan.price_per_hour)} {plan.currency}/h"
+
+
+def _name(name: str, width: int = _NAME) -> str:
+    return shorten(printable(name), width)
+
+
+def tables_in_words(plan: Plan) -> str:
+    """Name the tables on servers, their bytes, traffic and price; "" without any."""
+    tables = plan.tables
+    if tables is None:
+        return ""
+    named = ", ".join(map(printable, tables.names[:_NAMED]))
+    more = f" and {len(tables.names) - _NAMED} more" if len(tables.names) > _NAMED else ""
+    states = f" with the states of {plan.request.optimizer}" if plan.request.mode == "training" else ""
+    return (
+        f"{counted(len(tables.names), 'table')} ({named}{more}), {format_bytes(tables.size_bytes)}{states}, on "
+        f"{counted(tables.servers, 'server')}: {format_bytes(tables.size_bytes / tables.servers)} on each, "
+        f"{format_bytes(tables.moved_bytes)} moved for a batch in {format_seconds(tables.batch_s)}, "
+        f"{format_money(tables.price_per_hour)} {plan.currency}/h"
+    )
+
+
 def recomputation_words(stages: Sequence[PlannedStage]) -> str:
     """Say which stages compute their activations again in the backward; "" where none does."""
     again = [str(stage.index) for stage in stages if stage.recompute]
@@ -374,24 +426,6 @@ def recomputation_words(stages: Sequence[PlannedStage]) -> str:
         return ""
     which = "every stage" if len(again) == len(stages) else f"{counted(len(again), 'stage')} ({', '.join(again)})"
     return f"{which} of {len(stages)}, whose activations are computed again in the backward"
-
-
-def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) -> Readings:
-    """Return what stages under a schedule do in the steady state, and what one batch alone takes."""
-    replicas = [stage.replicas for stage in stages]
-    busy_s = sum(
-        busy_time(
-            schedule.micro_batches,
-            stage.micro_batch_forward_s + stage.micro_batch_backward_s,
-            stage.replicas * stage.time_s,
-            stage.replicas * stage.around_actions_s(schedule.micro_batches),
-        )
-        for stage in stages
-    )
-    return Readings(
-        steady_state(batch, [stage.time_s for stage in stages], replicas),
-        one_batch_alone(batch, busy_s, replicas, schedule.step_s),
-    )
 
 
 def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:

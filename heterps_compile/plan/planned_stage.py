@@ -16,7 +16,24 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.units import format_bytes
 
-from .stage_sync import StageSync
+
+@dataclass(frozen=True, slots=True)
+class StageSync:
+    """A rule of a stage.
+
+    Attributes:
+        rule: As text, with its options.
+        exactness: Its class: ``exact``, ``bounded`` or ``any``.
+        step_bytes: What a replica sends in a step, in the mean over replicas and steps; it receives as much.
+        all_reduce_bytes: What it would send with an all-reduce.
+        all_reduce_s: What an all-reduce would take after the last backward of the stage.
+    """
+
+    rule: str
+    exactness: str
+    step_bytes: float
+    all_reduce_bytes: float
+    all_reduce_s: float
 
 
 @dataclass(frozen=True, slots=True)

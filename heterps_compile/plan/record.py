@@ -15,11 +15,12 @@ from heterps_compile.sync_rules.rule import EXACTNESSES
 
 from . import schema
 from .other_plan import OtherPlan
-from .plan import Artifact, ParameterServers, Plan, Schedule, Scoring, ServedTables, Verification
-from .planned_stage import PlannedStage, TypeReplicas
+from .plan import Artifact, Plan, Scoring, Verification
+from .planned_schedule import Schedule
+from .planned_stage import PlannedStage, StageSync, TypeReplicas
 from .pool_record import devices_of, links_of, pool_part, server_of
 from .request import Request
-from .stage_sync import StageSync
+from .served_tables import ParameterServers, ServedTables
 
 
 def to_document(plan: Plan) -> dict[str, Any]:

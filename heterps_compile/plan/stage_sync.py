@@ -5,42 +5,22 @@ Left out: rules themselves (``sync_rules/``); what a rule takes after the last b
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from .planned_stage import PlannedStage
+from .planned_stage import PlannedStage
 
 
-@dataclass(frozen=True, slots=True)
-class StageSync:
-    """A rule of a stage.
-
-    Attributes:
-        rule: As text, with its options.
-        exactness: Its class: ``exact``, ``bounded`` or ``any``.
-        step_bytes: What a replica sends in a step, in the mean over replicas and steps; it receives as much.
-        all_reduce_bytes: What it would send with an all-reduce.
-        all_reduce_s: What an all-reduce would take after the last backward of the stage.
-    """
-
-    rule: str
-    exactness: str
-    step_bytes: float
-    all_reduce_bytes: float
-    all_reduce_s: float
-
-
-def rule_name(stage: "PlannedStage") -> str:
+def rule_name(stage: PlannedStage) -> str:
     """Return the rule of a stage as text."""
     return USUAL.name if stage.sync is None else stage.sync.rule
 
 
-def sync_words(stage: "PlannedStage") -> str:
-    """Say what a stage's rule moves and takes, and what an all-reduce would; "" where it is one."""
+def sync_words(stage: PlannedStage) -> str:
+    """Compare the rule of a stage with an all-reduce; "" for an all-reduce."""
     if stage.sync is None:
         return ""
     sync = stage.sync
@@ -53,7 +33,7 @@ def sync_words(stage: "PlannedStage") -> str:
     )
 
 
-def sync_document(stage: "PlannedStage") -> dict[str, Any] | None:
+def sync_document(stage: PlannedStage) -> dict[str, Any] | None:
     """Return what JSON documents have of a stage's rule; None where it is an all-reduce."""
     if stage.sync is None:
         return None
@@ -61,12 +41,12 @@ def sync_document(stage: "PlannedStage") -> dict[str, Any] | None:
     return {**asdict(stage.sync), "exposed_s": stage.all_reduce_s, "held_bytes": held}
 
 
-def own_words(stage: "PlannedStage") -> str:
+def own_words(stage: PlannedStage) -> str:
     """Say what every replica of a stage does by itself behind the last backward; "" where nothing."""
     parts = (("own work of the rule", stage.handling_s), ("step of the optimizer", stage.update_s))
     return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s > 0)
 
 
-def rules_words(stages: "Sequence[PlannedStage]") -> str:
+def rules_words(stages: Sequence[PlannedStage]) -> str:
     """Say which stages have which rule, and what it comes to; "" where all have all-reduce."""
     return "; ".join(f"stage {stage.index}: {sync_words(stage)}" for stage in stages if stage.sync is not None)

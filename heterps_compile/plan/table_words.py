@@ -1,35 +1,16 @@
-"""What a plan's tables on servers are, in words.
+"""How a run starts the table servers of a plan, in words.
 
 Left out: what replicas synchronise through servers (``plan.py``).
 """
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
-from heterps_compile.escape import for_markdown, printable
-from heterps_compile.units import counted, format_bytes, format_money, format_seconds
+from heterps_compile.escape import for_markdown
 
-from .plan import Plan
-
-_NAMED = 3
-
-
-def tables_in_words(plan: Plan) -> str:
-    """Say which tables lie on servers, on how many, what they hold, move and cost; "" where none does."""
-    tables = plan.tables
-    if tables is None:
-        return ""
-    named = ", ".join(map(printable, tables.names[:_NAMED]))
-    more = f" and {len(tables.names) - _NAMED} more" if len(tables.names) > _NAMED else ""
-    states = f" with the states of {plan.request.optimizer}" if plan.request.mode == "training" else ""
-    return (
-        f"{counted(len(tables.names), 'table')} ({named}{more}), {format_bytes(tables.size_bytes)}{states}, on "
-        f"{counted(tables.servers, 'server')}: {format_bytes(tables.size_bytes / tables.servers)} on each, "
-        f"{format_bytes(tables.moved_bytes)} moved for a batch in {format_seconds(tables.batch_s)}, "
-        f"{format_money(tables.price_per_hour)} {plan.currency}/h"
-    )
+from .plan import Plan, tables_in_words
 
 
 def server_options_of(plan: Plan) -> str:
-    """Return the options with which a run starts the servers of a plan; "" where no table lies on one.
+    """Write the options that start the table servers of a plan; "" without any.
 
     The rule that steps rows is named where the plan's optimiser is one that servers have.
     """
@@ -41,7 +22,7 @@ def server_options_of(plan: Plan) -> str:
 
 
 def how_to_run_tables(plan: Plan) -> str:
-    """Say how a run serves the tables that the plan has on servers, or that it does not; "" where there are none."""
+    """Say how a run serves the tables of a plan; "" without any."""
     if plan.tables is None:
         return ""
     if plan.request.mode != "training":
@@ -50,7 +31,7 @@ def how_to_run_tables(plan: Plan) -> str:
 
 
 def tables_in_markdown(plan: Plan) -> list[str]:
-    """Return the paragraph of a README about tables on servers; nothing where there are none."""
+    """Write the paragraph of a README about tables on servers."""
     if plan.tables is None:
         return []
     return ["", f"On servers: {for_markdown(tables_in_words(plan))}; {for_markdown(how_to_run_tables(plan))}."]

@@ -17,9 +17,8 @@ from dataclasses import asdict
 from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.plan.plan import Plan, what_the_bound_holds_for
+from heterps_compile.plan.plan import Plan, tables_in_words, what_the_bound_holds_for
 from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
-from heterps_compile.plan.table_words import tables_in_words
 
 from .rows import LayerRow
 

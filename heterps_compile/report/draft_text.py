@@ -26,7 +26,7 @@ from heterps_compile.passes.drafts import (
     Scheduled,
     filled_in,
 )
-from heterps_compile.plan.plan import readings_of
+from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words, steady_words

@@ -17,13 +17,12 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from heterps_compile import __version__
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
+from heterps_compile.packages import __version__
 from heterps_compile.plan.idle_units import units_of
-from heterps_compile.plan.plan import Plan, what_the_bound_proves
+from heterps_compile.plan.plan import Plan, tables_in_words, what_the_bound_proves
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.table_words import tables_in_words
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
 from heterps_compile.units import (

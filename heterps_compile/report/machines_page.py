@@ -12,12 +12,12 @@ from importlib import resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from heterps_compile import __version__
 from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.machines.machines_words import rows, told
 from heterps_compile.machines.option import Option
 from heterps_compile.machines.search import Answer
 from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.packages import __version__
 from heterps_compile.units import counted, format_duration, format_money, format_seconds, rate_number
 
 from .pictures.machine_front import machine_front

@@ -16,11 +16,18 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Plan, reading_rows, recomputation_words, what_the_bound_proves
-from heterps_compile.plan.plan_words import reading_of_value, verified
+from heterps_compile.plan.plan import (
+    Plan,
+    reading_of_value,
+    reading_rows,
+    recomputation_words,
+    tables_in_words,
+    verified,
+    what_the_bound_proves,
+)
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import rules_words
-from heterps_compile.plan.table_words import how_to_run_tables, tables_in_words
+from heterps_compile.plan.table_words import how_to_run_tables
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
 

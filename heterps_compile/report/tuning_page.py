@@ -14,9 +14,9 @@ from importlib import resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from heterps_compile import __version__
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.packages import __version__
 from heterps_compile.tuning.importance import LEAST_TRIALS, Importance, Importances, importances
 from heterps_compile.tuning.search_figures import (
     BEST,

@@ -20,7 +20,7 @@ from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.ir.layer_titles import titles_of
-from heterps_compile.plan.plan_words import reading_of_value
+from heterps_compile.plan.plan import reading_of_value
 from heterps_compile.plan.stage_sync import sync_words
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds

@@ -14,7 +14,8 @@ from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing, server_cost
 from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated_s, value_of, with_units
 from heterps_compile.plan.idle_units import idle_of, units_of
-from heterps_compile.plan.plan import MIXED, ParameterServers, Plan
+from heterps_compile.plan.plan import MIXED, Plan
+from heterps_compile.plan.served_tables import ParameterServers
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 

@@ -19,7 +19,9 @@ from heterps_compile.passes.drafts import Provisioned, Scheduled, advance
 from heterps_compile.passes.provision import priced_stages
 from heterps_compile.passes.rules_of_stages import with_rules
 from heterps_compile.passes.within_memory import may_lack_memory
-from heterps_compile.plan.plan import ParameterServers, Plan, readings_of
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_schedule import readings_of
+from heterps_compile.plan.served_tables import ParameterServers
 from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import SyncRule

@@ -13,7 +13,7 @@ from plans import PLAN
 from search_states import first_trial_runs, searched_state
 from trace_format import read_trace
 
-from heterps_compile.plan.plan import ParameterServers
+from heterps_compile.plan.served_tables import ParameterServers
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report

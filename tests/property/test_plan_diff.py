@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from plan_changes import KINDS, PRICES, planned
 
 from heterps_compile.plan.plan import Plan
-from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.plan.stage_sync import StageSync
+from heterps_compile.plan.planned_stage import PlannedStage, StageSync
 from heterps_compile.plan_diff.compare_plans import apply, diff
 from heterps_compile.plan_diff.decisions import decisions
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,34 @@ def imported(module: str, path: Path) -> Iterator[str]:
                 yield name.removeprefix("heterps_compile").removeprefix(".")
 
 
+def home_of(name: str, known: Collection[str]) -> str:
+    """Find the module that a dotted name is, or is in."""
+    while name not in known and f"{name}.__init__" not in known and name:
+        name = name.rpartition(".")[0]
+    return name if name in known else f"{name}.__init__".removeprefix(".")
+
+
+def imports_of(paths: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Map every module to the others that it imports, lazily or for type checkers too."""
+    return {
+        module: {home_of(name, paths) for name in imported(module, path)} - {module} for module, path in paths.items()
+    }
+
+
+@cache
+def imports_of_the_house() -> dict[str, set[str]]:
+    return imports_of(dict(modules()))
+
+
+def circle_among(imports: Mapping[str, Collection[str]]) -> list[str]:
+    """Find modules each of which imports the one before it, the first again at the end; none without a circle."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def test_every_module_has_a_row():
     assert {name.split(".")[0] for name, _ in modules()} <= set(ROW)
 
@@ -107,12 +136,16 @@ def test_every_module_has_a_row():
 def test_imports_run_down():
     climbs = [
         f"{module} imports {name}"
-        for module, path in modules()
-        for name in imported(module, path)
+        for module, names in imports_of_the_house().items()
+        for name in names
         for here, there in [(module.split(".")[0], name.split(".")[0])]
-        if here != there and there in ROW and (ROW[there] >= ROW[here] or (here, there) in NEVER)
+        if here != there and (ROW[there] >= ROW[here] or (here, there) in NEVER)
     ]
     assert climbs == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle_among(imports_of_the_house()) == []
 
 
 def test_what_stands_above_is_loaded_by_name_in_one_place():
@@ -125,6 +158,28 @@ def test_lazy_and_relative_imports_are_seen(tmp_path):
     module = tmp_path / "m.py"
     module.write_text("from . import a\nfrom ..b import c\ndef f():\n    import heterps_compile.cli.main\n")
     assert list(imported("passes.placement.m", module)) == ["passes.placement.a", "passes.b.c", "cli.main"]
+
+
+@pytest.mark.parametrize(
+    "back",
+    ["def f():\n    from .a import x\n", "if TYPE_CHECKING:\n    import heterps_compile.p.a\n", "from . import a\n"],
+)
+def test_a_circle_of_imports_is_found(tmp_path, back):
+    texts = {
+        "p.__init__": "",
+        "p.a": "from . import b\n",
+        "p.b": "from .c import y\n",
+        "p.c": back,
+        "q": "from .p.a import x\n",
+    }
+    paths = {module: tmp_path / f"{module}.py" for module in texts}
+    for module, path in paths.items():
+        path.write_text(texts[module])
+    assert sorted(set(circle_among(imports_of(paths)))) == ["p.a", "p.b", "p.c"]
+    paths["p.c"].write_text("import heterps_compile.p\n")
+    nodes_of.cache_clear()
+    assert imports_of(paths)["p.c"] == {"p.__init__"}
+    assert circle_among(imports_of(paths)) == []
 
 
 def project() -> dict:

@@ -23,10 +23,11 @@ from heterps_compile.runtime.validation.result import Validation
 from .block_chains import BlockChains
 from .block_models import BlockModels
 from .checkpoint_collective import Checkpoints
-from .hooks import Hooks, RunView
+from .hooks import Hooks
 from .learning_rates import Rates, SharedLoss, current_rates
 from .outputs import OutputFiles
 from .progress import READING, SAVING, UPDATING, ProgressRecorder
+from .run_view import RunView
 from .training_file import Training, in_function, weight_of
 from .validator import Validator
 from .watch import Watch

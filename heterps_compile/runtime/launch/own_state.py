@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.escape import printable
-from heterps_compile.runtime.sync.capabilities import capabilities_of
+from heterps_compile.runtime.sync.find import capabilities_of
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.adsaga import Adsaga
 from heterps_compile.sync_rules.powersgd import PowerSGD

@@ -16,10 +16,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile import __version__
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
-from heterps_compile.packages import PYTORCH
+from heterps_compile.packages import PYTORCH, __version__
 
 from .prepare import Prepared
 from .run_options import GIVEN, RunOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import ServedTables
+from heterps_compile.plan.served_tables import ServedTables
 from heterps_compile.runtime.servers.copies import Copies, deal_copies
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
 from heterps_compile.runtime.servers.server import serve_forever

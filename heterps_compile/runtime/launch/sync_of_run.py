@@ -14,7 +14,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.runtime.sync.capabilities import capabilities_of, rule_of_tied
+from heterps_compile.runtime.sync.find import capabilities_of, rule_of_tied
 from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
 from heterps_compile.sync_rules.rule import EXACT, SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
-    from .hooks import RunView
+    from .run_view import RunView
 
 Columns = Mapping[str, "Tensor"]
 

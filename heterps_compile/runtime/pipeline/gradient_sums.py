@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.sync.contract import RESIDUAL, Flat, Rule, Work
+from heterps_compile.runtime.sync.collective import Work
+from heterps_compile.runtime.sync.contract import RESIDUAL, Flat, Rule
 
 _NONE, _SPARSE, _DENSE = range(3)  # what is more on one rank holds for all: a tied table may be looked up on another
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.sync.contract import Collective
+from heterps_compile.runtime.sync.collective import Collective
 
 Parts = Sequence[Sequence[tuple[int, int]]]
 """For every micro-batch what is added up, in order, as (stage, rank)."""

@@ -26,10 +26,10 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.sync.by_machine import ByMachine, machines_of, sums_inside_first
-from heterps_compile.runtime.sync.capabilities import rule_of_tied
-from heterps_compile.runtime.sync.contract import Collective, Rule, Shared
+from heterps_compile.runtime.sync.collective import Collective
+from heterps_compile.runtime.sync.contract import Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
-from heterps_compile.runtime.sync.find import make_rule
+from heterps_compile.runtime.sync.find import make_rule, rule_of_tied
 from heterps_compile.sync_rules.rule import EXACT, SyncRule
 from heterps_compile.sync_rules.rules import USUAL
 

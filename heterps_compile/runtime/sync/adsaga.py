@@ -31,7 +31,8 @@ from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.units import format_bytes
 
 from .capabilities import ADSAGA, Capabilities
-from .contract import MEAN, PENDING, TABLE, Flat, Rule, Shared, Work, refuse_residuals
+from .collective import Work
+from .contract import MEAN, PENDING, TABLE, Flat, Rule, Shared, refuse_residuals
 
 
 class Adsaga(Rule):

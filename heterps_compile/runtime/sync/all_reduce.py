@@ -9,7 +9,8 @@ from typing import ClassVar
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .capabilities import ALL_REDUCE, Capabilities
-from .contract import Flat, Shared, Work
+from .collective import Work
+from .contract import Flat, Shared
 from .residuals import AddsResiduals
 
 

@@ -28,7 +28,7 @@ from math import lcm
 import torch
 from torch import Tensor
 
-from .contract import Collective, Work
+from .collective import Collective, Work
 from .counted_group import CountedGroup
 
 

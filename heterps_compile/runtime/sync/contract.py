@@ -16,14 +16,14 @@ Gradients come as flat buffers, one for each dtype. Of a step of M micro-batches
 samples alone is M/m of its buffer (``Shared.share`` is m/M). In float16 all of it is multiplied by the scale of losses,
 and a step whose result is not finite is skipped on every rank.
 
-Left out: which rules there are (``find.py``), what they cannot be combined with (``capabilities.py``), arithmetic on
+Left out: which rules there are (``find.py``), what they can be combined with (``capabilities.py``), arithmetic on
 plain tensors (``algorithms/``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,9 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.sync_rules.rule import SyncRule
 
+from .by_machine import ByMachine
 from .capabilities import Capabilities
-
-if TYPE_CHECKING:
-    from .by_machine import ByMachine
+from .collective import Collective
 
 RESIDUAL = "residual"
 WEIGHT = "weight"
@@ -43,43 +42,6 @@ OPTIMIZER = "optimizer"
 FACTOR = "factor"
 TABLE, MEAN, PENDING = "table", "mean", "pending"
 """What a rank has of its own by kind: ``KIND:PARAMETER`` names a tensor of it."""
-
-
-class Work(Protocol):
-    """Something that goes on."""
-
-    def wait(self) -> Any:
-        """Wait for its end."""
-        ...
-
-
-class Collective(Protocol):
-    """The ranks that hold the same parameters."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Return them, in the order of replicas."""
-        ...
-
-    def sum(self, tensor: Tensor) -> Work:
-        """Begin to sum a tensor in place."""
-        ...
-
-    def maximum(self, tensor: Tensor) -> Work:
-        """Begin to take the largest of every element, in place."""
-        ...
-
-    def gather(self, tensor: Tensor) -> tuple[Work, list[Tensor]]:
-        """Begin to collect everybody's tensor of one size, on the CPU; they are there once the work is done."""
-        ...
-
-    def start_send(self, tensor: Tensor, target: int) -> Work:
-        """Begin to send a tensor of the CPU to a rank."""
-        ...
-
-    def start_receive(self, tensor: Tensor, source: int) -> Work:
-        """Begin to receive a tensor of the CPU from a rank, in place."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +68,7 @@ class Shared:
     is_scaled: bool = False
     where: str = "the stage"
     more_groups: Callable[[], tuple[Collective, Collective]] | None = None
-    by_machine: "ByMachine | None" = None
+    by_machine: ByMachine | None = None
     is_one_machine: bool = False
     order: Callable[[int], int] | None = None
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .contract import Collective, Work
+from .collective import Collective, Work
 
 
 class CountedGroup:

@@ -1,4 +1,6 @@
-"""Find what runs a rule: ours by name, and third parties' through entry points.
+"""Find what runs a rule, and what it can be combined with: ours by name, third parties' through entry points.
+
+A rule's module is imported only when the rule runs: the process that starts a run checks rules without PyTorch.
 
 A third party's rule is two entry points of one name: one of ``heterps_compile.sync_rules``, which says what it costs,
 and one of ``heterps_compile.sync_runtimes``: a class that inherits :class:`~.contract.Rule`.
@@ -7,55 +9,82 @@ Left out: rules as data (``sync_rules/rules.py``).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import PlugInError, RunError
+from heterps_compile.escape import printable
 from heterps_compile.plug_ins import load_plug_in, shown
-from heterps_compile.sync_rules import adasum
+from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule import SyncRule
+from heterps_compile.sync_rules.rule_text import rule_text
+from heterps_compile.sync_rules.rules import USUAL
 
-from .adasum import Adasum, AdasumOfSteps
-from .adsaga import Adsaga
-from .all_reduce import AllReduce
-from .contract import Rule, Shared
-from .local_steps import LocalSteps
-from .power_sgd import PowerSGD
-from .shadow import Shadow
-from .top_k import TopK
+from . import capabilities
+from .capabilities import Capabilities
+
+if TYPE_CHECKING:
+    from .contract import Rule, Shared
 
 GROUP = "heterps_compile.sync_runtimes"
 
-RULES: Mapping[str, type[Rule]] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """What runs a rule of this package.
+
+    Attributes:
+        home: Module in this folder, and class.
+        can: What it can be combined with, as the class says too.
+    """
+
+    home: str
+    can: Capabilities
+
+
+RULES: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "all-reduce": AllReduce,
-        "topk": TopK,
-        "adasum": Adasum,
-        "shadow": Shadow,
-        "local": LocalSteps,
-        "powersgd": PowerSGD,
-        "adsaga": Adsaga,
-        "servers": AllReduce,
+        "all-reduce": BuiltIn("all_reduce:AllReduce", capabilities.ALL_REDUCE),
+        "topk": BuiltIn("top_k:TopK", capabilities.TOPK),
+        "adasum": BuiltIn("adasum:Adasum", capabilities.ADASUM),
+        "shadow": BuiltIn("shadow:Shadow", capabilities.SHADOW),
+        "local": BuiltIn("local_steps:LocalSteps", capabilities.LOCAL),
+        "powersgd": BuiltIn("power_sgd:PowerSGD", capabilities.POWERSGD),
+        "adsaga": BuiltIn("adsaga:Adsaga", capabilities.ADSAGA),
+        "servers": BuiltIn("all_reduce:AllReduce", capabilities.ALL_REDUCE),
     }
 )
-"""Ours; of a stage whose tables lie on servers, what it holds itself is summed."""
+"""Ours by name; of a stage whose tables are on servers, the parameters that it stores itself are summed."""
+
+_ADASUM_OF_STEPS = BuiltIn("adasum:AdasumOfSteps", capabilities.ADASUM_OF_STEPS)
 
 
-def find_runtime(name: str) -> type[Rule]:
-    """Return what runs the rule of a name.
+def _built_in(rule: SyncRule) -> BuiltIn | None:
+    return _ADASUM_OF_STEPS if isinstance(rule, Adasum) and rule.on == "step" else RULES.get(rule.name)
+
+
+def find_runtime(rule: SyncRule) -> "type[Rule]":
+    """Import the class that runs a rule.
 
     Raises:
-        RunError: where nothing does.
-        PlugInError: where a third party's does not load, or is no rule.
+        RunError: if there is none.
+        PlugInError: if a third party's does not load, or is no rule.
     """
-    if name in RULES:
-        return RULES[name]
-    entry = next((entry for entry in entry_points(group=GROUP) if entry.name == name), None)
+    from .contract import Rule  # noqa: PLC0415 - PyTorch, see the module
+
+    ours = _built_in(rule)
+    if ours is not None:
+        module, _, name = ours.home.partition(":")
+        own: type[Rule] = getattr(import_module(f"{__package__}.{module}"), name)
+        return own
+    entry = next((entry for entry in entry_points(group=GROUP) if entry.name == rule.name), None)
     if entry is None:
         raise RunError(
-            f"nothing here runs the synchronisation rule {name!r}: it needs an entry point of the group {GROUP!r} with "
-            f"that name; take one of {', '.join(RULES)} (--sync)"
+            f"nothing here runs the synchronisation rule {rule.name!r}: it needs an entry point of the group {GROUP!r} "
+            f"with that name; take one of {', '.join(RULES)} (--sync)"
         )
     found: Any = load_plug_in(entry)
     if not (isinstance(found, type) and issubclass(found, Rule)):
@@ -63,11 +92,47 @@ def find_runtime(name: str) -> type[Rule]:
     return found
 
 
-def make_rule(asked: SyncRule, shared: Shared) -> Rule:
-    """Return what runs a rule on some parameters.
+def make_rule(asked: SyncRule, shared: "Shared") -> "Rule":
+    """Make what runs a rule on some parameters.
 
     Raises:
-        RunError: where nothing does.
+        RunError: if nothing runs it.
+        PlugInError: if a third party's does not load.
     """
-    kind = AdasumOfSteps if isinstance(asked, adasum.Adasum) and asked.on == "step" else find_runtime(asked.name)
-    return kind(shared, asked)
+    return find_runtime(asked)(shared, asked)
+
+
+def capabilities_of(rule: SyncRule) -> Capabilities:
+    """Look up what a rule can be combined with; a third party's class is loaded for it.
+
+    Raises:
+        RunError: if nothing runs it.
+        PlugInError: if a third party's does not load.
+    """
+    ours = _built_in(rule)
+    return find_runtime(rule).can if ours is None else ours.can
+
+
+def rule_of_tied(name: str, of_holders: Mapping[int, tuple[SyncRule, int]]) -> SyncRule:
+    """Return the rule by which ranks agree on a tensor that several stages hold.
+
+    Args:
+        name: Of the tensor.
+        of_holders: For every stage that holds it, its rule and its replicas.
+
+    Raises:
+        RunError: where the stages have different rules, or one that makes no sum of what they have.
+    """
+    if all(replicas == 1 for _, replicas in of_holders.values()):
+        return USUAL
+    both = f"stages {' and '.join(map(str, of_holders))} share the weight {printable(name)!r}"
+    texts = list(dict.fromkeys(rule_text(rule) for rule, _ in of_holders.values()))
+    if len(texts) > 1:
+        raise RunError(f"{both}, and are to agree on it by {' and '.join(texts)}; give them one rule (--sync)")
+    rule = next(rule for rule, _ in of_holders.values())
+    if not capabilities_of(rule).sums:
+        raise RunError(
+            f"{both}, whose gradient is the sum of theirs, and {texts[0]} makes no sum; give these stages all-reduce "
+            f"or topk (--sync)"
+        )
+    return rule

@@ -26,7 +26,8 @@ from heterps_compile.sync_rules.powersgd import Factors
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .capabilities import POWERSGD, Capabilities
-from .contract import FACTOR, Collective, Flat, Shared
+from .collective import Collective
+from .contract import FACTOR, Flat, Shared
 from .residuals import AddsResiduals
 
 _EPSILON: Any = 1e-8  # PyTorch gives no type, which reads as a whole number for its default 0

@@ -39,7 +39,8 @@ from heterps_compile.sync_rules.rule import SyncRule
 
 from .algorithms.shadow import BlockMomentum
 from .capabilities import SHADOW, Capabilities
-from .contract import WEIGHT, Collective, Flat, Rule, Shared, flats_of, put, put_own, refuse_residuals
+from .collective import Collective
+from .contract import WEIGHT, Flat, Rule, Shared, flats_of, put, put_own, refuse_residuals
 
 _ELASTICITY = 0.9
 CENTRE, VELOCITY = "centre", "velocity"

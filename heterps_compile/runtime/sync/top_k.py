@@ -35,7 +35,8 @@ from heterps_compile.sync_rules.rule import SyncRule
 from .algorithms.top_k import Selection, select_exact, select_threshold
 from .by_machine import deal_entries
 from .capabilities import TOPK, Capabilities
-from .contract import Flat, Shared, Work
+from .collective import Work
+from .contract import Flat, Shared
 from .residuals import AddsResiduals
 
 SELECTIONS = {"exact": select_exact, "threshold": select_threshold}

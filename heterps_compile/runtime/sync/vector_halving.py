@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .algorithms.adasum import combine, products, scales
-from .contract import Collective
+from .collective import Collective
 
 _PRODUCTS = 3  # a.b, a.a, b.b
 

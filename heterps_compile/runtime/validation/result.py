@@ -1,6 +1,6 @@
 """What a validation came to, as it travels between ranks and to whoever asked for the run.
 
-Left out: what hooks of the training file see (``launch/hooks.py``).
+Left out: what hooks of the training file see (``launch/run_view.py``).
 """
 
 import json

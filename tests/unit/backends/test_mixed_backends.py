@@ -14,7 +14,7 @@ from torch_models import cut_into, run, skip_net, small_ctrdnn
 import heterps_compile
 from heterps_compile.backends.borders import as_array, as_tensor
 from heterps_compile.backends.find import find_backend
-from heterps_compile.backends.mixed import MixedBackend, parse_backends
+from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.backends.onnxruntime import providers as module
 from heterps_compile.backends.onnxruntime.backend import OnnxRuntimeBackend
 from heterps_compile.backends.torch.backend import TorchBackend
@@ -36,7 +36,7 @@ def names(backend: MixedBackend) -> list[str]:
 
 
 def test_a_devices_name_goes_before_its_kind() -> None:
-    backend = parse_backends("gpu=torch, t4 = onnxruntime,cpu=onnxruntime")
+    backend = find_backend("gpu=torch, t4 = onnxruntime,cpu=onnxruntime")
     assert names(backend.on(planned(CPU, V100, T4, V100))) == ["onnxruntime", "torch", "onnxruntime", "torch"]
 
 
@@ -52,11 +52,11 @@ def test_faults_in_what_is_given_are_named() -> None:
     with pytest.raises(InputError, match=r"'cpu'.*'torch'.*'onnxruntime'"):
         find_backend("cpu=torch,cpu=onnxruntime")
     with pytest.raises(InputError, match=r"stage 1\b.*'v100'.*gpu\).*given.*cpu=torch.*v100=BACKEND"):
-        parse_backends("cpu=torch").on(planned(CPU, V100))
+        find_backend("cpu=torch").on(planned(CPU, V100))
 
 
 def test_a_backend_that_no_stage_needs_is_noted() -> None:
-    assert parse_backends("cpu=torch,v100=onnxruntime").on(planned(CPU)).notes == (
+    assert find_backend("cpu=torch,v100=onnxruntime").on(planned(CPU)).notes == (
         "no stage is on 'v100': its backend 'onnxruntime' is not used",
     )
 
@@ -66,7 +66,7 @@ def test_stages_of_a_torch_model_alternate_between_backends(tmp_path: Path, spec
     module_, inputs = skip_net()
     graph = import_torch(module_, inputs)
     partition = cut_into(graph, 3)
-    backend = parse_backends(spec).on(planned(CPU, V100, CPU))
+    backend = find_backend(spec).on(planned(CPU, V100, CPU))
     stages = backend.build(graph, partition)
     values = dict(zip(graph.inputs, inputs, strict=True))
     whole = backend.reference(graph)(values)
@@ -107,7 +107,7 @@ def test_stages_of_jax_stand_between_others() -> None:
     module_, inputs = skip_net()
     graph = import_torch(module_, inputs)
     partition = cut_into(graph, 3)
-    backend = parse_backends("cpu=torch,t4=onnxruntime,v100=jax").on(planned(CPU, V100, T4))
+    backend = find_backend("cpu=torch,t4=onnxruntime,v100=jax").on(planned(CPU, V100, T4))
     values = dict(zip(graph.inputs, inputs, strict=True))
     found = run(graph, partition, backend.build(graph, partition), values)
     for name, theirs in zip(graph.outputs, backend.reference(graph)(values), strict=True):
@@ -118,13 +118,13 @@ def test_stages_of_another_backend_are_not_written(tmp_path: Path) -> None:
     module_, inputs = skip_net()
     graph = import_torch(module_, inputs)
     partition = cut_into(graph, 1)
-    backend = parse_backends("cpu=torch").on(planned(CPU))
+    backend = find_backend("cpu=torch").on(planned(CPU))
     with pytest.raises(BackendError, match=r"stage 0\b.*TorchStage.*'mixed'"):
         backend.write(graph, TorchBackend().build(graph, partition), partition.stages, tmp_path)
 
 
 def test_the_least_exact_backend_says_what_verification_allows() -> None:
-    backend = parse_backends("cpu=onnxruntime,v100=torch")
+    backend = find_backend("cpu=onnxruntime,v100=torch")
     assert backend.tolerance("onnx") == OnnxRuntimeBackend().tolerance("onnx")
     assert backend.on(planned(V100)).tolerance("torch") == TorchBackend().tolerance("torch")
     assert "torch" in backend.families

@@ -21,7 +21,7 @@ from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.drafts import Provisioned, Scheduled, advance
 from heterps_compile.passes.pipeline import run_passes
-from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule import shortest_step

@@ -14,7 +14,6 @@ from torch import nn
 
 import heterps_compile
 from heterps_compile.backends.find import find_backend
-from heterps_compile.backends.mixed import parse_backends
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
 from heterps_compile.cost.mixed_units import MixedPlacement
 from heterps_compile.cost.pose import network_of_types
@@ -148,7 +147,7 @@ def test_backends_that_cannot_run_such_a_stage_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="--backend"):
         _refuse_kinds(stages, find_backend("jax"))
     with pytest.raises(InputError, match="'fast'"):
-        parse_backends("gpu=torch,cpu=jax").on(stages)
+        find_backend("gpu=torch,cpu=jax").on(stages)
 
 
 def test_a_plan_with_such_stages_is_not_priced_with_its_model_again() -> None:

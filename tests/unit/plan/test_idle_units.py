@@ -10,8 +10,7 @@ from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
-from heterps_compile.plan.plan import Plan
-from heterps_compile.plan.plan_words import plan_in_lines
+from heterps_compile.plan.plan import Plan, plan_in_lines
 from heterps_compile.report.tables import plan_totals
 
 

@@ -12,7 +12,8 @@ from plans import PLAN, VERSIONS, as_read, with_stage
 from heterps_compile.errors import PlanError
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.plan.file import from_json, to_json
-from heterps_compile.plan.plan import Artifact, ParameterServers, Plan, Scoring, ServedTables, Verification
+from heterps_compile.plan.plan import Artifact, Plan, Scoring, Verification
+from heterps_compile.plan.served_tables import ParameterServers, ServedTables
 
 FILES = ((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),))
 SCORING = Scoring(

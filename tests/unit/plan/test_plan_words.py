@@ -6,7 +6,7 @@ from typing import Any, cast
 from plans import PLAN
 
 from heterps_compile.compiled_model import CompiledModel
-from heterps_compile.plan.plan_words import plan_in_lines
+from heterps_compile.plan.plan import plan_in_lines
 
 MANY = replace(
     PLAN, stages=tuple(replace(PLAN.stages[i % 2], index=i, layers=(f"fc{i}",)) for i in range(300))

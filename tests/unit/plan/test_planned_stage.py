@@ -10,7 +10,7 @@ from plans import PLAN, as_read
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.idle_units import units_of
-from heterps_compile.plan.plan import readings_of
+from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage, TypeReplicas
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.formats import diff_text

@@ -7,7 +7,7 @@ from heterps_compile.cost.served_tables import Table
 from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.fuse_stages import FuseStages
 from heterps_compile.passes.place_layers import PlaceLayers
-from heterps_compile.plan.plan import ServedTables
+from heterps_compile.plan.served_tables import ServedTables
 from heterps_compile.report.draft_text import SECTIONS, draft_text, fields_text
 
 SERVED = replace(

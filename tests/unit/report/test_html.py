@@ -12,7 +12,8 @@ from small_problems import small_problem
 
 from heterps_compile.bench.comparison import Comparison
 from heterps_compile.cost.problem import MethodResult
-from heterps_compile.plan.plan import ParameterServers, PoolDevice
+from heterps_compile.plan.plan import PoolDevice
+from heterps_compile.plan.served_tables import ParameterServers
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import for_script, html_report, layer_facts

@@ -9,7 +9,7 @@ from reviewed import POOL, plan
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
 from heterps_compile.plan.file import from_json, to_json
-from heterps_compile.plan.plan import ParameterServers
+from heterps_compile.plan.served_tables import ParameterServers
 from heterps_compile.review.check_alone import NOT_JUDGED, check_alone, notes_alone, shown_alone, verdict_alone
 
 PLAN = from_json(to_json(plan()), "plan.json")

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.hooks import Hooks, RunView
+from heterps_compile.runtime.launch.hooks import Hooks
 from heterps_compile.runtime.launch.loop import FollowUps, StepTaken
+from heterps_compile.runtime.launch.run_view import RunView
 from heterps_compile.runtime.launch.training_file import Training
 from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.validation.result import Validation, validation_from_json

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 import heterps_compile
 from heterps_compile.errors import HeterpsError
 from heterps_compile.plan.plan import Artifact, Plan
+from heterps_compile.plan.planned_stage import StageSync
 from heterps_compile.plan.source import read_plan
-from heterps_compile.plan.stage_sync import StageSync
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.sync_of_run import rule_notes, rules_of_run
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
-from heterps_compile.runtime.sync.capabilities import BUILT_IN
-from heterps_compile.runtime.sync.find import RULES
+from heterps_compile.runtime.sync.find import RULES, capabilities_of, find_runtime
+from heterps_compile.sync_rules import rules as sync_rules
+from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule_text import rule_text
 
 SERVED = ServerOptions(count=2, staleness=4)
@@ -195,4 +196,6 @@ def test_a_rule_that_combines_dense_gradients_refuses_sparse_ones_before_the_run
 
 
 def test_what_is_known_of_rules_without_pytorch_is_what_they_say_with_it():
-    assert {name: rule.can for name, rule in RULES.items()} == dict(BUILT_IN)
+    assert set(RULES) == set(sync_rules.RULES)
+    for text in [*(rule.example for rule in sync_rules.RULES.values()), "adasum(on=step)"]:
+        assert find_runtime(parse_rule(text)).can == capabilities_of(parse_rule(text)), text

@@ -4,7 +4,8 @@ import pytest
 from plans import PLAN
 
 from heterps_compile.errors import RunError, UnknownNameError
-from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.schedule.order import Action, Phase

@@ -15,10 +15,10 @@ from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.sync import find
 from heterps_compile.runtime.sync.algorithms.adasum import combine_all
-from heterps_compile.runtime.sync.capabilities import Capabilities, capabilities_of
+from heterps_compile.runtime.sync.capabilities import Capabilities
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
-from heterps_compile.runtime.sync.find import GROUP, find_runtime, make_rule
+from heterps_compile.runtime.sync.find import GROUP, capabilities_of, find_runtime, make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import (
     NOTHING,
@@ -252,7 +252,7 @@ def test_a_rule_that_would_lose_what_was_kept_refuses_it_and_one_that_nothing_ru
         with pytest.raises(RunError, match=r"'a'.*stage 3\b"):
             rule.load_state({"residual:a": torch.ones(3)})
     with pytest.raises(RunError, match="'gossip'"):
-        find_runtime("gossip")
+        find_runtime(Gossip())
 
 
 def test_what_was_kept_of_a_parameter_that_has_no_dense_gradient_any_more_is_not_lost_in_silence():
@@ -292,7 +292,7 @@ def test_a_third_party_brings_a_rule_and_what_runs_it(monkeypatch):
     assert capabilities_of(Gossip()).apart
     entry.load = lambda: Gossip
     with pytest.raises(PlugInError, match=r"'gossip'.*Rule.*heterps_compile"):
-        find_runtime("gossip")
+        find_runtime(Gossip())
 
 
 @pytest.mark.parametrize("text", [*RULES, "adasum(on=step)", "local(steps=2)", "shadow(every=2)", "adsaga(batches=4)"])

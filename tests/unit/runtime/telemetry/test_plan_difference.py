@@ -7,7 +7,8 @@ import pytest
 from plans import PLAN
 
 from heterps_compile.cost.served_rows import ServedRows
-from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.runtime.telemetry.events import RankStep
 from heterps_compile.runtime.telemetry.plan_difference import (
     DATA,
