@@ -9,17 +9,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: help demo test test-eighth test-slow test-all ci check format bench clean browser cluster
 
 help:
-	@echo 'make demo       build a CTR network, compile it, compare plans, run its stages, show the picture'
-	@echo 'make test       run the fast tests, in 6 minutes on two cores: before a commit'
-	@echo 'make test-eighth  run real components, kills and an eighth of the slow tests, that of the commit; EIGHTH=3 the third'
-	@echo 'make test-all   run the fast tests and all slow ones, in 25 minutes: at the end of a day'
-	@echo 'make ci         run check, test and test-eighth, as CI does with every commit, in 12 minutes'
-	@echo 'make browser    install Chromium for the tests of the report, where apt can'
-	@echo 'make cluster    install an OpenSSH server and Slurm for the tests of launch, where apt can'
-	@echo 'make check      formatting, lint, prose, types'
-	@echo 'make format     rewrite the sources as `make check` wants them'
-	@echo 'make bench      time whole compilations'
-	@echo 'make clean      remove .venv and everything that was generated'
+	@echo 'make demo         build a CTR network, compile it, compare plans, run its stages, show the picture'
+	@echo 'make test         run the fast tests, 6 minutes on two cores: before a commit'
+	@echo 'make test-eighth  run real components, real kills and an eighth of the slow tests; EIGHTH=1 to 8, default: of the commit'
+	@echo 'make test-all     run the fast tests and all slow ones, 25 minutes: at the end of a day'
+	@echo 'make ci           run all that CI runs, 12 minutes: browser, cluster, check, test, test-eighth'
+	@echo 'make browser      install Chromium for the tests of the report, where apt can'
+	@echo 'make cluster      install an OpenSSH server and Slurm for the tests of launch, where apt can'
+	@echo 'make check        check formatting, lint, prose, types'
+	@echo 'make format       rewrite the sources as `make check` wants them'
+	@echo 'make bench        time whole compilations'
+	@echo 'make clean        remove .venv and everything that was generated'
 	@echo 'PYTHON=python3.12 chooses the interpreter, VENV=dir the environment'
 
 demo: $(VENV)/.demo
