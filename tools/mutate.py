@@ -22,6 +22,7 @@ import argparse
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,7 +116,11 @@ def who_catches(bug: Bug, copy: Copy, tests: RelevantTests, *, is_quick: bool) -
 def try_drawn(
     copy: Copy, number: int, seed: int, only: list[str], asked: list[str] | None, written: Path | None
 ) -> Record:
-    """Try drawn bugs, print each, and return the result; bugs killed by a test that fails without them are retried."""
+    """Try drawn bugs, print each, and return the result; bugs killed by a test that fails without them are retried.
+
+    SIGINT and SIGTERM end the draw early; the result then has the bugs tried so far.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     texts = {path: file.read_text("utf-8") for path, file in sources(copy.folder)}
     texts = {path: text for path, text in texts.items() if any(each in path for each in only)}
     tests = RelevantTests(copy.folder)

@@ -206,6 +206,7 @@ def _be_pytest(copy: Path, files: list[str], words: list[str], watcher: _Watcher
     import pytest  # noqa: PLC0415 - in the fork
 
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(copy)
     sys.path.insert(0, str(copy))
     endless_s = int(ENDLESS_S + watcher.most_s - MOST_S)
