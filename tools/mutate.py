@@ -83,8 +83,8 @@ def try_planted(copy: Copy, only: list[str], some: int | None, seed: int, *, is_
         bugs = random.Random(seed).sample(bugs, min(some, len(bugs)))  # noqa: S311 - no secret
     tests = RelevantTests(copy.folder)
     by: Counter[str] = Counter()
-    to_plant_again = []
-    lost_tests = []
+    killers: set[str] = set()
+    to_plant_again, lost_tests = [], []
     for bug in bugs:
         lost_tests += [f"{bug.title}: tests/{name} is gone" for name in bug.lost_tests(copy.folder)]
         if misfit := bug.misfit(copy.folder):
@@ -92,11 +92,17 @@ def try_planted(copy: Copy, only: list[str], some: int | None, seed: int, *, is_
             continue
         caught_by, test = who_catches(bug, copy, tests, is_quick=is_quick)
         by[caught_by] += 1
+        killers |= {test} - {""}
         print(f"{caught_by or 'SURVIVED':13} {bug.title} ({bug.path}) {test}", flush=True)
     print(f"\n{by.total()} bugs: " + ", ".join(f"{count} {caught_by or 'survived'}" for caught_by, count in by.items()))
-    for title, lines in (("To be planted again", to_plant_again), ("Tests to be named again", lost_tests)):
-        print("\n".join([f"\n{title}:", *lines]) if lines else "", file=sys.stderr)
-    return 1 if by[""] or to_plant_again or lost_tests else 0
+    reported = {
+        "To be planted again": to_plant_again,
+        "Tests to be named again": lost_tests,
+        "Tests that fail without a bug too, so that what they caught may survive": copy.failing_tests(killers),
+    }
+    for title, lines in reported.items():
+        print("\n".join([f"\n{title}:", *lines]) if lines else "", end="\n" if lines else "", file=sys.stderr)
+    return 1 if by[""] or any(reported.values()) else 0
 
 
 def who_catches(bug: Bug, copy: Copy, tests: RelevantTests, *, is_quick: bool) -> tuple[str, str]:
@@ -109,7 +115,7 @@ def who_catches(bug: Bug, copy: Copy, tests: RelevantTests, *, is_quick: bool) -
             found = copy.tried(files, marked=marked, most_s=MOST_OF_PLANTED_S)
             test = found.test if found.is_killed or is_quick else first_failure(copy.folder, marked)
             if test:
-                return target, f"{test} {found.how}".strip()
+                return target, test
     return "", ""
 
 
@@ -141,7 +147,7 @@ def try_drawn(
         except KeyboardInterrupt:
             print(f"\ninterrupted after {len(found)} of {len(drawn)} bugs", file=sys.stderr)
         killers = {each.test for each in found.values() if each.is_killed} - sound - {""}
-        failing = set(copy.failing_tests(killers)) if killers else set()
+        failing = set(copy.failing_tests(killers))
         for test in sorted(failing):
             print(f"fails without a bug too, and is left out: {test}", file=sys.stderr)
         broken |= failing
