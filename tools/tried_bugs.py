@@ -3,7 +3,7 @@
 The tests run in a fork that has imported the libraries, one file after another, so that a bug caught by the first
 costs no import of the others. A fork is bounded:
 
-    MOST_S of CPU      no test begins after it; the bug survived
+    MOST_S of CPU      no test begins after it; no test of a file that has had a third of it; the bug survived
     ENDLESS_S of CPU   in one process: the bug counts as killed, by time-out
     IDLE_S of clock    the same
 
@@ -49,8 +49,8 @@ ENVIRONMENT = {
 }
 """As `make test` has it."""
 _TAG = "HETERPS_TRIED_BUG"
-_PASSED, _FAILED, _LEFT, _UNUSABLE = range(4)
-_USAGE_ERROR, _NO_TESTS = 4, 5
+_PASSED, _FAILED, _UNUSABLE = range(3)
+_INTERRUPTED, _USAGE_ERROR, _NO_TESTS = 2, 4, 5
 _KNOWN = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 
 
@@ -62,7 +62,7 @@ class Outcome:
         is_killed: Whether a test failed, or did not end.
         test: Test that failed, or that ran when time was up.
         how: "" where it failed; "time-out" or "crash".
-        left: Number of test files that were not run, of a bug that survived.
+        left: Number of test files that were not run to their end, of a bug that survived.
         cpu_s: CPU time of the fork and of processes that it waited for.
     """
 
@@ -125,7 +125,7 @@ class Copy:
         code = os.WEXITSTATUS(status)
         if code == _UNUSABLE:
             raise RuntimeError(f"pytest cannot run these; see why: pytest {' '.join(words)} {' '.join(asked)}")
-        left = int(self._read("left")) if code == _LEFT else 0
+        left = int(self._read("left") or 0)
         return Outcome(code == _FAILED, (failed or [ran])[0] if code == _FAILED else "", "", left, cpu_s)
 
     def failing_tests(self, tests: Collection[str]) -> list[str]:
@@ -179,9 +179,14 @@ class _Watcher:
         self, told: Path, only: Collection[str] | None = None, without: Collection[str] = (), most_s: float = MOST_S
     ) -> None:
         self.told, self.only, self.without, self.most_s = told, only, without, most_s
+        self._file_began_s = 0.0
+
+    def begin_file(self) -> None:
+        self._file_began_s = sum(os.times()[:4])
 
     def is_late(self) -> bool:
-        return sum(os.times()[:4]) > self.most_s
+        now_s = sum(os.times()[:4])
+        return now_s > self.most_s or now_s - self._file_began_s > self.most_s / 3
 
     def pytest_collection_modifyitems(self, items: list) -> None:
         wanted = [item for item in items if self.only is None or item.nodeid in self.only]
@@ -216,17 +221,18 @@ def _be_pytest(copy: Path, files: list[str], words: list[str], watcher: _Watcher
     with open(os.devnull, "r+", encoding="utf-8") as nowhere:
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
-    status = _PASSED
-    for place, file in enumerate(files):
+    left = 0
+    for file in files:
+        watcher.begin_file()
+        if watcher.is_late():
+            left += 1
+            continue
         code = pytest.main([file, *words, "-q", "-p", "no:cacheprovider", "-W", _KNOWN], plugins=[watcher])
         has_failed = "-x" in words and (watcher.told / "failed").exists()
         if code == _USAGE_ERROR:
-            status = _UNUSABLE
-        elif has_failed or (code not in (0, 1, _NO_TESTS) and not watcher.is_late()):
-            status = _FAILED
-        elif watcher.is_late() and place < len(files) - 1:
-            (watcher.told / "left").write_text(str(len(files) - 1 - place), "utf-8")
-            status = _LEFT
-        if status != _PASSED:
-            break
-    os._exit(status)
+            os._exit(_UNUSABLE)
+        if has_failed or code not in (0, 1, _INTERRUPTED, _NO_TESTS):
+            os._exit(_FAILED)
+        left += code == _INTERRUPTED
+    (watcher.told / "left").write_text(str(left), "utf-8")
+    os._exit(_PASSED)
