@@ -63,6 +63,7 @@ def main() -> int:
     if options.draw is None and any(getattr(options, name) for name in of_draw):
         parser.error("--tests, --write and --against go with --draw")
     seed = random.randrange(10**6) if options.seed == "random" else int(options.seed)  # noqa: S311 - no secret
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the copy is removed
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(ROOT, Path(folder))
         if options.draw is None:
@@ -126,7 +127,6 @@ def try_drawn(
 
     SIGINT and SIGTERM end the draw early; the result then has the bugs tried so far.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     texts = {path: file.read_text("utf-8") for path, file in sources(copy.folder)}
     texts = {path: text for path, text in texts.items() if any(each in path for each in only)}
     tests = RelevantTests(copy.folder)
