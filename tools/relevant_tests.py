@@ -1,7 +1,7 @@
 """Find the test files that are likely to catch a bug, likeliest first.
 
-tests/unit/FOLDER/test_MODULE.py, the mirror of FOLDER/MODULE.py, comes first. The others, of all of tests/, are
-ordered by
+The mirror of the module in tests/unit, of the same folder and the name test_<module>, comes first. The others, of all
+of tests/, are ordered by
 
     score = sum of log(files / files with the word)     over the words that the file and the code around the bug share
             / sqrt(words of the file)

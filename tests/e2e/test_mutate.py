@@ -17,21 +17,13 @@ FILES = {
     "heterps_compile/sums.py": "def total(a, b):\n    return a + b\n\n\ndef untested(a, b):\n    return a - b\n",
     "tests/unit/test_sums.py": "from heterps_compile.sums import *\ndef test_total():\n    assert total(2, 3) == 5\n",
     "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['slow']\n",
-    "tools/planted_bugs.toml": """
-[[bug]]
-title = "total: a sum -> a difference"
-path = "products.py"
-old = "a * b"
-new = "a / b"
-tests = ["unit/test_sums.py"]
-
-[[bug]]
-title = "total: a sum -> a product"
-path = "sums.py"
-old = "a + b"
-new = "a * b"
-tests = ["unit"]
-""",
+    "tools/planted_bugs.toml": "\n".join(
+        f"[[bug]]\ntitle = '{title}'\npath = '{path}'\nold = '{old}'\nnew = '{new}'\ntests = ['unit']"
+        for title, path, old, new in (
+            ("total: a sum -> a difference", "products.py", "a * b", "a / b"),
+            ("total: a sum -> a product", "sums.py", "a + b", "a * b"),
+        )
+    ),
 }
 
 
