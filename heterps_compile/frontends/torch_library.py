@@ -8,11 +8,15 @@
    the hint the numbers are the same, so it is not asked.
 4. ``nn.TransformerEncoder`` has a kernel for evaluation without gradients that gives 0 at padded positions: stages give
    there what it gives with gradients on, and a note says so.
+5. Parts that ``torch.compile`` wraps run eagerly inside: a second tracer in them sees patched modules and fails. A
+   wrapper around the whole model is taken off before.
 
-Left out: caches that are given as inputs (torch.export says that it does not know their type).
+Left out: functions that a forward calls and ``torch.compile`` wraps, which ``torch.export`` looks through; caches that
+are given as inputs (torch.export says that it does not know their type).
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +26,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
+
+from heterps_compile.errors import InputError
+from heterps_compile.units import counted
 
 from .torch_program import forward_run_by
 
@@ -56,6 +63,9 @@ _SETTINGS = (
 )
 
 
+_HOOKS = frozenset(key for key in vars(nn.Module()) if key.endswith("_hooks"))
+
+
 @contextmanager
 def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
     """Switch off inside what the module says; yield notes on what is, complete once the model was called."""
@@ -70,11 +80,52 @@ def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
     try:
         for config, setting in changed:
             setattr(config, setting.attribute, setting.instead)
-        with _forward_without_caches(model, notes, _CACHE.format(name)), _masks_not_asked():
+        with (
+            _forward_without_caches(model, notes, _CACHE.format(name)),
+            _masks_not_asked(),
+            _compiled_parts_eager(model),
+        ):
             yield notes
     finally:
         for config, setting in changed:
             setattr(config, setting.attribute, setting.unfit)
+
+
+def without_wrapper(model: Any) -> tuple[Any, str]:
+    """Return the module that ``torch.compile`` wraps, and a note on it; any other model as it is, without a note.
+
+    Raises:
+        InputError: if hooks are registered on the wrapper, where the module itself does not have them.
+    """
+    if not isinstance(model, nn.Module) or not _is_wrapper(model):
+        return model, ""
+    module: Any = vars(model)["_modules"]["_orig_mod"]
+    name = type(module).__name__
+    if hooks := sum(len(table) for key, table in vars(model).items() if key in _HOOKS):
+        raise InputError(
+            f"the torch.compile wrapper of {name} has {counted(hooks, 'hook')}; expected none, since the module itself "
+            f"is read. Fix: register them on the module, before torch.compile or on its _orig_mod"
+        )
+    return module, (
+        f"{name} was wrapped by torch.compile: the module itself is read and runs eagerly, and its parameters have "
+        f"their names without '_orig_mod.'"
+    )
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """Say whether a module is a wrapper of ``torch.compile``, without importing the compiler for it."""
+    kind = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", None)
+    return kind is not None and isinstance(module, kind)
+
+
+@contextmanager
+def _compiled_parts_eager(model: nn.Module) -> Iterator[None]:
+    if not any(_is_wrapper(part) or part._compiled_call_impl is not None for part in model.modules()):
+        yield
+        return
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+        yield
 
 
 def _unfit_settings(model: nn.Module) -> list[tuple[Any, _Setting]]:
