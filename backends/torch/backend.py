@@ -20,7 +20,7 @@ from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_attributes import attributes_put_back
-from heterps_compile.frontends.torch_library import traceable_settings
+from heterps_compile.frontends.torch_library import calls_flex_attention, traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import ONNX, TORCH, Graph
@@ -109,12 +109,12 @@ class TorchBackend(Backend):
         if graph.family == ONNX:
             return own_backend(ONNX).reference(graph)
         source: TorchSource = graph.source
-        whole = source.whole()
+        whole, is_eager = source.whole(), calls_flex_attention(source.notes, graph.name)
 
         def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
             args, kwargs = source.call.unbind(values)
             try:
-                with traceable_settings(whole):
+                with traceable_settings(whole, are_functions_eager=is_eager):
                     returned = whole(*args, **kwargs)
             except Exception as error:
                 raise BackendError(
