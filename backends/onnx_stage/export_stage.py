@@ -24,6 +24,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.frontends.torch_data_sizes import all_told, data_sizes
 from heterps_compile.frontends.torch_marks import marks_kept
 from heterps_compile.frontends.torch_program import quiet_tracing
+from heterps_compile.frontends.torch_reasons import whole_reason
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut, cut_graph
 
@@ -40,9 +41,6 @@ from .wide_constants import restore_wide_constants
 
 _REASON_SHOWN = 300
 _WAY_OUT = "the backend torch runs the model as it is"
-_ADVICE = re.compile(
-    r"\n\s*(?:While executing|Use tlparse|Original traceback|For more information)"
-)  # to its developers
 _NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
 _LEAST = 2
 _FORMAT = 10  # what the exporter writes
@@ -209,5 +207,4 @@ def _reason(error: BaseException) -> str:
         found = _NODE_AT_FAULT.search(str(error))
         node = f"node {found[1]!r}: " if found else node
         error = error.__cause__
-    lines = [line.strip() for line in _ADVICE.split(str(error))[0].splitlines() if line.strip()]
-    return node + shorten(printable(" ".join(lines)) or type(error).__name__, _REASON_SHOWN)
+    return node + shorten(whole_reason(error), _REASON_SHOWN)

@@ -20,8 +20,8 @@ from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_attributes import attributes_put_back
-from heterps_compile.frontends.torch_library import traceable_settings
-from heterps_compile.frontends.torch_program import first_reason
+from heterps_compile.frontends.torch_library import calls_flex_attention, traceable_settings
+from heterps_compile.frontends.torch_reasons import whole_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut, cut_graph
@@ -109,16 +109,16 @@ class TorchBackend(Backend):
         if graph.family == ONNX:
             return own_backend(ONNX).reference(graph)
         source: TorchSource = graph.source
-        whole = source.whole()
+        whole, is_eager = source.whole(), calls_flex_attention(source.notes, graph.name)
 
         def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
             args, kwargs = source.call.unbind(values)
             try:
-                with traceable_settings(whole):
+                with traceable_settings(whole, are_functions_eager=is_eager):
                     returned = whole(*args, **kwargs)
             except Exception as error:
                 raise BackendError(
-                    f"the whole model {graph.name!r} cannot run on these inputs: {first_reason(error)}; if they "
+                    f"the whole model {graph.name!r} cannot run on these inputs: {whole_reason(error)}; if they "
                     f"were generated to verify its stages, --no-verify (verify=False) leaves that out"
                 ) from error
             return source.call.disassemble(returned)

@@ -119,6 +119,7 @@ _SYMBOLIC = {
     torch.sym_max: "torch.sym_max",
     torch.sym_min: "torch.sym_min",
     torch.sym_not: "torch.sym_not",
+    torch.sym_ite: "torch.sym_ite",
     torch.sym_float: "torch.sym_float",
     torch.sym_int: "torch.sym_int",
 }

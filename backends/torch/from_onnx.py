@@ -362,7 +362,10 @@ class _Converter:
         self._slots[name] = hold_tensor(self.stage, name, tensor, is_transient=name not in self._initializers)
 
     def _wants(self, node: ir.Node, version: OpVersion) -> list[tuple[str, str]]:
-        """Return name and kind of every input; a number is taken as a tensor where it is one when the model runs."""
+        """Return name and kind of every input; a number is taken as a tensor where it is one when the model runs.
+
+        Where all inputs would be numbers they are tensors: an op of the table has at least one.
+        """
         wants = []
         for place, value in enumerate(node.inputs):
             name = "" if value is None else value.name or ""
@@ -371,7 +374,8 @@ class _Converter:
                 is_number = name in self._hosts or (self._is_small(name) and self._constant(name).dim() == 0)
                 kind = "scalar" if is_number else "tensor"
             wants.append((name, kind))
-        return wants
+        are_numbers = {kind for name, kind in wants if name} == {"scalar"}
+        return [(name, "tensor" if are_numbers else kind) for name, kind in wants]
 
     def _place(self, name: str, kind: str, places: dict[tuple[str, str], int], constants: list[Any]) -> int:
         if kind == "tensor" or not self._is_constant(name):

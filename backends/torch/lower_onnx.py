@@ -24,7 +24,8 @@ from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_clean import erase_checks
 from heterps_compile.frontends.torch_marks import mark_of, mark_traced, marks_kept
-from heterps_compile.frontends.torch_program import first_reason, quiet_tracing
+from heterps_compile.frontends.torch_program import quiet_tracing
+from heterps_compile.frontends.torch_reasons import whole_reason
 from heterps_compile.ir.graph import Graph, Value
 
 from .calls import can_write
@@ -135,7 +136,7 @@ def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
         raise BackendError(f"stage {stage.index} cannot be written as source: {reason}; it runs in memory") from error
     except Exception as error:
         raise BackendError(
-            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {first_reason(error)}; "
+            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {whole_reason(error)}; "
             f"it runs in memory"
         ) from error
 

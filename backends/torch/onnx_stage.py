@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.errors import BackendError, HeterpsError
-from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.torch_reasons import whole_reason
 from heterps_compile.progress import check
 
 from .holder import Slot
@@ -227,8 +228,7 @@ def _run_steps(
 
 def _message(index: int, step: Step, error: Exception) -> str:
     node, op = (printable(shorten(text, _NAME_SHOWN)) for text in (step.node, step.op))
-    said = str(error).partition("Caused by:")[0]  # what follows is advice to PyTorch's developers
-    reason = shorten(one_line(said), _REASON_SHOWN) or type(error).__name__
+    reason = shorten(whole_reason(error), _REASON_SHOWN)
     return f"stage {index}: node {node!r} ({op}) cannot be run: {reason}"
 
 

@@ -1,4 +1,4 @@
-"""A copy of an ONNX graph whose float32 numbers are float64, and a run of it whole.
+"""A copy of an ONNX graph whose float32 numbers are float64.
 
 Nodes stay what and where they are; types of values, weights, constants in attributes and what a node is told to make
 change. Float16 and quantised numbers stay as they are: a model asks for their rounding.
@@ -6,14 +6,12 @@ change. Float16 and quantised numbers stay as they are: a model asks for their r
 Left out: ops that know no float64; whoever runs the copy tells which.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from heterps_compile.errors import InputError
 from heterps_compile.host_memory import available_bytes
@@ -101,19 +99,6 @@ def ops_that_stay_narrow(graph: Graph) -> str:
 
 def _is_half(graph: Graph, name: str) -> bool:
     return name in graph.values and "float" in graph.values[name].dtype and graph.values[name].dtype not in _FULL
-
-
-def by_definition(graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """Return what runs a graph by ONNX's own reference, which is slow and knows every data type."""
-    proto: Any = onnx.ModelProto()
-    proto.ParseFromString(ir.to_proto(graph.source.model).SerializeToString())
-    evaluator = ReferenceEvaluator(proto)
-
-    def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
-        made: Any = evaluator.run(list(graph.outputs), {name: values[name] for name in graph.inputs})
-        return tuple(made)
-
-    return run
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -47,18 +47,25 @@ def is_check(node: fx.Node) -> bool:
 
 
 def erase_checks(graph: fx.Graph) -> None:
-    """Erase checks, and the arithmetic on numbers that served them alone."""
-    loose = []
-    for node in reversed(list(graph.nodes)):
+    """Erase checks, and unread nodes that compute on sizes and constants alone."""
+    for node in list(graph.nodes):
         if is_check(node):
-            loose += node.all_input_nodes
             graph.erase_node(node)
-    while loose:
-        node = loose.pop()
-        if node._erased or node.users or node.target not in _PURE_ON_NUMBERS:
-            continue
-        loose += node.all_input_nodes
-        graph.erase_node(node)
+    plain: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.target in _PURE_ON_NUMBERS or (_is_pure(node) and plain.issuperset(node.all_input_nodes)):
+            plain.add(node)
+    for node in reversed(list(graph.nodes)):
+        if node in plain and not node.users:
+            graph.erase_node(node)
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Say whether a node is one of PyTorch's operators that changes nothing and draws nothing."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+        return False
+    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
 
 def autocast_notes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[str]:

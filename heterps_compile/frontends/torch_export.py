@@ -30,24 +30,11 @@ from .torch_call import Fixed, Leaf
 from .torch_data_sizes import source_line
 from .torch_library import cache_note, traceable_settings
 from .torch_memory import storages
-from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
+from .torch_program import Program, find_aliases, module_path, quiet_tracing
+from .torch_reasons import explain_trace
 
 _NAME_SHOWN = 80
 _CONSTANT = (int, float, bool, str, complex, type(None))
-
-_TRACEABLE = (
-    "make its forward traceable (no branches on tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
-)
-_FAKE = "fake tensor in the exported program constant"
-_KEEPS = (
-    "its forward replaces a tensor (an assignment to .data) or keeps one outside of its buffers; change a tensor that "
-    "is registered, in place and not through .data, or outside of the forward"
-)
-_UNREGISTERED = ", which is not a known type"
-_REGISTER = (
-    "give tuples, lists and dicts there, or make the type known: "
-    "torch.export.register_dataclass(TYPE, serialized_type_name=NAME)"
-)
 
 
 def export_module(
@@ -75,12 +62,7 @@ def export_module(
     except InputError:
         raise
     except Exception as error:
-        reason, way_out = first_reason(error), _TRACEABLE
-        if _UNREGISTERED in reason:  # what follows is advice to PyTorch's own developers
-            reason, way_out = reason.partition(_UNREGISTERED)[0], _REGISTER
-        elif _FAKE in reason:
-            reason, way_out = "a tensor of the trace got into the model", _KEEPS
-        raise InputError(f"torch.export cannot trace {name}: {reason}; {way_out}") from error
+        raise InputError(f"torch.export cannot trace {name}: {explain_trace(error, model)}") from error
     names = _positional_names(model)
     examples = _examples(program, args, kwargs)
     dimensions = _dimension_names(program, names, args, kwargs, dynamic_shapes)

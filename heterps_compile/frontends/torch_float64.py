@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from heterps_compile.errors import InputError
 
 from .noise import Noise
-from .torch_program import first_reason
+from .torch_reasons import whole_reason
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -28,7 +28,7 @@ def copy_in_float64(model: nn.Module, name: str, noise: Noise | None = None) -> 
     try:
         made = copy.deepcopy(model).double()
     except Exception as error:  # whatever the model holds
-        raise InputError(f"{name} cannot be copied: {first_reason(error)}") from error
+        raise InputError(f"{name} cannot be copied: {whole_reason(error)}") from error
     for module in made.modules():
         for key, value in vars(module).items():
             if isinstance(value, torch.Tensor):

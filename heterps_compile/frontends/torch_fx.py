@@ -25,6 +25,7 @@ from .torch_clean import autocast_notes, erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_float64 import copy_in_float64, widen_values
 from .torch_graph import build_graph
+from .torch_library import without_wrapper
 from .torch_memory import Order, mark_idle_dropout, order_writes
 from .torch_module import read_graph_module
 from .torch_names import name_ties, rename_values
@@ -61,6 +62,12 @@ def import_torch(
         UnknownNameError: where ``shapes`` names no dimension.
     """
     check_examples(example_inputs, example_kwargs or {})
+    module, note = without_wrapper(model)
+    if note:
+        graph = import_torch(
+            module, example_inputs, example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+        )
+        return replace(graph, source=replace(graph.source, notes=(note, *graph.source.notes)))
     if isinstance(model, ExportedProgram) and dynamic_shapes is None:
         opened = read_opened_program(
             open_program(model, tuple(example_inputs), example_kwargs or {}, batch),

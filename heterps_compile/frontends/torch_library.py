@@ -8,13 +8,18 @@
    the hint the numbers are the same, so it is not asked.
 4. ``nn.TransformerEncoder`` has a kernel for evaluation without gradients that gives 0 at padded positions: stages give
    there what it gives with gradients on, and a note says so.
+5. Parts that ``torch.compile`` wraps run eagerly inside: a second tracer in them sees patched modules and fails. A
+   wrapper around the whole model is taken off before.
+6. ``flex_attention`` is computed by plain operators (``torch_flex_attention.py``), and a note says so.
 
-Left out: caches that are given as inputs (torch.export says that it does not know their type).
+Left out: functions that a forward calls and ``torch.compile`` wraps, which ``torch.export`` looks through; caches that
+are given as inputs (torch.export says that it does not know their type).
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +28,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from heterps_compile.errors import InputError
+from heterps_compile.units import counted
+
+from .torch_flex_attention import plain_flex_attention
 from .torch_program import forward_run_by
 
 
@@ -56,9 +65,24 @@ _SETTINGS = (
 )
 
 
+_HOOKS = frozenset(key for key in vars(nn.Module()) if key.endswith("_hooks"))
+
+
+_FLEX = (
+    "flex_attention in {} is computed by plain operators: its stages make every score, also in blocks that its "
+    "block_mask leaves out"
+)
+
+
 @contextmanager
-def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
-    """Switch off inside what the module says; yield notes on what is, complete once the model was called."""
+def traceable_settings(model: Any, name: str = "", *, are_functions_eager: bool = False) -> Iterator[list[str]]:
+    """Switch off inside what the module says; yield notes on what is, complete once the model was called.
+
+    Args:
+        model: The model.
+        name: Of the model, if it is traced; "" if it runs.
+        are_functions_eager: Whether functions that ``torch.compile`` wraps run eagerly.
+    """
     notes: list[str] = []
     if not isinstance(model, nn.Module):
         yield notes
@@ -70,11 +94,76 @@ def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
     try:
         for config, setting in changed:
             setattr(config, setting.attribute, setting.instead)
-        with _forward_without_caches(model, notes, _CACHE.format(name)), _masks_not_asked():
+        with (
+            _forward_without_caches(model, notes, _CACHE.format(name)),
+            _masks_not_asked(),
+            _compiled_parts_eager(model),
+            plain_flex_attention(lambda: _tell(notes, _FLEX.format(name)), is_traced=bool(name)),
+            torch.compiler.set_stance("force_eager") if are_functions_eager else nullcontext(),
+        ):
             yield notes
     finally:
         for config, setting in changed:
             setattr(config, setting.attribute, setting.unfit)
+
+
+def calls_flex_attention(notes: Iterable[str], name: str) -> bool:
+    """Say whether the notes of a trace say that the model calls ``flex_attention``."""
+    return _FLEX.format(name) in notes
+
+
+def _tell(notes: list[str], told: str) -> None:
+    if told not in notes:
+        notes.append(told)
+
+
+def without_wrapper(model: Any) -> tuple[Any, str]:
+    """Return the module that ``torch.compile`` wraps, and a note on it; any other model as it is, without a note.
+
+    Raises:
+        InputError: if hooks are registered on the wrapper, where the module itself does not have them.
+    """
+    if not isinstance(model, nn.Module) or not _is_wrapper(model):
+        return model, ""
+    module: Any = vars(model)["_modules"]["_orig_mod"]
+    name = type(module).__name__
+    if hooks := sum(len(table) for key, table in vars(model).items() if key in _HOOKS):
+        raise InputError(
+            f"the torch.compile wrapper of {name} has {counted(hooks, 'hook')}; expected none, since the module itself "
+            f"is read. Fix: register them on the module, before torch.compile or on its _orig_mod"
+        )
+    return module, (
+        f"{name} was wrapped by torch.compile: the module itself is read and runs eagerly, and its parameters have "
+        f"their names without '_orig_mod.'"
+    )
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """Say whether a module is a wrapper of ``torch.compile``, without importing the compiler for it."""
+    kind = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", None)
+    return kind is not None and isinstance(module, kind)
+
+
+@contextmanager
+def _compiled_parts_eager(model: nn.Module) -> Iterator[None]:
+    changed: list[tuple[nn.Module, str, Any]] = []
+    for part in model.modules():
+        if _is_wrapper(part):
+            changed.append((part, "forward", vars(part)["forward"]))
+            vars(part)["forward"] = vars(part)["_modules"]["_orig_mod"].__call__
+        if part._compiled_call_impl is not None and "_compiled_call_impl" in vars(part):
+            changed.append((part, "_compiled_call_impl", part._compiled_call_impl))
+            vars(part)["_compiled_call_impl"] = None
+    try:
+        with warnings.catch_warnings():
+            if changed:
+                warnings.filterwarnings(
+                    "ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks"
+                )
+            yield
+    finally:
+        for part, attribute, value in reversed(changed):
+            vars(part)[attribute] = value
 
 
 def _unfit_settings(model: nn.Module) -> list[tuple[Any, _Setting]]:
@@ -131,8 +220,7 @@ def _forward_without_caches(model: nn.Module, notes: list[str], told: str) -> It
         result = forward(*args, **kwargs)
         if not any(map(_is_cache, pytree.tree_leaves(result))):
             return result
-        if told not in notes:
-            notes.append(told)
+        _tell(notes, told)
         return pytree.tree_map(lambda leaf: None if _is_cache(leaf) else leaf, result)
 
     with forward_run_by(model, run):

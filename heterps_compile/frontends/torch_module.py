@@ -22,7 +22,8 @@ from .torch_backwards import registered_hooks, watch_backwards
 from .torch_call import Fixed, Leaf
 from .torch_clean import is_check
 from .torch_draws import Watch
-from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
+from .torch_program import Program, find_aliases, module_path, quiet_tracing
+from .torch_reasons import whole_reason
 
 _NUMBER = (bool, int, float)
 _MISSING = object()
@@ -178,7 +179,7 @@ class _Propagate(fx.Interpreter):
         except Exception as error:
             raise InputError(
                 f"node {n.name!r} ({n.op} {n.target}) of {self.model_name} fails on the example inputs: "
-                f"{first_reason(error)}; pass inputs that the model accepts"
+                f"{whole_reason(error)}; pass inputs that the model accepts"
             ) from error
         self.values[n] = result
         if watch.drew:

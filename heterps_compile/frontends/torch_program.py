@@ -18,7 +18,6 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
-from heterps_compile.escape import printable
 
 from .torch_backwards import LostBackward
 from .torch_call import Leaf
@@ -117,12 +116,6 @@ def find_aliases(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple
     for name, tensor in tensors:
         groups.setdefault((*storage_key(name, tensor), tuple(tensor.shape)), []).append(name)
     return {name: tuple(names) for names in groups.values() if len(names) > 1 for name in names}
-
-
-def first_reason(error: Exception) -> str:
-    """Return the first line of an error that says something, printable."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return printable(lines[0]) if lines else type(error).__name__
 
 
 @contextmanager

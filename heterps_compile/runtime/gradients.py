@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.errors import BackendError
-from heterps_compile.frontends.torch_program import first_reason
+from heterps_compile.frontends.torch_reasons import whole_reason
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From inputs to outputs, both by name."""
@@ -88,7 +88,7 @@ def differentiate(
         try:
             found = torch.autograd.grad(list(made.values()), wanted, along, allow_unused=True)
         except Exception as error:  # a backward of a model's own may raise anything
-            raise BackendError(f"cannot be differentiated: {first_reason(error)}") from error
+            raise BackendError(f"cannot be differentiated: {whole_reason(error)}") from error
     by_tensor = {id(tensor): _dense(gradient) for tensor, gradient in zip(wanted, found, strict=True)}
     of_parameters = {name: _sum([by_tensor[id(t)] for t in tensors]) for name, tensors in parameters.tensors.items()}
     of_inputs = {name: by_tensor[id(leaf)] for name, leaf in leaves.items()}

@@ -126,8 +126,8 @@ def _compare_in_float64(
 
     inputs = [arrays_in_float64(given) for given in pair.inputs]
     wide = replace(whole_in_float64(pair), inputs=inputs)
-    wide = replace(wide, oracle=oracle_in_float64(pair, wide.graph, inputs[0]))
+    wide = replace(wide, oracle=oracle_in_float64(pair, wide.graph, inputs[0]).run)
     narrow = graph_in_float64(original)
-    alone = oracle_in_float64(pair, narrow, samples.take(inputs[0], samples.parts[0]))
+    alone = oracle_in_float64(pair, narrow, samples.take(inputs[0], samples.parts[0])).run
     found = _compare(wide, samples, alone)
     return found, (f"the opened batch was verified in float64; in the model's own precision {error}: rounding alone",)

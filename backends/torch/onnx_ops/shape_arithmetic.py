@@ -106,7 +106,7 @@ def _cast(x: Host, *, to: int, saturate: int = 1, round_mode: str = "up") -> Hos
         return x.astype(_NUMBER_TYPES.get(to, np.float32 if is_float else np.int64))
     made = np.empty(x.shape, object)
     for place in np.ndindex(x.shape):
-        n = x[place]
+        n = _symbolic.sym_ite(x[place], 1, 0) if isinstance(x[place], SymBool) else x[place]
         made[place] = (_symbolic.sym_float(n) if is_float else n) if isinstance(n, SymInt) else _number(n, is_float)
     return made
 
@@ -189,7 +189,12 @@ SHAPE_ARITHMETIC: Mapping[str, Callable[..., Host]] = MappingProxyType(
         "Max": _binary(lambda a, b: np.maximum(a, b) if isinstance(a, np.ndarray) else _symbolic.sym_max(a, b)),
         "Equal": _binary(operator.eq),
         "Less": _binary(operator.lt),
+        "LessOrEqual": _binary(operator.le),
         "Greater": _binary(operator.gt),
+        "GreaterOrEqual": _binary(operator.ge),
+        "And": _binary(operator.and_),
+        "Or": _binary(operator.or_),
+        "Not": lambda x, **_: np.asarray(np.frompyfunc(_symbolic.sym_not, 1, 1)(x)) if x.dtype == object else ~x,
         "Where": lambda condition, a, b, **_: _pick(condition, a, b),
         "Neg": lambda x, **_: -x,
         "Floor": _rounded(math.floor, np.floor),

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from heterps_compile.frontends.onnx_bodies import subgraphs
 from heterps_compile.frontends.onnx_ops import OPS
+from heterps_compile.frontends.onnx_session import ORT_ERRORS, open_session
 from heterps_compile.frontends.onnx_shapes import DTYPES, Partial, PartialShape, declared, infer, merge, read_type
 from heterps_compile.frontends.onnx_structure import Roles
 from heterps_compile.ir.graph import OpKind
@@ -148,14 +148,20 @@ class KnownValues:
         return array[slice(None if start is None else start.value, None if end is None else end.value)]
 
     def _evaluate(self, node: ir.Node, value: ir.Value, given: Mapping[str, Any]) -> Array | None:
+        graph: Any = onnx.helper.make_graph(
+            [ir.serde.serialize_node(node)],
+            "node",
+            [],
+            [onnx.ValueInfoProto(name=value.name)],
+            initializer=[onnx.numpy_helper.from_array(array, name) for name, array in given.items()],
+        )
+        imports = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
         try:
-            proto = ir.serde.serialize_node(node)
-            imports = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
-            session = ReferenceEvaluator(proto, opsets={entry.domain: entry.version for entry in imports})
-            results = session.run(None, dict(given))
-        except Exception:  # noqa: BLE001 - the reference raises anything; without the number the rule refuses by name
-            return None
-        return np.asarray(results[[out.name for out in node.outputs].index(value.name)])  # type: ignore[index]
+            model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=imports))
+            (result,) = open_session(model).run([value.name or ""], {})
+        except ORT_ERRORS:
+            return None  # without the number, the rule that needs it refuses by name
+        return np.asarray(result)
 
 
 def _is_known(shape: PartialShape | None) -> bool:

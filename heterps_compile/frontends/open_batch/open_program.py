@@ -24,7 +24,8 @@ from heterps_compile.frontends.torch_clean import autocast_notes, erase_checks, 
 from heterps_compile.frontends.torch_draws import draws
 from heterps_compile.frontends.torch_memory import storages
 from heterps_compile.frontends.torch_ops import plain_name
-from heterps_compile.frontends.torch_program import first_reason, quiet_tracing
+from heterps_compile.frontends.torch_program import quiet_tracing
+from heterps_compile.frontends.torch_reasons import whole_reason
 
 from .aten_rules import RULES
 from .call_view import CallView, Made, dims, is_tensor, operands_of
@@ -268,7 +269,7 @@ def _traced(
                 module, args, kwargs, dynamic_shapes=shapes.dynamic_shapes(module, args, kwargs), strict=False
             )
     except Exception as error:
-        raise _refused(batch, fixed, f"torch.export cannot trace it so: {first_reason(error)}") from error
+        raise _refused(batch, fixed, f"torch.export cannot trace it so: {whole_reason(error)}") from error
 
 
 def _note(places: Sequence[tuple[fx.Node, Made]], fixed: int, edits: int) -> str:

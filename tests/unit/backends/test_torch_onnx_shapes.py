@@ -8,6 +8,7 @@ import torch
 from onnx import numpy_helper
 from staged_onnx import largest_difference, parse, run_whole
 
+import heterps_compile
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.backends.torch.run_onnx import run_onnx
 from heterps_compile.frontends.onnx import import_onnx
@@ -89,3 +90,20 @@ def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> 
     partition = cut_graph(graph, [range(1), range(1, 3)])
     BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
     assert "randn_like" in (tmp_path / "stage_1.py").read_text()
+
+
+def test_numbers_made_of_shapes_are_arrays(tmp_path: Path) -> None:
+    """Both operands may be numbers, of an open dimension (n) or of a fixed one (m)."""
+    text = """g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {0}, int64 one = {1}, float c = {0.5}> {
+        s = Shape(x) i = Gather<axis = 0>(s, zero) n = Cast<to = 1>(i) j = Gather<axis = 0>(s, one) m = Cast<to = 1>(j)
+        a = Pow(n, c) b = Pow(c, m) d = Div(n, m) e = Pow(d, m) f = Sqrt(n) h = Pow(f, c)
+        k = LessOrEqual(n, c) l = GreaterOrEqual(n, m) o = Or(k, l) p = And(o, l) q = Not(p) r = Cast<to = 1>(q)
+        t = Sum(a, b, d, e, f, h, r) u = Mul(x, t) y = Add(u, n)
+    }"""
+    compiled = heterps_compile.compile(parse(text), batch=4, backend="torch", method="greedy")
+    compiled.save(tmp_path / "plan")
+    x = RNG.standard_normal((5, 3), dtype=np.float32)
+    (theirs,) = run_whole(parse(text), {"x": x})
+    for one in (compiled, heterps_compile.load(tmp_path / "plan")):
+        (made,) = one.run(x)
+        np.testing.assert_allclose(np.asarray(made.detach()), theirs, rtol=1e-6)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import heterps_compile
+from heterps_compile.errors import InputError
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.frontends.torch_library import traceable_settings
 
@@ -216,3 +217,30 @@ def test_segformer_runs_as_before():
     call = {"pixel_values": torch.randn(1, 3, 32, 32)}
     compiled = heterps_compile.compile(model, example_kwargs=call, method="greedy")
     torch.testing.assert_close(compiled.run(**call).logits, model(**call).logits)
+
+
+class HoldsCompiled(nn.Module):
+    """A module with a part that torch.compile wraps, and one compiled in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.compile(nn.Linear(4, 4), backend="eager")
+        self.last = nn.Linear(4, 2)
+        self.last.compile(backend="eager")
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+def test_compiled_modules_are_read_without_their_compiler():
+    model, x = HoldsCompiled().eval(), torch.ones(3, 4)
+    compiled = heterps_compile.compile(torch.compile(model, backend="eager"), (x,))
+    names = [name for stage in compiled.stages for name, _ in stage.named_parameters()]
+    assert names == list(model.state_dict())
+    assert compiled.plan.verification.max_rel == 0
+    assert any("torch.compile" in note for note in compiled.plan.notes)
+    assert not any("torch.compile" in note for note in heterps_compile.compile(model, (x,)).plan.notes)
+    hooked = torch.compile(model, backend="eager")
+    hooked.register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match=r"1 hook"):
+        import_torch(hooked, (x,))
