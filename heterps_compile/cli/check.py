@@ -112,7 +112,10 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
         need_all([partial(need_front_end, model), partial(find_method, plan.request.method)])
-        posed = pose_again(model, plan, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
+        from heterps_compile.frontends.onnx_given import read_values  # noqa: PLC0415 - as above
+
+        given = read_values(asked["inputs"], asked["values"])
+        posed = pose_again(model, plan, given, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
         checked = check_plan(posed, asked["tolerance"])
         if report is not None:
             write_changes(report, checked.committed, checked.found, checked.changes)
@@ -127,7 +130,7 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
             return Verdict.FINE if checked.passes else Verdict.FAILS
         from heterps_compile.review.update import write_plan  # noqa: PLC0415 - only where it is asked for
 
-        write_plan(against, checked.found, model, posed.draft.cluster, profile)
+        write_plan(against, checked.found, model, posed.draft.cluster, profile, given=given)
         tell(f"Wrote {path_of(against)!r} anew.")
         return Verdict.FINE
 

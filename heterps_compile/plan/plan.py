@@ -24,6 +24,7 @@ from heterps_compile.schedule.readings import (
 from heterps_compile.units import counted, format_rate
 
 from .idle_units import IdleUnits, idle_of, units_of
+from .input_values import InputValue
 from .other_plan import OtherPlan
 from .planned_stage import PlannedStage
 from .request import Request
@@ -185,7 +186,9 @@ class Plan:
         model: Name of the model.
         graph_inputs, graph_outputs: Names of the model's inputs and outputs.
         batch: Samples in one step.
-        bindings: Number of every symbolic dimension.
+        bindings: Number of every symbolic dimension; a
+            :class:`heterps_compile.ir.default_size.DefaultSize` where the user
+            gave none.
         request: What was asked.
         cluster: Name of the pool.
         devices: Its device types, whole; of a plan of an older version what it
@@ -199,6 +202,7 @@ class Plan:
             as JSON; "" for plain tensors by name.
         id_tables: Rows of the table that an input is looked up in, by its
             name, where it is one alone.
+        input_values: Values of inputs that the user gave.
         stages: In order of execution.
         schedule: How micro-batches flow.
         value: The objective reached; lower is better.
@@ -282,6 +286,7 @@ class Plan:
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     titles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     id_tables: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    input_values: Mapping[str, InputValue] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None

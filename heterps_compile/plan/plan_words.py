@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
+from heterps_compile.ir.default_size import defaults_in_words
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_money, format_seconds
 
@@ -22,7 +23,7 @@ _KEY = len(ONE_BATCH_ALONE)
 
 
 def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
-    """Return what a plan is, its stages, speed, price, proof and verification, in at most eleven lines.
+    """Return what a plan is, its stages, speed, price, proof and verification, in at most twelve lines.
 
     Args:
         plan: The plan.
@@ -34,6 +35,7 @@ def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
             "model",
             f"{_name(plan.model)}, {plan.request.purpose}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
         ),
+        *([("defaults", defaults)] if (defaults := defaults_in_words(plan.bindings)) else []),
         *_stage_rows(plan),
         *reading_rows(plan),
         *([("tables", tables_in_words(plan))] if plan.tables is not None else []),
