@@ -164,7 +164,7 @@ def _given_inputs(path: str | None, values: Mapping[str, Any]) -> dict[str, Any]
     """Return the values of inputs that the user gave."""
     if path is None and not values:
         return {}
-    from heterps_compile.frontends.onnx_given import read_values  # noqa: PLC0415 - onnx
+    from heterps_compile.frontends.input_files import read_values  # noqa: PLC0415 - numpy
 
     return read_values(path, values)
 

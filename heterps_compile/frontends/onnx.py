@@ -28,9 +28,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from heterps_compile.frontends.open_batch.open_model import OpenedModel, open_batch
-from heterps_compile.ir.default_size import defaults_in_words
 from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpenedBatch, OpKind, Parameter, Value
-from heterps_compile.logger import LOG
 from heterps_compile.units import counted
 
 from .onnx_bodies import subgraphs
@@ -126,8 +124,6 @@ def _import(
     known = {name: array.shape for name, array in values.items() if array.ndim}
     bound = choose_numbers(source, bind_inputs(source.graph.inputs, batch, shapes, known), values, path)
     values = {name: fit_array(array, bound.numbers(name)) for name, array in values.items()}
-    if chosen := defaults_in_words(bound.bindings):
-        LOG.info("free dimensions: %s", chosen)
     inputs = {
         value.name or "": Value(value.name or "", DTYPES[value.dtype.value], bound.shapes[value.name or ""])
         for value in source.graph.inputs

@@ -5,13 +5,13 @@ The batch is 32, every other dimension 128, or the nearest number that the model
     numbers <- {batch: 4, others: 128}             a small batch, so that runs are short
     while the trial run fails at some node:
         among the free dimensions that reach this node, change one or several:
-            to the batch or another free dimension; to a number in the model's error; to the batch 1;
+            to the batch or another free dimension; to what the model's error says it needs; to the batch 1;
             to the next of 64, 256, 32, 224, 512, ...
         keep the first change with which the run succeeds or fails at a later node
     a dimension that only works where it is the batch is the batch: both have one number from here on
     batch <- 32, or 16, 8, 4, where a trial run accepts it; 32 without a run where that would take long
 
-At most 48 runs of at most 5 s each, and 30 s in all. Where ONNX Runtime cannot open the model, shape inference decides
+At most 48 runs of at most 5 s each, and 60 s in all. Where ONNX Runtime cannot open the model, shape inference decides
 alone.
 
 Not covered: one run (:mod:`.onnx_trial`); names of dimensions (:mod:`.onnx_dims`).
@@ -21,13 +21,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from math import prod
+from math import log, prod
 from pathlib import Path
 
 import onnx_ir as ir
 
 from heterps_compile.errors import InputError
-from heterps_compile.ir.default_size import BATCH, OTHER, DefaultSize
+from heterps_compile.ir.default_size import BATCH, OTHER, DefaultSize, defaults_in_words
+from heterps_compile.logger import CHOSEN, LOG
 from heterps_compile.options import MOST_WHOLE
 from heterps_compile.progress import check
 from heterps_compile.units import counted
@@ -40,7 +41,7 @@ from .onnx_trial import Refusal, Trials
 
 _SMALL_BATCH = 4
 _MOST_TRIALS = 48
-_MOST_S = 30.0
+_MOST_S = 60.0
 _MOST_FINAL_S = 2.0  # of the run at the final batch; what would take longer is not run
 _MOST_ELEMENTS = 2**22  # of one input in a trial at the small batch
 _NUMBERS_READ = 6  # of the model's error
@@ -74,6 +75,7 @@ class _Search:
     bound: BoundInputs
     trials: Trials
     path: Path | None
+    hints: list[int] = field(default_factory=list)
     outcomes: dict[tuple[tuple[str, int], ...], Refusal | None] = field(default_factory=dict)
 
     def run(self) -> BoundInputs:
@@ -120,10 +122,14 @@ class _Search:
             numbers = {name: self._small if name in leading else size for name in self.bound.free}
             if self._batch:
                 numbers[self._batch] = self._small
-            filled = self.bound.bind(numbers)
-            if size == 1 or all(prod(filled.numbers(name)) <= _MOST_ELEMENTS for name in filled.shapes):
+            if size == 1 or not self._is_large(numbers):
                 return _without_computed(self.bound, numbers)
             size //= 2
+
+    def _is_large(self, numbers: Numbers) -> bool:
+        """Say whether an input would have more elements than a trial at the small batch should take."""
+        filled = self.bound.bind(numbers)
+        return any(prod(filled.numbers(name)) > _MOST_ELEMENTS for name in filled.shapes)
 
     def _try(self, numbers: Numbers) -> Refusal | None:
         key = tuple(sorted(numbers.items()))
@@ -136,7 +142,7 @@ class _Search:
         """Return the first change with which the model runs, or runs further; None where there is none."""
         for change in self._changes(numbers, refusal):
             changed = numbers | change
-            if tuple(sorted(changed.items())) in self.outcomes:
+            if tuple(sorted(changed.items())) in self.outcomes or self._is_large(changed):
                 continue
             if self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S:
                 return None
@@ -147,13 +153,16 @@ class _Search:
 
     def _changes(self, numbers: Numbers, refusal: Refusal) -> Iterator[Numbers]:
         """Yield changes of the dimensions that reach the node that failed, the likeliest first."""
+        groups = [list(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\{([\d, ]+)\}", refusal.reason)]
+        read = [int(text) for text in re.findall(r"(?<![\w.])\d{1,7}(?![\w.])", refusal.reason)]
+        hints = list(dict.fromkeys(number for number in read if 0 < number <= MOST_WHOLE))[:_NUMBERS_READ]
+        self.hints += hints
         reached = [name for name in self._reaching(refusal.place) if name in numbers]
         others = [name for name in reached if name != self._batch]
         for name in others:
             for number in dict.fromkeys((self._small, *numbers.values())):
                 yield {name: number}
-        read = [int(text) for text in re.findall(r"(?<![\w.])\d{1,7}(?![\w.])", refusal.reason)]
-        hints = list(dict.fromkeys(number for number in read if 0 < number <= MOST_WHOLE))[:_NUMBERS_READ]
+        yield from _scaled(numbers, others, [prod(group) for group in groups])
         for hint in hints:
             for name in others:
                 yield {name: hint}
@@ -211,6 +220,7 @@ class _Search:
             elif name in self.bound.free:
                 wanted = BATCH if name == batch else found.get(batch, self._samples) if name in leading else OTHER
                 chosen[name] = DefaultSize(number, "default" if number == wanted else "nearest", is_batch=name == batch)
+        LOG.info(CHOSEN, defaults_in_words(chosen))
         return self.bound.bind(chosen)
 
     def _nearer(self, numbers: Numbers, held: set[str]) -> Numbers:
@@ -218,8 +228,11 @@ class _Search:
         for name in numbers:
             if name == self._batch or name in held or numbers[name] != self._small:
                 continue
-            for size in _LADDER:
-                if size == self._small or self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S:
+            read = sorted(set(self.hints), key=lambda number: abs(log(number / OTHER)))
+            for size in dict.fromkeys((*read[:_NUMBERS_READ], *_LADDER)):
+                if size <= self._small or self._is_large(numbers | {name: size}):
+                    continue
+                if self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S:
                     break
                 if self._try(numbers | {name: size}) is None:
                     numbers = numbers | {name: size}
@@ -264,13 +277,13 @@ def _scaled(numbers: Numbers, others: list[str], hints: list[int]) -> Iterator[N
     """Yield sizes at which one number of the model's error would become another: features of a flattened image, say."""
     for first in hints:
         for second in hints:
-            ratio = second / first
-            if first == second or not others:
+            if first == second or not first or not second or not others:
                 continue
+            ratio = second / first
             each = {name: numbers[name] * ratio ** (1 / len(others)) for name in others}
             if all(abs(size - round(size)) < 1e-6 and 1 <= round(size) <= MOST_WHOLE for size in each.values()):
                 yield {name: round(size) for name, size in each.items()}
             for name in others:
-                size = numbers[name] * ratio
-                if size == round(size) and 1 <= size <= MOST_WHOLE:
-                    yield {name: round(size)}
+                size, rest = divmod(numbers[name] * second, first)
+                if not rest and 1 <= size <= MOST_WHOLE:
+                    yield {name: size}

@@ -69,5 +69,5 @@ def _in_words(name: str, size: DefaultSize) -> str:
     if size.same_as:
         return f"{size} (as {shorten(printable(size.same_as), _NAME_SHOWN)})"
     if size.why == "nearest":
-        return f"{size} ({option}; the model refuses {size.wanted})"
+        return f"{size} ({option}; {size.wanted} was not accepted)"
     return f"{size} ({option})"

@@ -56,19 +56,24 @@ def _record(array: Any) -> InputValue:
     return InputValue(shape, digest.hexdigest(), elements)
 
 
-def values_again(recorded: Mapping[str, InputValue], given: Mapping[str, Any]) -> dict[str, Any]:
+def values_again(
+    recorded: Mapping[str, InputValue], given: Mapping[str, Any], *, must_have_all: bool
+) -> dict[str, Any]:
     """Return the values to read a plan's model with: those given now, then those that the plan has.
 
     Args:
         recorded: Of the plan.
         given: By the user, now.
+        must_have_all: Whether stages are to be verified with them; shapes depend on small values alone.
 
     Raises:
-        StalePlanError: where the plan has only the hash of a value that is not given now.
+        StalePlanError: where all are needed, and the plan has only the hash of one that is not given now.
     """
     found = dict(given)
     for name, value in recorded.items():
         if name in found:
+            continue
+        if not value.is_whole and not must_have_all:
             continue
         if not value.is_whole:
             raise StalePlanError(

@@ -120,7 +120,7 @@ def pose_again(
     measurements = inputs.measurements(pool, profile)
     request = plan.request if asked is None else make_request(pool.currency, **asked)
     if plan.input_values or isinstance(example_inputs, Mapping):
-        example_inputs = values_again(plan.input_values, dict(example_inputs) if example_inputs else {})
+        example_inputs = values_again(plan.input_values, dict(example_inputs or {}), must_have_all=False)
     graph = _read_as_planned(model, plan, inputs, example_inputs, **reading)
     makes_sparse = all(makes_sparse_gradients(stage.backend or plan.backend) for stage in plan.stages)
     opened = Draft(graph=graph, cluster=pool, request=request, measurements=measurements, makes_sparse=makes_sparse)

@@ -86,7 +86,7 @@ def compile_as_planned(
     """
     return compile_model(
         model,
-        values_again(plan.input_values, given),
+        values_again(plan.input_values, given, must_have_all=True),
         cluster=pool_of(plan) if cluster is None else cluster,
         profile=profile,
         batch=plan.batch if plan.bindings else None,
