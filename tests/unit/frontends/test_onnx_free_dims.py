@@ -16,7 +16,7 @@ from heterps_compile.ir.graph import Graph
 
 
 def chosen(graph: Graph) -> dict[str, tuple[int, str]]:
-    """Return the numbers that were chosen, with the reason or the dimension that each equals; the model runs at them."""
+    """Return the numbers that were chosen, with the reason or the dimension that each equals; the model runs."""
     BACKEND.reference(graph)(BACKEND.example_inputs(graph, 0))
     return {name: (int(size), size.same_as or size.why) for name, size in defaults_of(graph.bindings).items()}
 
@@ -129,7 +129,8 @@ def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     }"""
     model = ir.serde.deserialize_model(parse(text))
     refusal = Trials(model, {})(BoundInputs({"x": ("N",)}, {"N": 2}, "N", {}))
-    assert refusal is not None and refusal.is_late
+    assert refusal is not None
+    assert refusal.is_late
 
 
 def test_numbers_are_bounded_in_count_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
