@@ -106,7 +106,7 @@ def compile(  # noqa: A001 - the product's verb
             ``torch.export.ExportedProgram``, the path of an ONNX file, an
             ``onnx.ModelProto`` or an ``onnx_ir.Model``.
         example_inputs: Positional inputs of a PyTorch model, of the shapes it
-            is compiled for; of an ONNX model values by input, where they matter.
+            is compiled for; of an ONNX model values by input.
         example_kwargs: Its keyword inputs.
         cluster: A pool, the name of a built-in one, or the path of a TOML file.
         objective: What the plan is the best in: ``"cost"``, the price of a

@@ -142,7 +142,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
 
         compiled = compile_(
             model,
-            _given_inputs(asked["inputs"], asked["values"]),
+            example_inputs=_given_inputs(asked["inputs"], asked["values"]),
             on_progress=progress.show,
             observer=observer,
             verify=not asked["no_verify"],
