@@ -59,7 +59,7 @@ from heterps_compile.verification.draft import verify_draft
 @gradients_on()
 def compile(  # noqa: A001 - the product's verb
     model: Any,
-    example_inputs: tuple[Any, ...] = (),
+    example_inputs: tuple[Any, ...] | Mapping[str, Any] = (),
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     cluster: str | Path | Cluster = DEFAULT_CLUSTER,
@@ -106,7 +106,7 @@ def compile(  # noqa: A001 - the product's verb
             ``torch.export.ExportedProgram``, the path of an ONNX file, an
             ``onnx.ModelProto`` or an ``onnx_ir.Model``.
         example_inputs: Positional inputs of a PyTorch model, of the shapes it
-            is compiled for.
+            is compiled for; of an ONNX model values by input.
         example_kwargs: Its keyword inputs.
         cluster: A pool, the name of a built-in one, or the path of a TOML file.
         objective: What the plan is the best in: ``"cost"``, the price of a
@@ -117,10 +117,10 @@ def compile(  # noqa: A001 - the product's verb
         budget: What the plan may cost in an hour, for ``throughput`` and
             ``latency``: a number in the pool's currency, or a price such as
             ``"5 USD/h"``; None for no limit.
-        batch: Number of the batch dimension. Where an ONNX model, an
-            ``ExportedProgram`` or the example inputs of an ``nn.Module`` fix
-            another, it is opened, if samples do not mix.
-        shapes: Numbers of other dynamic dimensions by name.
+        batch: Number of the batch dimension; 32 where an ONNX model leaves it
+            free. One that model or inputs fix is opened, if samples do not mix.
+        shapes: Numbers of other free dimensions, ``x_0`` where one has no name;
+            of an ONNX model 128, or the nearest that it takes.
         mode: ``"inference"`` or ``"training"``.
         reading: What is minimised: ``"steady-state"``, or the simulated step,
             ``"one-batch-alone"``; None for the second in training alone.
@@ -379,7 +379,7 @@ def _refuse_code(plan: Plan, shown: str) -> None:
 
 def open_draft(
     model: Any,
-    example_inputs: tuple[Any, ...] = (),
+    example_inputs: tuple[Any, ...] | Mapping[str, Any] = (),
     *,
     cluster: str | Path | Cluster = DEFAULT_CLUSTER,
     profile: ProfileSpec | None = None,
@@ -396,7 +396,7 @@ def open_draft(
 
 def read_model(
     model: Any,
-    example_inputs: tuple[Any, ...] = (),
+    example_inputs: tuple[Any, ...] | Mapping[str, Any] = (),
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     batch: int | None = None,
@@ -425,7 +425,7 @@ def read_model(
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
-        return import_onnx(model, batch=batch, shapes=shapes)
+        return import_onnx(model, batch=batch, shapes=shapes, given=example_inputs)
     if isinstance(model, Graph):
         return model
     module: Any = model

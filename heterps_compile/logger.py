@@ -16,3 +16,6 @@ import logging
 
 LOG = logging.getLogger("heterps_compile")
 LOG.addHandler(logging.NullHandler())
+
+CHOSEN = "defaults: %s"
+"""The message at level INFO on numbers that were chosen for free dimensions; commands without a table show it."""

@@ -26,6 +26,7 @@ from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
+from heterps_compile.plan.input_values import values_of
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
@@ -99,6 +100,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         throughput_samples_per_s=throughput,
         signature=signature_of_graph(graph).to_json(),
         id_tables=id_tables(graph),
+        input_values=values_of(graph),
         parameter_servers=servers,
         tables=draft.tables,
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),

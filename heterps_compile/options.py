@@ -285,7 +285,7 @@ class Pins(Repeated):
 
     def collect(self, texts: Sequence[str]) -> Any:
         """Return the device of every pattern."""
-        return _mapping(_read_pair(text) for text in texts)
+        return one_of_each(_read_pair(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class Sizes(Repeated):
 
     def collect(self, texts: Sequence[str]) -> Any:
         """Return the number of every name."""
-        return _mapping(_read_size(text) for text in texts)
+        return one_of_each(_read_size(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,8 @@ def _read_size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _mapping(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+def one_of_each(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return pairs as a mapping; raise InputError where a name has two values."""
     found: dict[str, T] = {}
     for name, value in pairs:
         if found.setdefault(name, value) != value:

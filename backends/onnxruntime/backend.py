@@ -169,7 +169,7 @@ class OnnxRuntimeBackend(Backend):
             for table in (graph.values, graph.parameters)
             for name, described in table.items()
         }
-        return generate_inputs(source.graph, inputs, known, seed)
+        return generate_inputs(source.graph, inputs, known, seed, graph.source.given)
 
     def write(
         self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path

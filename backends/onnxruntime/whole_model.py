@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
+from heterps_compile.errors import BackendError
+from heterps_compile.frontends.onnx_inputs import drawn_values
 from heterps_compile.ir.graph import Graph
 
 from .stage import LazySession
@@ -45,9 +47,19 @@ class WholeModel:
         return cls(graph, LazySession("the whole model", model, provider, others), tuple(v.name or "" for v in outputs))
 
     def __call__(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run on the graph inputs by name; give the graph outputs in order."""
+        """Run on the graph inputs by name; give the graph outputs in order.
+
+        Raises:
+            BackendError: where it cannot run, naming the inputs whose drawn values may be the reason.
+        """
         known = dict(values)
         feeds = {name: known[name] for name in self.graph.inputs}
-        known.update(zip(self.computed, self.session.run(self.computed, feeds), strict=True))
+        self.session.open()
+        try:
+            results = self.session.run(self.computed, feeds)
+        except BackendError as error:
+            source = self.graph.source
+            raise BackendError(f"{error}{drawn_values(source.model.graph, source.given)}") from error
+        known.update(zip(self.computed, results, strict=True))
         initializers = self.graph.source.model.graph.initializers
         return tuple(known[n] if n in known else initializers[n].const_value.numpy() for n in self.graph.outputs)

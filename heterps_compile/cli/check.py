@@ -106,13 +106,18 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
             raise click.UsageError("An update writes files, and a commit is none; name the plan's file or folder.")
         progress.show(Progress("compiling again", 0, 1))
         from heterps_compile.api import need_front_end  # noqa: PLC0415 - numpy
+        from heterps_compile.frontends.input_files import read_values  # noqa: PLC0415 - numpy
         from heterps_compile.packages import need_all  # noqa: PLC0415 - as above
         from heterps_compile.passes.placement.methods import find_method  # noqa: PLC0415 - as above
+        from heterps_compile.plan.input_values import values_again  # noqa: PLC0415 - as above
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
         need_all([partial(need_front_end, model), partial(find_method, plan.request.method)])
-        posed = pose_again(model, plan, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
+        given = read_values(asked["inputs"], asked["values"])
+        if update:
+            given = values_again(plan.input_values, given, must_have_all=True)
+        posed = pose_again(model, plan, given, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
         checked = check_plan(posed, asked["tolerance"])
         if report is not None:
             write_changes(report, checked.committed, checked.found, checked.changes)
@@ -127,7 +132,7 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
             return Verdict.FINE if checked.passes else Verdict.FAILS
         from heterps_compile.review.update import write_plan  # noqa: PLC0415 - only where it is asked for
 
-        write_plan(against, checked.found, model, posed.draft.cluster, profile)
+        write_plan(against, checked.found, model, posed.draft.cluster, profile, given=given)
         tell(f"Wrote {path_of(against)!r} anew.")
         return Verdict.FINE
 

@@ -6,6 +6,7 @@ Left out: the work itself (``api.py``) and the looks of it (``report/``).
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -63,6 +64,7 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
     Examples:
       heterps-compile model.onnx
       heterps-compile model.onnx -o out --batch 64 --shape seq=128
+      heterps-compile silero_vad.onnx --input sr=16000
       heterps-compile model.onnx --min-throughput 20000 --max-stages 4
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
@@ -149,6 +151,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
 
         compiled = compile_(
             model,
+            example_inputs=_given_inputs(asked["inputs"], asked["values"]),
             on_progress=progress.show,
             observer=observer,
             verify=not asked["no_verify"],
@@ -164,6 +167,15 @@ def _compile(model: str, asked: Asked, began: float) -> None:
         compiled = replace(compiled, plan=replace(compiled.plan, total_s=time.perf_counter() - began))
         progress.close()
         _print_result(compiled, directory, stream, as_json=as_json, quiet=quiet, verbose=verbose)
+
+
+def _given_inputs(path: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of inputs that the user gave."""
+    if path is None and not values:
+        return {}
+    from heterps_compile.frontends.input_files import read_values  # noqa: PLC0415 - numpy
+
+    return read_values(path, values)
 
 
 def _annotate(compiled: "CompiledModel", path: str) -> None:

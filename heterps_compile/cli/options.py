@@ -5,7 +5,7 @@ Left out: what an option is (``heterps_compile.options``) and which there are (`
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +13,9 @@ from click.core import ParameterSource
 
 from heterps_compile.errors import HeterpsError, OptionError
 from heterps_compile.options import Asked, Choice, Command, Flag, Option, OptionType, Repeated
+from heterps_compile.plan.command_options import COMPILE
+
+from .output import telling_defaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +86,8 @@ def asked_of(ctx: click.Context, command: Command, subject: str) -> Iterator[Ask
     names = {option.name for option in command.options}
     try:
         asked = Asked(command, {name: ctx.params[name] for name in names}, given_names(ctx) & names, subject)
-        yield asked
+        with nullcontext() if command is COMPILE else telling_defaults():  # compile has them in its table
+            yield asked
     except OptionError as error:
         raise click.UsageError(f"{error}.") from error
     assert not asked.unread, f"{command.name} read none of {sorted(asked.unread)}"  # noqa: S101 - else dropped in silence

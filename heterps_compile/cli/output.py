@@ -4,6 +4,7 @@ Left out: what the result looks like (``report/``).
 """
 
 import errno
+import logging
 import os
 import sys
 import warnings
@@ -17,6 +18,7 @@ import click
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import fit_lines, terminal_width
+from heterps_compile.logger import CHOSEN, LOG
 from heterps_compile.progress import Progress
 
 _STDOUT = 1  # the descriptor that C libraries write to
@@ -84,6 +86,33 @@ def write_shown(stream: TextIO, form: str, shown: str) -> None:
 def tell(text: str) -> None:
     """Print words on stderr, broken where it is a terminal."""
     click.echo(fit_lines(text, terminal_width(sys.stderr)), err=True)
+
+
+@contextmanager
+def telling_defaults() -> Iterator[None]:
+    """Print on stderr, once each, the numbers that are chosen for free dimensions in the block."""
+    handler, level = _Defaults(), LOG.level
+    LOG.addHandler(handler)
+    LOG.setLevel(min(logging.INFO, LOG.getEffectiveLevel()))
+    try:
+        yield
+    finally:
+        LOG.setLevel(level)
+        LOG.removeHandler(handler)
+
+
+class _Defaults(logging.Handler):
+    """Prints messages of one form, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.msg == CHOSEN and message not in self._told:
+            self._told.add(message)
+            tell(f"{_ERASE_LINE if sys.stderr.isatty() else ''}{message}")
 
 
 class ProgressLine:

@@ -59,13 +59,16 @@ def _profile(model: str, asked: Asked) -> None:
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
         from heterps_compile.console import make_console  # noqa: PLC0415 - rich
         from heterps_compile.cost.profile_file import to_json  # noqa: PLC0415 - pydantic
+        from heterps_compile.frontends.input_files import read_values  # noqa: PLC0415 - numpy
         from heterps_compile.plan.whole_file import check_writable, write_whole  # noqa: PLC0415 - as above
         from heterps_compile.profiling.cache import Cache  # noqa: PLC0415 - as above
         from heterps_compile.profiling.profile_model import Settings, profile_model  # noqa: PLC0415 - torch
         from heterps_compile.profiling.profile_words import print_profile  # noqa: PLC0415 - rich
 
+        given = read_values(asked["inputs"], asked["values"])
+
         def read(batch: int | None) -> "Graph":
-            return read_model(model, (), None, batch=batch, shapes=shapes, dynamic_shapes=None)
+            return read_model(model, given, None, batch=batch, shapes=shapes, dynamic_shapes=None)
 
         settings = Settings(
             mode=mode,

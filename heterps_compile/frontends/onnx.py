@@ -17,13 +17,15 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from heterps_compile.frontends.open_batch.open_model import OpenedModel, open_batch
 from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpenedBatch, OpKind, Parameter, Value
@@ -32,6 +34,9 @@ from heterps_compile.units import counted
 from .onnx_bodies import subgraphs
 from .onnx_dims import BoundInputs, bind_inputs
 from .onnx_files import load_model
+from .onnx_free_dims import choose_numbers
+from .onnx_given import arrays_of
+from .onnx_inputs import fit_array
 from .onnx_merged import is_statistic, stated_kind
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
@@ -52,12 +57,14 @@ class OnnxSource:
         path: Where it was read from, or None.
         notes: What a user should know: where shapes come from, what was left out.
         training_notes: What a user should know who trains it.
+        given: Arrays that the user gave, by input; verification takes them.
     """
 
     model: ir.Model
     path: Path | None
     notes: tuple[str, ...]
     training_notes: tuple[str, ...] = ()
+    given: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def import_onnx(
@@ -65,6 +72,7 @@ def import_onnx(
     *,
     batch: int | None = None,
     shapes: Mapping[str, int] = MappingProxyType({}),
+    given: Mapping[str, Any] | tuple[Any, ...] = (),
     name: str | None = None,
 ) -> Graph:
     """Read an ONNX model; near-linear in nodes and edges, weights are not read.
@@ -72,17 +80,19 @@ def import_onnx(
     Args:
         model: Path of a file, or a model in memory, which is not changed but shares its weights with the graph.
         batch: The number of the batch dimension; where the model fixes it, it is opened, if no node mixes samples.
-        shapes: Numbers of other dynamic dimensions by name.
+        shapes: Numbers of other dynamic dimensions by name; those left out are chosen (:mod:`.onnx_free_dims`).
+        given: Values of inputs by name, arrays or numbers; their shapes give numbers to dimensions too.
         name: Of the graph; by default the file's, or the model's own.
 
     Raises:
-        InputError: an unreadable model, a dimension without a number, or a batch that a node fixes.
+        InputError: an unreadable model, a dimension for which no number is found, a value that fits no input, or a
+            batch that a node fixes.
         UnknownNameError: a dimension that the model does not have.
         UnsupportedOpError: an op or domain that neither ONNX nor ONNX Runtime knows.
         GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found.
     """
     with _no_garbage_collection():
-        return _import(model, batch, shapes, name)
+        return _import(model, batch, shapes, given, name)
 
 
 @contextmanager
@@ -101,6 +111,7 @@ def _import(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     batch: int | None,
     shapes: Mapping[str, int],
+    given: Mapping[str, Any] | tuple[Any, ...],
     name: str | None,
 ) -> Graph:
     source, path, rewritten = load_model(model)
@@ -109,17 +120,22 @@ def _import(
     if opened is not None:
         notes.append(opened.note)
     roles = find_roles(source.graph)
-    bound = bind_inputs(source.graph.inputs, batch, shapes)
+    values = arrays_of(given, source.graph.inputs)
+    known = {name: array.shape for name, array in values.items() if array.ndim}
+    bound = choose_numbers(source, bind_inputs(source.graph.inputs, batch, shapes, known), values, path)
+    values = {name: fit_array(array, bound.numbers(name)) for name, array in values.items()}
     inputs = {
         value.name or "": Value(value.name or "", DTYPES[value.dtype.value], bound.shapes[value.name or ""])
         for value in source.graph.inputs
         if value.dtype is not None
     }
     numbers = {name: Value(name, value.dtype, bound.numbers(name)) for name, value in inputs.items()}
-    inference = infer(source, {name: bound.numbers(name) for name in inputs})
+    inference = infer(source, {name: bound.numbers(name) for name in inputs}, values)
     made_bytes = made_constants_bytes(roles.constants, inference)
     refuse_large_constants(made_bytes)
-    made, shape_notes = find_values(source, _wanted(source.graph, roles), inference, numbers, bound.bindings)
+    made, shape_notes = find_values(
+        source, _wanted(source.graph, roles), inference, numbers, bound.bindings, given=values
+    )
     scratch_bytes = _scratch_bytes(source.graph, roles.constants, made_bytes)
     reader = _Reader(roles, inference, made | numbers, bound.bindings, scratch_bytes)
     nodes = tuple(reader.node(origin, node) for origin, node in roles.computed)
@@ -136,17 +152,18 @@ def _import(
         batch_symbol=bound.batch_symbol,
         batch=bound.batch,
         family=ONNX,
-        opened=None if opened is None else _at_fixed_batch(opened, bound, shapes),
+        opened=None if opened is None else _at_fixed_batch(opened, bound, values),
         source=OnnxSource(
-            source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes()), training_notes(source)
+            source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes()), training_notes(source), values
         ),
     )
 
 
-def _at_fixed_batch(opened: OpenedModel, bound: BoundInputs, shapes: Mapping[str, int]) -> OpenedBatch:
-    """Return how the batch was opened, with the model as it was; that is read when somebody asks for it."""
-    others = {name: number for name, number in shapes.items() if name != bound.batch_symbol}
-    return OpenedBatch(opened.fixed, opened.axes, lambda: import_onnx(opened.original, shapes=others))
+def _at_fixed_batch(opened: OpenedModel, bound: BoundInputs, given: Mapping[str, NDArray[Any]]) -> OpenedBatch:
+    """Return how the batch was opened, with the model as it was; that is read when it is needed."""
+    others = {name: number for name, number in bound.bindings.items() if name != bound.batch_symbol}
+    kept = {name: value for name, value in given.items() if name not in opened.axes}
+    return OpenedBatch(opened.fixed, opened.axes, lambda: import_onnx(opened.original, shapes=others, given=kept))
 
 
 def _scratch_bytes(

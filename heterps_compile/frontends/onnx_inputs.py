@@ -1,20 +1,23 @@
-"""Make up inputs that an ONNX model accepts, from a seed.
+"""Make up inputs that an ONNX model accepts, from a seed; what the user gave is taken as it is.
 
 What an input means decides what is drawn for it:
 
 1. Whole numbers that index a table (the input reaches ``Gather`` or the like through nodes that only move or shift
    it) lie below the smallest table they index. So do floats that are cast to indices, in CTR models that take all
    their features as one array.
-2. Other ``int32``, ``int64`` and the like are ones: a length, a count or a step of 1 is always valid. With two
+2. Whole numbers without a dimension, or with one of length 1, that the model compares with constants (``Equal``: a
+   sample rate, a mode) are the first of these.
+3. Other ``int32``, ``int64`` and the like are ones: a length, a count or a step of 1 is always valid. With two
    dimensions or more they are masks of padded sequences, ones first and then zeros, at least one 1 a row.
-3. ``uint8`` and ``int8`` (images, quantised values) take all values of their type.
-4. Booleans are fair coins, the first of each row True, so that no row is masked out whole.
-5. Floats are standard normal. Strings are numerals.
+4. ``uint8`` and ``int8`` (images, quantised values) take all values of their type.
+5. Booleans are fair coins, the first of each row True, so that no row is masked out whole.
+6. Floats are standard normal. Strings are numerals.
 
 Left out: relations between inputs (two lengths that must agree), ranges that only a custom op knows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Value
 
-from .onnx_names import quote
+from .onnx_names import quote, quote_some
 from .onnx_ops import int_attribute
 
 Array = NDArray[Any]
@@ -49,7 +52,11 @@ _TABLES_OF_EMBED_LAYER_NORM = {0: 2, 1: 4, 8: 3}  # index input -> table input o
 
 
 def generate_inputs(
-    graph: ir.Graph, inputs: Mapping[str, Value], known: Mapping[str, Value], seed: int
+    graph: ir.Graph,
+    inputs: Mapping[str, Value],
+    known: Mapping[str, Value],
+    seed: int,
+    given: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """Draw an array for every input of a normalised graph.
 
@@ -58,17 +65,43 @@ def generate_inputs(
         inputs: Its inputs, shapes in numbers.
         known: Values inside whose shapes are known, for tables that are no initialisers.
         seed: The same seed gives the same arrays.
+        given: Arrays that the user gave, by input; where a shape differs, their elements are repeated or cut along it.
 
     Raises:
         InputError: where an input has a data type that numpy cannot hold.
     """
     rng = np.random.default_rng(seed)
-    return {
-        value.name or "": _draw(rng, inputs[value.name or ""], _index_limit(value, known)) for value in graph.inputs
-    }
+    drawn = {value.name or "": _draw(rng, value, inputs[value.name or ""], known) for value in graph.inputs}
+    return drawn | {name: fit_array(array, drawn[name].shape) for name, array in given.items() if name in drawn}
 
 
-def _draw(rng: np.random.Generator, value: Value, limit: int | None) -> Array:
+def drawn_values(graph: ir.Graph, given: Mapping[str, Array]) -> str:
+    """Return a hint on inputs whose values were drawn and may not suit the model; "" where there are none."""
+    drawn = [
+        value.name or ""
+        for value in graph.inputs
+        if value.name not in given and value.dtype is not None and not value.dtype.is_floating_point()
+    ]
+    if not drawn:
+        return ""
+    return (
+        f"; values of {quote_some(drawn)} were drawn, and may not be what the model takes. Fix: --input "
+        f"{quote(drawn[0])[1:-1]}=VALUE or --inputs FILE.npz (in Python example_inputs={{{quote(drawn[0])}: ...}})"
+    )
+
+
+def fit_array(array: Array, shape: Sequence[int]) -> Array:
+    """Return an array of a shape: one number fills it, rows are repeated or cut where a batch differs."""
+    if array.ndim == 0 < len(shape):
+        return np.full(shape, array, array.dtype)
+    for axis, size in enumerate(shape):
+        if array.shape[axis] != size:
+            array = np.take(array, np.arange(size) % max(array.shape[axis], 1), axis)
+    return array
+
+
+def _draw(rng: np.random.Generator, start: ir.Value, value: Value, known: Mapping[str, Value]) -> Array:
+    limit = _index_limit(start, known)
     shape = tuple(dim for dim in value.shape if isinstance(dim, int))
     if value.dtype == "string":
         return np.asarray(rng.integers(0, 10, shape)).astype(str).astype(object)
@@ -90,12 +123,29 @@ def _draw(rng: np.random.Generator, value: Value, limit: int | None) -> Array:
             bounds = np.iinfo(dtype)
             return np.asarray(rng.integers(bounds.min, bounds.max + 1, shape), dtype)
         if len(shape) < 2:
-            return np.ones(shape, dtype)
+            return np.full(shape, _compared_with(start) if shape in ((), (1,)) else 1, dtype)
         lengths = rng.integers(1, max(shape[-1], 1) + 1, (*shape[:-1], 1))
         return (np.arange(shape[-1]) < lengths).astype(dtype)
     if dtype.kind == "c":
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape), dtype)
     return np.asarray(rng.standard_normal(shape), dtype)
+
+
+def _compared_with(start: ir.Value) -> int:
+    """Return the first constant that the elements of a value are compared with; 1 where there is none."""
+    pending, seen = [start], {start}
+    while pending:
+        value = pending.pop(0)
+        for node, place in value.uses():
+            other = node.inputs[1 - place] if node.op_type == "Equal" else None
+            tensor = None if other is None else ir.convenience.get_const_tensor(other)
+            if tensor is not None and tensor.dtype.is_integer() and tensor.size:
+                return int(tensor.numpy().reshape(-1)[0])
+            if _shift(node, place) is not None:
+                fresh = [out for out in node.outputs if out not in seen]
+                seen.update(fresh)
+                pending += fresh
+    return 1
 
 
 def _index_limit(start: ir.Value, known: Mapping[str, Value]) -> int | None:

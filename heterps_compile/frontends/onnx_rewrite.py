@@ -27,6 +27,7 @@ from .onnx_names import quote, quote_some
 
 OLDEST_OPSET = 7
 _ML = "ai.onnx.ml"
+_OPSET_OF_IDENTITY = 13  # where a model has no op of ONNX's own domain before
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _REASON_SHOWN = 300
 _LABELS_SHOWN = 6
@@ -57,6 +58,8 @@ def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
     notes += [
         _leave_out(made.graph, node) for node in made.graph.node if (node.domain, node.op_type) == (_ML, "ZipMap")
     ]
+    if zips and opset is None:
+        made.opset_import.add(domain="", version=_OPSET_OF_IDENTITY)
     if is_old:
         made = _convert(made, int(opset or 0), what)
         notes.append(f"converted from opset {opset} to {OLDEST_OPSET}, the oldest that the runtimes here run")

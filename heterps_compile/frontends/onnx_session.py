@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from threading import Event, Timer
 from typing import Any, cast
 
 import numpy as np
@@ -57,11 +58,38 @@ class Session:
     session: Any
     weights: tuple[Array, ...]
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
-        """Run on inputs by name; return the named outputs in order."""
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float | None = None) -> list[Any]:
+        """Run on inputs by name; return the named outputs in order.
+
+        Args:
+            outputs: Names.
+            feeds: Inputs by name.
+            limit_s: Seconds after which the run is ended; None for no limit.
+
+        Raises:
+            TimeoutError: where the limit ended the run.
+        """
         options = _ort.RunOptions()
-        with stopping(lambda: setattr(options, "terminate", True)):
-            results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
+        ended = Event()
+
+        def end() -> None:
+            ended.set()
+            options.terminate = True
+
+        timer = None if limit_s is None else Timer(limit_s, end)
+        try:
+            if timer is not None:
+                timer.daemon = True
+                timer.start()
+            with stopping(lambda: setattr(options, "terminate", True)):
+                results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
+        except ORT_ERRORS as error:
+            if ended.is_set():
+                raise TimeoutError(f"the run took longer than {limit_s} s") from error
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:

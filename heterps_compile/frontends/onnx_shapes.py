@@ -10,10 +10,12 @@ Left out: shapes that change from run to run (the run shows one of them, and a n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from heterps_compile.errors import GraphError
 from heterps_compile.escape import one_line
@@ -21,7 +23,7 @@ from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Dim, Value
 from heterps_compile.units import counted, format_bytes
 
-from .onnx_inputs import generate_inputs
+from .onnx_inputs import drawn_values, generate_inputs
 from .onnx_names import describe, quote, quote_some
 from .onnx_session import ORT_ERRORS, open_session, reason, skeleton
 from .onnx_structure import quiet
@@ -34,6 +36,7 @@ DTYPES: Mapping[int, str] = {
 """Names of ONNX's data types by their number; those of :data:`heterps_compile.ir.graph.ITEM_BITS`."""
 
 _LONGEST_VECTOR = 2**18
+_MOST_GIVEN = 64  # elements of an array that shapes may depend on
 
 PartialShape = tuple[int | str | None, ...]
 """A shape as far as it is known: a symbol, or None, stands for what is not."""
@@ -69,12 +72,15 @@ class Inference:
     bodies: Mapping[int, tuple[ir.Graph, ...]]
 
 
-def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
+def infer(
+    model: ir.Model, bound: Mapping[str, Sequence[int]], given: Mapping[str, NDArray[Any]] = MappingProxyType({})
+) -> Inference:
     """Run ONNX's shape inference; O(nodes).
 
     Args:
         model: A normalised model; it is not changed.
         bound: Shapes in numbers, by input; the others keep their symbols.
+        given: Arrays that the user gave, by input; shapes are computed from small ones of integers.
     """
     try:
         proto, large = skeleton(model)
@@ -87,6 +93,12 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
             value.type.tensor_type.shape.dim.extend(
                 onnx.TensorShapeProto.Dimension(dim_value=dim) for dim in bound[value.name]
             )
+    known = {name: a for name, a in given.items() if a.dtype.kind in "iu" and a.size <= _MOST_GIVEN}
+    if known:
+        read = [value for value in graph.input if value.name not in known]
+        del graph.input[:]
+        graph.input.extend(read)
+        graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in known.items())
     for value in graph.output:
         value.ClearField("type")  # else inference is bound to what the model claims
     del graph.value_info[:]
@@ -196,6 +208,8 @@ def find_values(
     inference: Inference,
     inputs: Mapping[str, Value],
     bindings: Mapping[str, int],
+    *,
+    given: Mapping[str, NDArray[Any]] = MappingProxyType({}),
 ) -> tuple[dict[str, Value], list[str]]:
     """Return dtype and shape, in numbers, of the wanted values, and notes on what only a run could show.
 
@@ -205,6 +219,7 @@ def find_values(
         inference: On the model with its inputs bound.
         inputs: Of the model, in numbers.
         bindings: The number of every symbol.
+        given: Arrays that the user gave, by input.
 
     Raises:
         GraphError: where a shape cannot be found, naming value and op, and why the run failed.
@@ -221,24 +236,29 @@ def find_values(
             found[name] = known
     if not unknown:
         return found, []
-    found |= _see_in_a_run(model, unknown, inputs, found)
+    found |= _see_in_a_run(model, unknown, inputs, found, given)
     names = quote_some(value.name or "" for value in unknown)
     return found, [f"seen in a run on generated inputs: the shapes of {counted(len(unknown), 'value')} ({names})"]
 
 
 def _see_in_a_run(
-    model: ir.Model, unknown: Sequence[ir.Value], inputs: Mapping[str, Value], known: Mapping[str, Value]
+    model: ir.Model,
+    unknown: Sequence[ir.Value],
+    inputs: Mapping[str, Value],
+    known: Mapping[str, Value],
+    given: Mapping[str, NDArray[Any]],
 ) -> dict[str, Value]:
     part = ir.Model(ir.convenience.extract(model.graph, model.graph.inputs, unknown), ir_version=model.ir_version)
     names = [value.name or "" for value in unknown]
     try:
-        seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, seed=0))
+        seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, 0, given))
     except ORT_ERRORS as e:
         maker = unknown[0].producer()
         made_by = f", made by {describe(maker)}," if maker is not None else ""
         raise GraphError(
             f"the shape of value {quote(names[0])}{made_by} cannot be inferred, and a run of the model to see it "
-            f"failed ({reason(e)}); mend the model, or store the shapes of its values in it"
+            f"failed ({reason(e)}){drawn_values(model.graph, given) or '; mend the model'}, or store the shapes of its "
+            f"values in it"
         ) from e
     return {
         name: Value(name, DTYPES[dtype], shape) if dtype else Value(name, OPAQUE, ())

@@ -1,8 +1,8 @@
 """Bring an ONNX model into the one form the rest works on, and tell which of its nodes matter.
 
 After :func:`normalize`: no local functions, every op known, nodes in a topological order with names of their own,
-no initialiser among the inputs, no large constant among the nodes, every value defined, tensors that an exporter merged
-apart.
+no initialiser among the inputs, no large constant among the nodes, every value defined, no size negative, tensors that
+an exporter merged apart.
 
 Left out: folding constants (ONNX Runtime does it when a stage is opened), rewriting ops to newer opsets.
 """
@@ -36,6 +36,7 @@ RANDOM_OPS = frozenset(
 
 _LARGE_ELEMENTS = 257  # 1 KiB of float32 stays in its node
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_UNKNOWN = ("", "?", "-1", "None")  # names that paddle2onnx and others write for a dimension without one
 
 
 def normalize(model: ir.Model) -> list[str]:
@@ -60,6 +61,7 @@ def normalize(model: ir.Model) -> list[str]:
         graph.inputs.extend(inputs)
     _check_values_defined(graph)
     _check_ops_known(graph)
+    _forget_unknown_sizes(graph)
     _sort(graph)
     held = set(graph.initializers)
     # some exporters write every weight as a Constant node; as initialisers they need not be copied with the nodes
@@ -71,6 +73,19 @@ def normalize(model: ir.Model) -> list[str]:
     lift_initializers(graph)
     name_nodes(graph)
     return [*notes, *separate_merged(model, literals)]
+
+
+def _forget_unknown_sizes(graph: ir.Graph) -> None:
+    """Take the number or name from dimensions that exporters mark as unknown with -1 or ``?``."""
+    made = (value for node in every_node(graph) for value in node.outputs)
+    held = (value for inner in (graph, *graph.subgraphs()) for value in inner.inputs)
+    for value in (*held, *made):
+        if value.shape is not None and any(map(_is_unknown, value.shape)):
+            value.shape = ir.Shape([None if _is_unknown(dim) else dim for dim in value.shape])
+
+
+def _is_unknown(dim: "int | ir.SymbolicDim") -> bool:
+    return dim < 0 if isinstance(dim, int) else dim.value in _UNKNOWN
 
 
 def release_constants(graph: ir.Graph, names: frozenset[str]) -> None:

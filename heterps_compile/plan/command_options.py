@@ -24,6 +24,7 @@ from heterps_compile.options import (
     Words,
 )
 
+from .reading_options import BATCH, INPUTS, SHAPES, VALUES
 from .request import DEFAULT_CLUSTER
 from .request import OPTIONS as REQUEST
 
@@ -53,14 +54,6 @@ def _option(name: str, words: str, type_: Any, help_text: str, metavar: str = ""
 
 _SHOWN_AS = "[TYPE=]FILE,..."
 _CLUSTER = _option("cluster", "--cluster", Text(), "Pool of device types.", "NAME|FILE", default=DEFAULT_CLUSTER)
-_BATCH = _option(
-    "batch",
-    "--batch",
-    Whole(),
-    "Samples in one step; a batch that the model fixes is opened where no node mixes samples.",
-    "N",
-)
-_SHAPES = _option("shapes", "--shape", Sizes(), "Number of an open dimension; may be repeated.", "NAME=N", default={})
 _PROFILE = _option("profile", "--profile", Text(), "Measured times of layers; see the command profile.", _SHOWN_AS)
 _JSON = _option("as_json", "--json", Flag(), "Print one JSON document instead of tables.", default=False)
 _REPORT = _option("report", "--report", Text(), "", "FILE.html")
@@ -92,8 +85,10 @@ COMPILE = Command(
         REQUEST["objective"],
         _for(REQUEST["min_throughput"], ONNX, *_GIVEN),
         _for(REQUEST["budget"], ONNX, *_GIVEN),
-        _for(_BATCH, ONNX),
-        _for(_SHAPES, ONNX),
+        _for(BATCH, ONNX),
+        _for(SHAPES, ONNX),
+        _for(VALUES, ONNX),
+        _for(INPUTS, ONNX),
         _for(REQUEST["mode"], ONNX, SPLIT_GRAPH, PLANNED_GRAPH),
         _for(REQUEST["reading"], ONNX, *_GIVEN),
         _for(REQUEST["precision"], ONNX),
@@ -182,8 +177,8 @@ BENCH = Command(
         replace(REQUEST["objective"], help="What is compared."),
         replace(REQUEST["min_throughput"], help="Throughput to reach."),
         REQUEST["budget"],
-        replace(_BATCH, help="Samples in one step, where the model is open."),
-        _SHAPES,
+        replace(BATCH, help="Samples in one step, where the model is open."),
+        SHAPES,
         REQUEST["mode"],
         _option("methods", "--methods", Text(), "Methods to compare.", "A,B,...", default_words="all"),
         _PROFILE,
@@ -236,11 +231,13 @@ CHECK = Command(
             subjects=(ONNX,),
         ),
         _for(_TODAY[1], ONNX),
-        _for(_BATCH, ONNX, help="Samples in one step.", default_words="the plan's"),
+        _for(BATCH, ONNX, help="Samples in one step.", default_words="the plan's"),
         _for(
-            _SHAPES, ONNX,
-            help="Number of an open dimension; may be repeated. With it or --batch, none of the plan's own.",
+            SHAPES, ONNX,
+            help="Number of a free dimension; may be repeated. Others keep the plan's.", default_words="the plan's",
         ),
+        _for(VALUES, ONNX, default_words="the plan's"),
+        _for(INPUTS, ONNX),
         _option("form", "--format", Choice(FORMATS), "As in diff.", default=FORMATS[0]),
         _for(_REPORT, ONNX, help="Write a page too: from the committed plan to the one found now."),
     ),
@@ -338,8 +335,8 @@ EXPLAIN = Command(
         _asked(REQUEST["objective"], "what counts."),
         _asked(REQUEST["min_throughput"], "throughput the plan must reach."),
         _asked(REQUEST["budget"], "most the units may cost, such as '5 USD/h'."),
-        _asked(_BATCH, "samples in one step."),
-        _asked(_SHAPES, "number of an open dimension; may be repeated."),
+        _asked(BATCH, "samples in one step."),
+        _asked(SHAPES, "number of a free dimension; may be repeated."),
         _asked(REQUEST["mode"], "what the stages are for."),
         _asked(REQUEST["min_stages"], "cut into so many or more."),
         _asked(REQUEST["max_stages"], "cut into so many or fewer."),
@@ -381,7 +378,9 @@ PROFILE = Command(
             "batches", "--batches", Wholes("batches", "1,8,64", 32), "To measure; times between are read off.", "N,N",
             default=(1, 8, 64),
         ),
-        _SHAPES,
+        SHAPES,
+        VALUES,
+        INPUTS,
         replace(REQUEST["mode"], help="Training: backwards too."),
         replace(REQUEST["precision"], help="What layers compute in, as run --precision has them."),
         _option(
@@ -461,8 +460,8 @@ ADVISE = Command(
         ),
         _option("speed_up", "--speed-up", Amount(above_zero=True), "Wanted over one GPU.", "S", required=True),
         replace(_CLUSTER, default=None, default_words="the GPU's data sheet, servers of heterps-paper"),
-        _BATCH,
-        _SHAPES,
+        BATCH,
+        SHAPES,
         REQUEST["precision"],
         REQUEST["optimizer"],
         _PROFILE,
@@ -476,11 +475,17 @@ READING = Command(
     "compile()",
     (ONNX, TORCH, READ_ALREADY),
     (
-        _option("example_inputs", "example_inputs", Text(), "Positional inputs.", subjects=(TORCH,)),
+        _option(
+            "example_inputs",
+            "example_inputs",
+            Text(),
+            "Positional inputs; of an ONNX model, values by input.",
+            subjects=(ONNX, TORCH),
+        ),
         _option("example_kwargs", "example_kwargs", Text(), "Keyword inputs.", subjects=(TORCH,)),
         _option("dynamic_shapes", "dynamic_shapes", Text(), "Passed to torch.export.", subjects=(TORCH,)),
-        _option("batch", "batch", Whole(), _BATCH.help, subjects=(ONNX, TORCH)),
-        _option("shapes", "shapes", Sizes(), _SHAPES.help, subjects=(ONNX, TORCH)),
+        _option("batch", "batch", Whole(), BATCH.help, subjects=(ONNX, TORCH)),
+        _option("shapes", "shapes", Sizes(), SHAPES.help, subjects=(ONNX, TORCH)),
     ),
 )
 """What is read of a model in Python, by every function that takes one."""

@@ -11,6 +11,7 @@ from heterps_compile.cluster.devices import Cluster, DeviceType, Link, Parameter
 from heterps_compile.cost.finders import finder
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.escape import printable, shorten
+from heterps_compile.ir.default_size import defaults_in_words
 from heterps_compile.schedule.readings import (
     ONE_BATCH_ALONE,
     STEADY_STATE,
@@ -22,6 +23,7 @@ from heterps_compile.schedule.readings import (
 from heterps_compile.units import counted, format_bytes, format_money, format_rate, format_seconds
 
 from .idle_units import IdleUnits, idle_of, units_of
+from .input_values import InputValue
 from .other_plan import OtherPlan
 from .planned_schedule import Schedule, readings_of
 from .planned_stage import PlannedStage
@@ -128,7 +130,9 @@ class Plan:
         model: Name of the model.
         graph_inputs, graph_outputs: Names of the model's inputs and outputs.
         batch: Samples in one step.
-        bindings: Number of every symbolic dimension.
+        bindings: Number of every symbolic dimension; a
+            :class:`heterps_compile.ir.default_size.DefaultSize` where the user
+            gave none.
         request: What was asked.
         cluster: Name of the pool.
         devices: Its device types, whole; of a plan of an older version what it
@@ -142,6 +146,7 @@ class Plan:
             as JSON; "" for plain tensors by name.
         id_tables: Rows of the table that an input is looked up in, by its
             name, where it is one alone.
+        input_values: Values of inputs that the user gave.
         stages: In order of execution.
         schedule: How micro-batches flow.
         value: The objective reached; lower is better.
@@ -225,6 +230,7 @@ class Plan:
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     titles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     id_tables: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    input_values: Mapping[str, InputValue] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None
@@ -309,7 +315,7 @@ class Plan:
 
 
 def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
-    """Return what a plan is, its stages, speed, price, proof and verification, in at most eleven lines.
+    """Return what a plan is, its stages, speed, price, proof and verification, in at most twelve lines.
 
     Args:
         plan: The plan.
@@ -321,6 +327,7 @@ def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
             "model",
             f"{_name(plan.model)}, {plan.request.purpose}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
         ),
+        *([("defaults", defaults)] if (defaults := defaults_in_words(plan.bindings)) else []),
         *_stage_rows(plan),
         *reading_rows(plan),
         *([("tables", tables_in_words(plan))] if plan.tables is not None else []),

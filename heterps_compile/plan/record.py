@@ -10,10 +10,12 @@ from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.served_rows import ServedRows
+from heterps_compile.ir.default_size import DefaultSize, defaults_of
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.sync_rules.rule import EXACTNESSES
 
 from . import schema
+from .input_values import InputValue
 from .other_plan import OtherPlan
 from .plan import Artifact, Plan, Scoring, Verification
 from .planned_schedule import Schedule
@@ -33,7 +35,15 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "inputs": list(plan.graph_inputs),
             "outputs": list(plan.graph_outputs),
             "batch": plan.batch,
-            "bindings": dict(sorted(plan.bindings.items())),
+            "bindings": {name: int(number) for name, number in sorted(plan.bindings.items())},
+            "defaults": {
+                name: {"why": size.why, "is_batch": size.is_batch, "same_as": size.same_as}
+                for name, size in defaults_of(plan.bindings).items()
+            },
+            "values": {
+                name: {"shape": list(value.shape), "sha256": value.sha256, "elements": list(value.elements)}
+                for name, value in plan.input_values.items()
+            },
             "signature": plan.signature,
             "id_tables": dict(plan.id_tables),
         },
@@ -209,6 +219,16 @@ def _verification(verification: Verification) -> dict[str, Any]:
     }
 
 
+def _bindings(model: schema.ModelPart) -> dict[str, int]:
+    """Return the numbers of dimensions, those that the compiler chose with their reasons."""
+    chosen = {
+        name: DefaultSize(model.bindings[name], part.why, is_batch=part.is_batch, same_as=part.same_as)
+        for name, part in model.defaults.items()
+        if name in model.bindings
+    }
+    return {**model.bindings, **chosen}
+
+
 def to_plan(file: schema.PlanFile) -> Plan:
     """Return the plan that a checked file holds."""
     decisions, estimates = file.decisions, file.estimates
@@ -217,7 +237,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
         graph_inputs=tuple(file.model.inputs),
         graph_outputs=tuple(file.model.outputs),
         batch=file.model.batch,
-        bindings=MappingProxyType(file.model.bindings),
+        bindings=MappingProxyType(_bindings(file.model)),
         request=_request(file.request),
         cluster=file.cluster.name,
         devices=devices_of(file.cluster),
@@ -227,6 +247,12 @@ def to_plan(file: schema.PlanFile) -> Plan:
         backend=decisions.backend,
         signature=file.model.signature,
         id_tables=MappingProxyType(file.model.id_tables),
+        input_values=MappingProxyType(
+            {
+                name: InputValue(tuple(value.shape), value.sha256, tuple(value.elements))
+                for name, value in file.model.values.items()
+            }
+        ),
         stages=tuple(
             PlannedStage(
                 index=index,

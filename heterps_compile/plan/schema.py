@@ -13,12 +13,14 @@ Left out: how the file is laid out and read (``file.py``), what its parts may no
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
 
 from . import schema_descriptions as said
+from .schema_inputs import DefaultPart, ValuePart
 from .schema_types import (
+    STRICT,
     Amount,
     Count,
     Exactness,
@@ -54,7 +56,7 @@ FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 class Part(BaseModel):
     """A part of the file: strict, frozen, finite."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = STRICT
 
 
 class ModelPart(Part):
@@ -67,6 +69,12 @@ class ModelPart(Part):
     bindings: dict[Name, Count]
     signature: str
     id_tables: dict[Name, Positive] = {}
+    defaults: dict[Name, DefaultPart] = {}
+    values: dict[Name, ValuePart] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key not in ("defaults", "values")}
 
 
 class Pin(Part):

@@ -5,7 +5,7 @@ Left out: the parts themselves (``schema.py``).
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -61,3 +61,6 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Sha256OrNone = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Fingerprint = Annotated[str, Field(pattern=r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$")]
+
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+"""Of every part of the file."""

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.ir.default_size import defaults_of
 from heterps_compile.plan.plan import Plan, tables_in_words, what_the_bound_holds_for
 from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
 
@@ -48,6 +49,9 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "found_by": plan.found_by,
         "seed": plan.request.seed,
         "batch": plan.batch,
+        **(
+            {"defaults": chosen} if (chosen := {n: int(size) for n, size in defaults_of(plan.bindings).items()}) else {}
+        ),
         "min_throughput_samples_per_s": plan.request.min_throughput,
         "budget_per_hour": plan.request.budget_per_hour,
         "objective": {

@@ -11,7 +11,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
 
-from .tables import NARROW, TIME_SPENT, notes, plan_totals, sha256_line, stage_table
+from .tables import NARROW, TIME_SPENT, defaults_line, notes, plan_totals, sha256_line, stage_table
 
 _HASH_SHOWN = 12  # hexadecimal digits
 _NOT_KEPT = frozenset({TIME_SPENT, "method"})
@@ -42,6 +42,9 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
                 is_short = bool(plan.titles) and console.width < NARROW and len(fingerprint) > _HASH_SHOWN
                 table.add_row(*map(Text, [*cells, f"{fingerprint[:_HASH_SHOWN]}…" if is_short else fingerprint]))
         console.print(table)
+        console.print()
+    if line := defaults_line(plan):
+        console.print(line)
         console.print()
     console.print(stage_table(plan, console.width))
     console.print()

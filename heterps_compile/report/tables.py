@@ -16,6 +16,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
+from heterps_compile.ir.default_size import defaults_in_words
 from heterps_compile.plan.plan import (
     Plan,
     reading_of_value,
@@ -42,7 +43,7 @@ _FILES_SHOWN = 6
 def print_plan(
     console: Console, plan: Plan, rows: Sequence[LayerRow], *, directory: str | None, all_layers: bool
 ) -> None:
-    """Print layers, stages, totals and notes.
+    """Print default sizes, layers, stages, totals and notes.
 
     Args:
         console: Where to.
@@ -51,6 +52,9 @@ def print_plan(
         directory: The folder it was written to, or None.
         all_layers: Show every layer of a long table.
     """
+    if line := defaults_line(plan):
+        console.print(line)
+        console.print()
     if rows:
         console.print(layer_table(rows, console.width, all_layers=all_layers))
         console.print()
@@ -59,6 +63,12 @@ def print_plan(
     console.print(totals_table(plan, directory))
     for note in notes(plan):
         console.print(note_text(note))
+
+
+def defaults_line(plan: Plan) -> Text | None:
+    """Return the numbers of free dimensions that the user did not give, each with its option; None without any."""
+    shown = defaults_in_words(plan.bindings)
+    return Text(f"defaults: {shown}") if shown else None
 
 
 def sha256_line(digest: str) -> Text:

@@ -20,9 +20,12 @@ from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import GraphError, InputError, StalePlanError, UnknownNameError
 from heterps_compile.escape import printable
+from heterps_compile.ir.default_size import defaults_of
+from heterps_compile.ir.graph import Graph
 from heterps_compile.passes.drafts import Annotated, Draft, Posed, in_order
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.input_values import values_again
 from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import Plan
@@ -87,7 +90,7 @@ class PosedAgain:
 def pose_again(
     model: Any,
     plan: Plan,
-    example_inputs: tuple[Any, ...] = (),
+    example_inputs: tuple[Any, ...] | Mapping[str, Any] = (),
     *,
     cluster: str | Path | Cluster | None = None,
     profile: ProfileSpec | None = None,
@@ -100,13 +103,13 @@ def pose_again(
     Args:
         model: What :func:`heterps_compile.compile` takes.
         plan: The committed plan.
-        example_inputs: Of a PyTorch model.
+        example_inputs: Of a PyTorch model; of an ONNX model values by input, which take the place of the plan's.
         cluster: The pool of today; None for the built-in one of that name, else for the one that the plan recorded.
         profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
         asked: Options of the request by name, all others at their defaults; None for what the plan asked for.
         inputs: What earlier calls have read already.
         reading: ``example_kwargs``, ``dynamic_shapes``, ``batch`` and ``shapes``, as :func:`heterps_compile.compile`
-            takes them; without ``batch`` and ``shapes`` those of the plan.
+            takes them; numbers of the plan for those that are not given.
 
     Raises:
         HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
@@ -116,15 +119,9 @@ def pose_again(
     pool = inputs.pool(pool_of(plan) if cluster is None else cluster)
     measurements = inputs.measurements(pool, profile)
     request = plan.request if asked is None else make_request(pool.currency, **asked)
-    if reading.get("batch") is None and not reading.get("shapes"):
-        reading |= {"batch": plan.batch if plan.bindings else None, "shapes": plan.bindings}
-    try:
-        graph = inputs.graph(model, example_inputs, **reading)
-    except UnknownNameError as error:
-        raise StalePlanError(
-            f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
-            "today (--batch N, --shape NAME=N)"
-        ) from error
+    if plan.input_values or isinstance(example_inputs, Mapping):
+        example_inputs = values_again(plan.input_values, dict(example_inputs or {}), must_have_all=False)
+    graph = _read_as_planned(model, plan, inputs, example_inputs, **reading)
     makes_sparse = all(makes_sparse_gradients(stage.backend or plan.backend) for stage in plan.stages)
     opened = Draft(graph=graph, cluster=pool, request=request, measurements=measurements, makes_sparse=makes_sparse)
     layered = run_to(opened, Annotated)
@@ -134,6 +131,39 @@ def pose_again(
     draft = run_to(replace(layered, served_layers=served), Posed)
     misfit, draft, placement = _fit(plan, draft, matched)
     return PosedAgain(plan, draft, make_hashes(graph, pool, request, measurements), matched, misfit, placement)
+
+
+def _read_as_planned(model: Any, plan: Plan, inputs: SharedInputs, example_inputs: Any, **reading: Any) -> Graph:
+    """Read a model at the sizes of a plan, but for those that are given.
+
+    Raises:
+        StalePlanError: where the model has other dimensions than the plan, and no sizes are given.
+    """
+    batch, shapes = reading.pop("batch", None), dict(reading.pop("shapes", None) or {})
+    is_other_batch = batch is not None or any(_is_batch(plan, name) for name in shapes if name in plan.bindings)
+    own = {
+        name: size
+        for name, size in plan.bindings.items()
+        if not (is_other_batch and _is_batch(plan, name)) and not any(given in name for given in shapes)
+    }
+    own_batch = plan.batch if plan.bindings and not is_other_batch else batch
+    try:
+        return inputs.graph(model, example_inputs, batch=own_batch, shapes=own | shapes, **reading)
+    except UnknownNameError as error:
+        if batch is not None or shapes:  # of today's dimensions
+            return inputs.graph(model, example_inputs, batch=batch, shapes=shapes, **reading)
+        raise StalePlanError(
+            f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
+            "today (--batch N, --shape NAME=N)"
+        ) from error
+
+
+def _is_batch(plan: Plan, name: str) -> bool:
+    """Say whether a dimension of a plan may be its batch: the one it chose itself, else one of that number."""
+    chosen = defaults_of(plan.bindings)
+    if any(size.is_batch for size in chosen.values()):
+        return name in chosen and (chosen[name].is_batch or bool(chosen[name].same_as))
+    return plan.bindings[name] == plan.batch
 
 
 def _refuse_several_types(plan: Plan) -> None:

@@ -18,6 +18,8 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.plan.provenance import hash_cluster
 
+_MOST_ELEMENTS = 64  # of values of inputs; a model with larger ones is read for each plan
+
 
 class SharedInputs:
     """Models, pools and profiles by where they are read from."""
@@ -52,7 +54,7 @@ class SharedInputs:
             self._measured[key] = read_measurements(pool, profile)
         return self._measured[key]
 
-    def graph(self, model: Any, example_inputs: tuple[Any, ...] = (), **reading: Any) -> Graph:
+    def graph(self, model: Any, example_inputs: tuple[Any, ...] | Mapping[str, Any] = (), **reading: Any) -> Graph:
         """Return the graph of a model, whose laws it keeps; arguments are those of ``read_model``.
 
         Raises:
@@ -61,7 +63,10 @@ class SharedInputs:
         if not isinstance(model, str | Path):
             return _read(model, example_inputs, **reading)
         graphs = self._graphs.setdefault(str(model), {})
-        key = tuple(sorted((name, _hashable(value)) for name, value in reading.items() if value))
+        if any(getattr(value, "size", 1) > _MOST_ELEMENTS for value in dict(example_inputs).values()):
+            return _read(model, example_inputs, **reading)
+        named = {**reading, "example_inputs": dict(example_inputs)}
+        key = tuple(sorted((name, _hashable(value)) for name, value in named.items() if value))
         if key not in graphs:
             graphs[key] = _read(model, example_inputs, **reading)
         return graphs[key]
@@ -71,7 +76,7 @@ class SharedInputs:
         self._graphs.pop(model, None)
 
 
-def _read(model: Any, example_inputs: tuple[Any, ...], **reading: Any) -> Graph:
+def _read(model: Any, example_inputs: tuple[Any, ...] | Mapping[str, Any], **reading: Any) -> Graph:
     graph = read_model(model, example_inputs, **reading)
     verify_graph(graph)
     return graph

@@ -478,6 +478,8 @@ def test_wording_is_found_in_place_and_in_a_table(tmp_path):
         "    with pytest.raises(E, match=f'{x} is no power of two'):\n        f(x)\n"
     )
     assert wording(tmp_path) == ["test_seen.py:7:  is no power of two", "test_seen.py:1: must be at most 3"]
+
+
 def marked(marker: str) -> list[tuple[str, bool]]:
     """Return the names that tests are marked with, and whether each of these tests is slow."""
     word, found = f"pytest.mark.{marker}(", []

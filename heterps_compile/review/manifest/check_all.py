@@ -7,13 +7,16 @@ Left out: one plan's check (``check.py``), the looks of the summary (``outcomes.
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from heterps_compile.api import choose_backend
 from heterps_compile.api import compile as compile_model
 from heterps_compile.errors import HeterpsError
+from heterps_compile.frontends.input_files import read_values
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.pipeline import run_to
+from heterps_compile.plan.input_values import values_again
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 from heterps_compile.plan.source import find_plan_text, read_plan
@@ -70,8 +73,15 @@ def _outcome(entry: Entry, checked: CheckResult) -> Outcome:
     return Outcome(entry.plan, Verdict.FAILS, said, diff_text(checked.changes), markdown, document)
 
 
+def _options(entry: Entry) -> dict[str, Any]:
+    """Return the options of an entry, with the values of inputs in place of where they are."""
+    options = dict(entry.options)
+    given = read_values(options.pop("inputs", None), options.pop("values", {}))
+    return options | ({"example_inputs": given} if given else {})
+
+
 def _posed(entry: Entry, plan: Plan, model: str, inputs: SharedInputs) -> PosedAgain:
-    return pose_again(model, plan, asked=entry.request, inputs=inputs, **entry.options)
+    return pose_again(model, plan, asked=entry.request, inputs=inputs, **_options(entry))
 
 
 def _update(entry: Entry, inputs: SharedInputs) -> Outcome:
@@ -79,19 +89,21 @@ def _update(entry: Entry, inputs: SharedInputs) -> Outcome:
         return Outcome(entry.plan, Verdict.NOT_JUDGED, "the manifest names no model to plan; name one")
     if find_plan_text(entry.plan) is None:
         return _write_first(entry, entry.model, inputs)
-    posed = _posed(entry, read_plan(entry.plan), entry.model, inputs)
+    plan = read_plan(entry.plan)
+    given = values_again(plan.input_values, _options(entry).get("example_inputs", {}), must_have_all=True)
+    posed = _posed(entry, plan, entry.model, inputs)
     checked = check_plan(posed, entry.tolerance)
     if not checked.is_worth_writing:
         return Outcome(entry.plan, Verdict.FINE, f"kept: {verdict(checked, str)}")
     profile = entry.options.get("profile")
-    write_plan(entry.plan, checked.found, entry.model, posed.draft.cluster, profile)
+    write_plan(entry.plan, checked.found, entry.model, posed.draft.cluster, profile, given=given)
     why = "since its hashes are of something else" if checked.passes else f"since {verdict(checked, str)}"
     return Outcome(entry.plan, Verdict.FINE, f"written anew, {why}")
 
 
 def _write_first(entry: Entry, model: str, inputs: SharedInputs) -> Outcome:
     """Write the plan of a model that has none yet; one search finds it."""
-    options, folder = dict(entry.options), folder_to_write(entry.plan)
+    options, folder = _options(entry), folder_to_write(entry.plan)
     if folder is not None:
         compile_model(model, **options, **(entry.request or {})).save(folder)
         return Outcome(entry.plan, Verdict.FINE, _WRITTEN)

@@ -22,6 +22,7 @@ that models, pools and profiles may lie in, and no plan.
 Left out: what is done with it (``check_all.py``, ``diff_all.py``).
 """
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -37,14 +38,15 @@ from heterps_compile.escape import short
 from heterps_compile.options import Amount, Option, Repeated, Sizes, Whole
 from heterps_compile.plan.command_options import CHECK, DIFF
 from heterps_compile.plan.folder import PLAN_NAME, read_text
+from heterps_compile.plan.reading_options import Values
 from heterps_compile.plan.request import OPTIONS as REQUEST
 from heterps_compile.plan_diff.fail_on import parse_criteria
 
 MANIFEST_NAME = "heterps.toml"
 
+_OF_CHECK = ("cluster", "profile", "batch", "shapes", "values", "inputs", "tolerance")
 _OF_A_REVIEW: Mapping[str, Option] = MappingProxyType(
-    {name: CHECK.option(name) for name in ("cluster", "profile", "batch", "shapes", "tolerance")}
-    | {"fail_on": DIFF.option("fail_on")}
+    {name: CHECK.option(name) for name in _OF_CHECK} | {"fail_on": DIFF.option("fail_on")}
 )
 """Options of the commands that a plan of the manifest may have."""
 
@@ -62,7 +64,8 @@ class Entry:
         plan: Its path for this process.
         model: That of its model; None where only the plan is reviewed.
         request: Options of a request by name; None for what the plan itself asks for.
-        options: Values of ``cluster``, ``profile``, ``batch`` and ``shapes``, those that are given.
+        options: Values of ``cluster``, ``profile``, ``batch``, ``shapes``, ``values`` and ``inputs``, those that are
+            given.
         tolerance: How much better a plan may exist.
         fail_on: What counts as a change; None for any.
     """
@@ -156,6 +159,8 @@ def _entry(
         parse_criteria(fail_on)
     if "cluster" in values and (values["cluster"].endswith(".toml") or "/" in values["cluster"]):
         values["cluster"] = _inside(values["cluster"], "cluster", place, folder, roots)
+    if "inputs" in values:
+        values["inputs"] = _inside(values["inputs"], "inputs", place, folder, roots)
     if "profile" in values:
         files = profile_files(values["profile"])
         found = [(name, _inside(str(path), "profile", place, folder, roots)) for name, path in files]
@@ -188,6 +193,8 @@ def _value(option: Option, given: Any, place: str) -> Any:
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     try:
         if isinstance(kind, Repeated):
+            if isinstance(kind, Values) and isinstance(given, dict):
+                return kind.collect([f"{name}={json.dumps(item)}" for name, item in given.items()])
             number = int if isinstance(kind, Sizes) else str
             if isinstance(given, dict) and all(type(item) is number for item in given.values()):
                 return kind.collect([f"{name}={item}" for name, item in given.items()])

@@ -93,6 +93,7 @@ DEFAULTS = {
     "verify": True,
     "must_save": True,
     "baselines": (),
+    "example_inputs": {},
 }
 
 
@@ -104,7 +105,8 @@ def test_the_defaults_reach_the_library(library):
 def test_every_option_reaches_the_library(library):
     words = (
         "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
-        "--shape seq=128 --shape h=2 --mode training --reading steady-state --precision bf16 --optimizer sgd "
+        "--shape seq=128 --shape h=2 --input rate=16000 --input size=[2,4] "
+        "--mode training --reading steady-state --precision bf16 --optimizer sgd "
         "--recompute always --method exact --backend torch "
         "--mixed-stages --min-stages 2 "
         "--max-stages 5 --provisioner newton --sync parameter-server --allow bounded --tables held "
@@ -144,6 +146,7 @@ def test_every_option_reaches_the_library(library):
         "verify": False,
         "must_save": True,
         "baselines": (),
+        "example_inputs": {"rate": 16000, "size": [2, 4]},
     }
 
 

@@ -66,6 +66,7 @@ from heterps_compile.plan.command_options import (
     WORKLOAD,
 )  # fmt: skip
 from heterps_compile.plan.machine_options import MACHINES
+from heterps_compile.plan.reading_options import Values
 from heterps_compile.plan.schema import RequestPart
 from heterps_compile.plan.sync_options import SYNC
 from heterps_compile.runtime.engines import launch_options
@@ -124,6 +125,7 @@ def written(option: Option) -> list[str]:
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
         Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", Deal: "a=2", CountRange: "1:2",
+        Values: "a=2",
     }  # fmt: skip
     if isinstance(kind, Choice):
         return [word, kind.names[-1]]
@@ -320,9 +322,9 @@ EVERY_PASS = pipeline_text(DEFAULT)
 PLAN_OF_ANOTHER = str(Path(__file__).parents[2] / "golden" / "plan" / "plan.json")
 
 
-@pytest.mark.parametrize("name", ["example_inputs", "example_kwargs", "dynamic_shapes"])
+@pytest.mark.parametrize("name", ["example_kwargs", "dynamic_shapes"])
 def test_what_python_gives_for_another_kind_of_model_is_refused(name, folder):
-    value = {"example_inputs": (1,), "example_kwargs": {"x": 1}, "dynamic_shapes": {"x": {}}}[name]
+    value = {"example_kwargs": {"x": 1}, "dynamic_shapes": {"x": {}}}[name]
     said = f"{name}.*PyTorch.*ONNX"
     with pytest.raises(OptionError, match=said):
         heterps_compile.compile(folder / "m.onnx", **{name: value})
@@ -438,6 +440,7 @@ def test_every_type_of_option_has_its_sample():
         Size,
         Speeds,
         Sizes,
+        Values,
         Pins,
         Pairs,
         Words,

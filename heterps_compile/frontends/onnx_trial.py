@@ -1,0 +1,146 @@
+"""Try numbers for the free dimensions of an ONNX model: shape inference, then a run of the whole model.
+
+A run takes bounded time and memory: its inputs and every value whose shape inference knows are counted first, and the
+run is ended after some seconds.
+
+Not covered: which numbers are tried (:mod:`.onnx_free_dims`).
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import onnx_ir as ir
+
+from heterps_compile.errors import GraphError
+from heterps_compile.host_memory import available_bytes
+from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Value
+from heterps_compile.units import format_bytes
+
+from .onnx_bodies import every_node
+from .onnx_dims import BoundInputs
+from .onnx_inputs import Array, fit_array, generate_inputs
+from .onnx_names import describe, quote
+from .onnx_session import ORT_ERRORS, Session, lean_sessions, open_session, reason
+from .onnx_shapes import DTYPES, Inference, infer
+
+_MOST_INPUT_BYTES = 2**28
+_SHARE_OF_FREE = 4
+_LIMIT_S = 5.0
+_FAILED_NODE = re.compile(r"while running \S+ node\. Name:'(.*?)' Status Message", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a model does not take some numbers.
+
+    Attributes:
+        reason: Its own error.
+        place: Index of the node that failed among the nodes of :func:`every_node`; -1 where none was run.
+        is_late: Whether the run took too long, so that nothing else is known of the numbers.
+    """
+
+    reason: str
+    place: int = -1
+    is_late: bool = False
+
+
+@dataclass(slots=True)
+class Trials:
+    """Trial runs of one model, in one session.
+
+    Attributes:
+        model: The model, normalised; it is not changed.
+        given: Arrays that the user gave, by input.
+        count: How many runs there were.
+        run_s: Seconds of the last one.
+    """
+
+    model: ir.Model
+    given: Mapping[str, Array]
+    count: int = 0
+    run_s: float = 0.0
+    _session: Session | None = None
+    _began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent_s(self) -> float:
+        """Return the seconds since the first trial was prepared."""
+        return time.monotonic() - self._began_s
+
+    def __call__(self, bound: BoundInputs) -> Refusal | None:
+        """Run the model with all its dimensions bound; return why it refuses, or None."""
+        self.count += 1
+        graph = self.model.graph
+        shapes = {value.name or "": bound.numbers(value.name or "") for value in graph.inputs}
+        inputs = {
+            value.name or "": Value(value.name or "", DTYPES[value.dtype.value], shapes[value.name or ""])
+            for value in graph.inputs
+            if value.dtype is not None
+        }
+        for value in inputs.values():
+            if _size_bytes(value) > _MOST_INPUT_BYTES:
+                return Refusal(f"input {quote(value.name)} of shape {list(value.shape)} takes too much memory")
+        try:
+            given = {name: fit_array(array, shapes[name]) for name, array in self.given.items()}
+            inference = infer(self.model, shapes, given)
+        except GraphError as e:
+            return Refusal(str(e))
+        return self._impossible(inference) or self._run(inputs, inference)
+
+    def _impossible(self, inference: Inference) -> Refusal | None:
+        """Return why inference alone refuses the numbers: a size below 0, or a value that does not fit the memory."""
+        most = available_bytes() // _SHARE_OF_FREE
+        for place, node in enumerate(every_node(self.model.graph)):
+            if node.graph is not self.model.graph:
+                continue
+            for out in node.outputs:
+                partial = inference.values.get(out.name or "")
+                shape = () if partial is None or partial.shape is None else partial.shape
+                if any(isinstance(dim, int) and dim < 0 for dim in shape):
+                    return Refusal(f"{describe(node)} makes a value of shape {list(shape)}", place)
+                value = None if partial is None else partial.value(out.name or "")
+                if value is not None and (taken := _size_bytes(value)) > most:
+                    return Refusal(f"{describe(node)} makes a value of {format_bytes(taken)}", place)
+        return None
+
+    def _run(self, inputs: Mapping[str, Value], inference: Inference) -> Refusal | None:
+        graph = self.model.graph
+        outputs = list(dict.fromkeys(value for value in graph.outputs if value.producer() is not None))
+        if not outputs:
+            return None
+        known = {
+            name: value for name, partial in inference.values.items() if (value := partial.value(name)) is not None
+        }
+        feeds = generate_inputs(graph, inputs, known, 0, self.given)
+        try:
+            if self._session is None:
+                part = ir.Model(ir.convenience.extract(graph, graph.inputs, outputs), ir_version=self.model.ir_version)
+                with lean_sessions():
+                    self._session = open_session(part)
+        except ORT_ERRORS:
+            return None  # ONNX Runtime has no kernel for the model: nothing can be tried
+        began_s = time.monotonic()
+        try:
+            self._session.run([value.name or "" for value in outputs], feeds, _LIMIT_S)
+        except TimeoutError as e:
+            return Refusal(str(e), is_late=True)
+        except ORT_ERRORS as e:
+            return Refusal(reason(e), self._place(str(e)))
+        finally:
+            self.run_s = time.monotonic() - began_s
+        return None
+
+    def _place(self, message: str) -> int:
+        """Return the index of the node that failed: the innermost that the message names."""
+        places = {node.name: place for place, node in enumerate(every_node(self.model.graph)) if node.name}
+        named = [places[name] for name in _FAILED_NODE.findall(message) if name in places]
+        return named[-1] if named else -1
+
+
+def _size_bytes(value: Value) -> int:
+    if value.dtype == OPAQUE:
+        return 0
+    return prod(dim for dim in value.shape if isinstance(dim, int)) * ITEM_BITS[value.dtype] // 8
