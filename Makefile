@@ -10,10 +10,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 help:
 	@echo 'make demo         build a CTR network, compile it, compare plans, run its stages, show the picture'
-	@echo 'make test         run the fast tests, 6 minutes on two cores: before a commit'
+	@echo 'make test         run the fast tests: before a commit'
 	@echo 'make test-eighth  run real components, real kills and an eighth of the slow tests; EIGHTH=1 to 8, default: of the commit'
-	@echo 'make test-all     run the fast tests and all slow ones, 25 minutes: at the end of a day'
-	@echo 'make ci           run all that CI runs, 12 minutes: browser, cluster, check, test, test-eighth'
+	@echo 'make test-all     run the fast tests and all slow ones: at the end of a day'
+	@echo 'make ci           run all that CI runs: browser, cluster, check, test, test-eighth'
 	@echo 'make browser      install Chromium for the tests of the report, where apt can'
 	@echo 'make cluster      install an OpenSSH server and Slurm for the tests of launch, where apt can'
 	@echo 'make check        check formatting, lint, prose, types'

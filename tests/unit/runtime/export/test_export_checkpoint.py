@@ -180,6 +180,7 @@ def test_an_onnx_model_keeps_its_graph_and_gets_the_weights(onnx_model, tmp_path
     assert load_file(tmp_path / "t.safetensors").keys() == {*new, "shape"}
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_an_onnx_model_becomes_a_program_with_its_batch_open(onnx_model, tmp_path):
     model, folder, new = onnx_model
     made = export_checkpoint(folder, tmp_path / "t.pt2", model=model)

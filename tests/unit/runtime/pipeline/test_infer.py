@@ -43,17 +43,19 @@ def infer_rank(rank: int, folders: list[Path], widths: tuple[int, ...]) -> list[
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.onnx.*", "ignore::FutureWarning:torch.onnx.*")
-def test_stages_of_every_backend_infer_what_the_model_does(tmp_path):
+@pytest.mark.parametrize(
+    "backends", [["torch"], pytest.param(["onnxruntime", "jax"], marks=pytest.mark.slow)], ids=" ".join
+)
+def test_stages_of_every_backend_infer_what_the_model_does(tmp_path, backends):
     model = SkipNet(4).eval()
     free = torch.export.Dim("batch", min=2, max=1024)
-    backends = ("torch", "onnxruntime", "jax")
     for backend in backends:
         heterps_compile.compile(
             model, (inputs_of(0),), dynamic_shapes=({0: free},), backend=backend, method="greedy", min_throughput=1.0,
             min_stages=3, max_stages=3, verify=False,
         ).save(tmp_path / backend)  # fmt: skip
     by_rank = run_ranks(infer_rank, 4, [tmp_path / backend for backend in backends], (1, 1, 2))
-    names = read_folder(tmp_path / "torch")[0].graph_outputs
+    names = read_folder(tmp_path / backends[0])[0].graph_outputs
     assert [of_rank[0] for of_rank in by_rank[:2]] == [[{}] * STEPS] * 2
     for place, _ in enumerate(backends):
         for step in range(STEPS):

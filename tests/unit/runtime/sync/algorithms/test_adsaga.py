@@ -91,6 +91,7 @@ def test_what_cannot_run_is_refused(options, message):
         AsyncSaga(problem.terms(), problem.start(), **options)
 
 
+@pytest.mark.slow  # 50,000 iterations
 def test_512_terms_take_as_many_iterations_as_the_tables_need():
     """About n ln 1e8 = 9,431, as the table is refreshed at random, and 64 workers take (512 + 8 x 28.6) / (512 + 28.6)
     = 1.37 times as many. Of one draw: within 15 %, and the ratio within 20 %."""
