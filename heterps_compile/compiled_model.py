@@ -22,8 +22,8 @@ from heterps_compile.ir.partition import Partition
 from heterps_compile.logger import LOG
 from heterps_compile.notebook import html_of
 from heterps_compile.plan.plan import MIXED, Plan
-from heterps_compile.plan.plan_words import plan_in_lines
 from heterps_compile.plan.scoring_files import plan_for_scoring
+from heterps_compile.plan.total_columns import Default, Summary
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature
@@ -64,6 +64,8 @@ class CompiledModel:
         scoring: Gives the stages in evaluation mode of a model compiled for
             training; None for others.
         directory: The folder it was saved to or loaded from; None for none.
+        defaults: Sizes that the user left out, and the compiler chose; empty
+            where it was loaded from a folder.
 
     Examples:
         >>> import heterps_compile, torch
@@ -84,12 +86,20 @@ class CompiledModel:
     costs: tuple[LayerCost, ...] = field(default=(), repr=False)
     scoring: Callable[[], ScoringStages] | None = field(default=None, repr=False)
     directory: Path | None = field(default=None, compare=False)
+    defaults: tuple[Default, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def summary(self) -> Summary:
+        """Return what print, the command and notebooks show."""
+        return Summary(self.plan, None if self.directory is None else str(self.directory), self.defaults)
 
     def __repr__(self) -> str:
         return f"CompiledModel({self.plan!r})"
 
     def __str__(self) -> str:
-        return plan_in_lines(self.plan, None if self.directory is None else str(self.directory))
+        from heterps_compile.plan.plan_view import plan_text  # noqa: PLC0415 - rich, only where it is printed
+
+        return plan_text(self.summary)
 
     def _repr_html_(self) -> str:
         """Return how a notebook shows the model."""

@@ -12,16 +12,13 @@ from heterps_compile.cost.finders import finder
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.schedule.readings import (
     ONE_BATCH_ALONE,
-    STEADY_STATE,
     Estimate,
     Readings,
-    alone_words,
     busy_time,
     one_batch_alone,
     steady_state,
-    steady_words,
 )
-from heterps_compile.units import counted, format_rate
+from heterps_compile.units import counted
 
 from .idle_units import IdleUnits, idle_of, units_of
 from .other_plan import OtherPlan
@@ -30,11 +27,6 @@ from .request import Request
 
 MIXED = "mixed"
 """The name of the backend of a plan whose stages name theirs."""
-
-_KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
-
-NOT_VERIFIED = "not verified"
-"""How a note of a plan begins that says which outputs were not compared, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +287,10 @@ class Plan:
         return plan_in_one_line(self)
 
     def __str__(self) -> str:
-        from .plan_words import plan_in_lines  # noqa: PLC0415 - as above
+        from .plan_view import plan_text  # noqa: PLC0415 - as above
+        from .total_columns import Summary  # noqa: PLC0415 - as above
 
-        return plan_in_lines(self)
+        return plan_text(Summary(self))
 
     def _repr_html_(self) -> str:
         """Return how a notebook shows the plan."""
@@ -391,20 +384,6 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
     return Readings(
         steady_state(batch, [stage.time_s for stage in stages], replicas),
         one_batch_alone(batch, busy_s, replicas, schedule.step_s),
-    )
-
-
-def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return what the plan does in each of its readings, and which of them the floor and a training run are held in."""
-    floor, readings, is_step = plan.request.min_throughput, plan.readings, plan.request.minimises_step
-    held = f" (floor {format_rate(floor)}, held here)" if floor else ""
-    trained = ""
-    if plan.request.mode == "training":
-        below = ", below the floor" if readings.one_batch_alone.throughput_samples_per_s < floor * _KEPT else ""
-        trained = f" (a training run's, where steps cannot overlap{below})"
-    return (
-        (STEADY_STATE, steady_words(readings.steady_state) + ("" if is_step else held)),
-        (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained + (held if is_step else "")),
     )
 
 

@@ -4,7 +4,7 @@ Left out: what replicas synchronise through servers (``plan.py``).
 """
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
-from heterps_compile.escape import for_markdown, printable
+from heterps_compile.escape import printable
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .plan import Plan
@@ -47,10 +47,3 @@ def how_to_run_tables(plan: Plan) -> str:
     if plan.request.mode != "training":
         return "runs serve tables in training alone, so that this plan is not run"
     return f"a run starts its servers with {server_options_of(plan)}"
-
-
-def tables_in_markdown(plan: Plan) -> list[str]:
-    """Return the paragraph of a README about tables on servers; nothing where there are none."""
-    if plan.tables is None:
-        return []
-    return ["", f"On servers: {for_markdown(tables_in_words(plan))}; {for_markdown(how_to_run_tables(plan))}."]
