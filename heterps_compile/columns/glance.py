@@ -68,7 +68,7 @@ def print_glance(console: PlainConsole, glance: Glance) -> None:
         (n for n in range(min(_MOST_NOTES, len(notes)), 0, -1) if least + _height(console, brief, n) <= room), 0
     )
     room -= _height(console, brief, kept)
-    most = next((n for n in range(min(rows, LINES), 2, -1) if console.height_of(table(n)) <= room), 2)
+    most = next((n for n in range(min(rows, room), 2, -1) if console.height_of(table(n)) <= room), 2)
     for part in (*above, table(most), *below, *_lines(brief, kept)):
         console.print(part)
 

@@ -21,9 +21,10 @@ def markdown_table(columns: Sequence[Column[Row]], rows: Sequence[Row], currency
 def _cells(column: Column[Row], rows: Sequence[Row]) -> Iterator[str]:
     if column.unit is FILES:
         return (", ".join(f"`{name}`" for name in column.value(row)) or "-" for row in rows)
-    return map(for_markdown, texts(column, rows, _ROOM))
+    told = texts(column, rows, _ROOM)
+    return iter(told) if column.unit.is_number else map(for_markdown, told)
 
 
 def markdown_pairs(columns: Sequence[Column[Row]], row: Row, currency: str) -> list[str]:
     """Return the lines of a summary, as a list."""
-    return [f"- {name}: {for_markdown(text)}" for name, text in pairs(columns, row, Medium.README, currency)]
+    return ["- " + for_markdown(f"{name}: {text}") for name, text in pairs(columns, row, Medium.README, currency)]

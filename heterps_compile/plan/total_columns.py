@@ -167,7 +167,8 @@ def _in_dollars(plan: Plan, price: float) -> float | None:
 def _own_objective(name: str) -> Any:
     def value(summary: Summary) -> Any:
         plan = summary.plan
-        return described(plan, plan.value) if plan.request.objective == name else ABSENT
+        undivided = ", undivided, computation and data one after the other" if name == "latency" else ""
+        return described(plan, plan.value) + undivided if plan.request.objective == name else ABSENT
 
     return value
 

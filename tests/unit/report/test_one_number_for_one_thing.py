@@ -179,7 +179,7 @@ def test_what_is_printed_of_a_plan(name):
         reduced += f", own work of the rule {told['own work']}" if stage.handling_s else ""
         reduced += f", step of the optimizer {told['update']}" if stage.update_s else ""
         reduced += f", rows of servers {told['push']} one way" if stage.rows is not None else ""
-        assert f"x{told['replicas']} compute {told['computation']} data {told['data']}{reduced} in " in line
+        assert f"x{told['replicas']} compute {told['compute']} data {told['data']}{reduced} in " in line
         assert f" memory {told['memory']} {told['USD/h']} USD/h " in line
     assert disagreements(re.sub(r"^ *stage \d.*$", "", dump, flags=re.MULTILINE), plan) == []
     if " a step" in plan.schedule.reason or " takes " in plan.schedule.reason:
