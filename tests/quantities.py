@@ -158,7 +158,7 @@ ELSEWHERE = (
     r"fullest memory .*",
     r"^stage \d+: \d+ x .*",
     r"SHA-256.*",
-    r"(served )?tables:? *\d+ tables? (on|\().*",
+    r"tables:? *\d+ tables? (on|\().*",
     r"\S+ \S+ of the .* gradients as large as .*",  # tests/unit/cost/test_gradients.py
     r"(hourly bill that|price of a million samples at or above).* --objective \w+",  # of another plan
 )

@@ -62,7 +62,8 @@ def print_glance(console: PlainConsole, glance: Glance) -> None:
     above: list[RenderableType] = [pairs_table(head, label), Text("")]
     below: list[RenderableType] = [Text(""), pairs_table(facts, label), *map(warning_text, glance.warnings)]
     room = LINES - console.height_of(*above, *below)
-    brief = [_brief(note, console.width) for note in notes]
+    width = console.sentence_width
+    brief = notes if width is None else [_brief(note, width) for note in notes]
     least = console.height_of(table(min(rows, _ROWS_BEFORE_NOTES)))
     kept = next(
         (n for n in range(min(_MOST_NOTES, len(notes)), 0, -1) if least + _height(console, brief, n) <= room), 0

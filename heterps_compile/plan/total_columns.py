@@ -9,6 +9,7 @@ from typing import Any
 
 from heterps_compile.columns.column import (
     ABSENT,
+    BRIEF,
     DOCUMENT,
     MONEY_PER_HOUR,
     NUMBER,
@@ -34,7 +35,7 @@ from heterps_compile.units import (
 
 from .plan import Plan, Verification, recomputation_words, what_the_bound_proves
 from .plan_notes import NOT_VERIFIED
-from .stage_sync import rules_words
+from .stage_sync import rules_in_brief, rules_words
 from .table_words import how_to_run_tables, server_options_of, tables_in_words
 
 _KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
@@ -319,8 +320,8 @@ TOTALS: tuple[Column[Summary], ...] = (
     Column("usd per million samples", lambda of: _in_dollars(of.plan, of.plan.price_per_million_samples), on=DOCUMENT),
     Column("price", lambda of: of.plan.price_per_hour, MONEY_PER_HOUR, on=DOCUMENT),
     Column("price per million samples", lambda of: of.plan.price_per_million_samples, NUMBER, on=DOCUMENT),
-    Column("tables", _tables, on=TEXTS),
-    Column("served tables", _served, on=THOROUGH),
+    Column("tables", _tables, on=BRIEF),
+    Column("tables", _served, on=THOROUGH),
     Column("servers", _servers, on=TEXTS),
     Column("idle units", _idle, on=TEXTS),
     Column("proven bound", _bound, on=TEXTS),
@@ -333,6 +334,7 @@ TOTALS: tuple[Column[Summary], ...] = (
     ),
     Column("because", lambda of: of.plan.schedule.reason, on=THOROUGH),
     Column("recomputation", lambda of: recomputation_words(of.plan.stages) or ABSENT, on=THOROUGH),
+    Column("agreement", lambda of: rules_in_brief(of.plan.stages) or ABSENT, on=BRIEF),
     Column("agreement", lambda of: rules_words(of.plan.stages) or ABSENT, on=THOROUGH),
     Column("method", _method, on=_PAGE_AND_DETAILS),
     Column("verified", _verified, on=TEXTS),

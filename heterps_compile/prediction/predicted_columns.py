@@ -66,7 +66,9 @@ def _replicas(stage: GivenStage) -> str:
 def predicted_columns(plan: GivenPlan) -> list[Column[PredictedRow]]:
     """Return the columns; a plan with rules has those of its rules."""
     agreement = "agreement" if has_rules(plan) else "all-reduce"
-    rules: list[Column[PredictedRow]] = [Column("agrees by", lambda row: rule_text(row.predicted.stage.sync), TEXT, on=THOROUGH)]
+    rules: list[Column[PredictedRow]] = [
+        Column("agrees by", lambda row: rule_text(row.predicted.stage.sync), TEXT, on=THOROUGH)
+    ]
     return [
         Column("stage", lambda row: row.index, COUNT, on=TEXTS),
         Column("replicas", lambda row: _replicas(row.predicted.stage), TEXT, on=TEXTS),

@@ -160,7 +160,6 @@ def test_what_is_printed_of_a_plan(name):
     for text in (
         printed(print_at_a_glance, Summary(plan, "out")),
         printed(print_in_full, Summary(plan, "out"), layers=None),
-        str(plan),
     ):
         (stages,) = tables(text)
         assert check_stages(*stages, plan) == []

@@ -51,9 +51,11 @@ def test_a_run_without_servers_of_a_plan_with_tables_on_them_is_refused_by_name(
 def test_the_plan_says_how_a_run_starts_its_servers_and_where_no_run_does(folder):
     plan = heterps_compile.load(folder).plan
     started = "--parameter-servers 1 --server-optimizer adam"
-    totals = dict(pairs(TOTALS, Summary(plan), Medium.DETAILS, "USD"))
-    assert totals["served tables"].endswith(f"; a run starts its servers with {started}")
-    assert totals["tables"].endswith(f"run with {started}")
+    brief, thorough = (
+        dict(pairs(TOTALS, Summary(plan), medium, "USD"))["tables"] for medium in (Medium.GLANCE, Medium.DETAILS)
+    )
+    assert brief.endswith(f", run with {started}")
+    assert thorough.endswith(f"; a run starts its servers with {started}")
     assert f"heterps-compile run path/to/this/folder --train train.py --data data.parquet {started}\n" in readme(plan)
     with pytest.raises(RunError, match=f"give {started}, or as many as hold"):
         prepare(options(folder))
