@@ -45,6 +45,7 @@ class Glance:
         facts: Lines below the table.
         warnings: Printed in full.
         notes: Printed as far as they fit.
+        hint: Follows the number of notes that are not shown.
     """
 
     head: Pairs
@@ -53,6 +54,7 @@ class Glance:
     facts: Pairs
     warnings: Sequence[str]
     notes: Sequence[str]
+    hint: str = ": -v"
 
 
 def print_glance(console: PlainConsole, glance: Glance) -> None:
@@ -66,25 +68,27 @@ def print_glance(console: PlainConsole, glance: Glance) -> None:
     brief = notes if width is None else [_brief(note, width) for note in notes]
     least = console.height_of(table(min(rows, _ROWS_BEFORE_NOTES)))
     kept = next(
-        (n for n in range(min(_MOST_NOTES, len(notes)), 0, -1) if least + _height(console, brief, n) <= room), 0
+        (
+            n
+            for n in range(min(_MOST_NOTES, len(notes)), 0, -1)
+            if least + console.height_of(*_lines(brief, n, glance.hint)) <= room
+        ),
+        0,
     )
-    room -= _height(console, brief, kept)
+    last = _lines(brief, kept, glance.hint)
+    room -= console.height_of(*last)
     most = next((n for n in range(min(rows, room), 2, -1) if console.height_of(table(n)) <= room), 2)
-    for part in (*above, table(most), *below, *_lines(brief, kept)):
+    for part in (*above, table(most), *below, *last):
         console.print(part)
 
 
-def _height(console: PlainConsole, notes: Sequence[str], kept: int) -> int:
-    return console.height_of(*_lines(notes, kept))
-
-
-def _lines(notes: Sequence[str], kept: int) -> list[Text]:
-    """Return the notes that are kept, the number of the others, and the option that shows what is left out."""
+def _lines(notes: Sequence[str], kept: int, hint: str) -> list[Text]:
+    """Return the notes that are kept, the number of the others, and how to see what is left out."""
     hidden, last = len(notes) - kept, ""
     if hidden:
-        last = f"and {hidden} more note{'s' if hidden > 1 else ''}: -v" if kept else f"{counted(hidden, 'note')}: -v"
+        last = (f"and {counted(hidden, 'more note')}" if kept else counted(hidden, "note")) + hint
     elif any(note.endswith(_CUT) for note in notes):
-        last = "notes in full: -v"
+        last = f"notes in full{hint}"
     return [*map(note_text, notes[:kept]), *([Text(last, style="dim")] if last else [])]
 
 

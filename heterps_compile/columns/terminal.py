@@ -22,6 +22,7 @@ def terminal_table(
     *,
     currency: str,
     medium: Medium = Medium.DETAILS,
+    hint: str = "; -v shows all",
 ) -> Table:
     """Draw a table.
 
@@ -33,6 +34,7 @@ def terminal_table(
             all.
         currency: Of prices.
         medium: GLANCE or DETAILS.
+        hint: Follows the number of rows that are not shown.
     """
     used = shown(columns, medium, width)
     headings = [column.heading(currency) for column in used]
@@ -51,7 +53,7 @@ def terminal_table(
         table.add_row(*(Text(drawn[i][place]) for i in range(len(used))))
     if hidden:
         widest = next((i for i, column in enumerate(used) if column.unit is NAMES), 0)
-        more = Text(f"… {hidden} more; -v shows all", style="dim")
+        more = Text(f"… {hidden} more{hint}", style="dim")
         table.add_row(*(more if i == widest else Text("") for i in range(len(used))))
     for place in range(first + hidden, len(rows)):
         table.add_row(*(Text(drawn[i][place]) for i in range(len(used))))

@@ -21,19 +21,30 @@ from .stage_columns import STAGES, stage_rows
 from .total_columns import HEAD, TOTALS, Summary
 
 _WIDTH = 80  # columns of what print shows
+_COMMAND = "heterps-compile show -v"
 
 
-def print_at_a_glance(console: PlainConsole, summary: Summary) -> None:
-    """Print model, stages, throughput, price, bound, verification, warnings and three notes, in 25 lines."""
+def print_at_a_glance(console: PlainConsole, summary: Summary, *, in_python: bool = False) -> None:
+    """Print model, stages, throughput, price, bound, verification, warnings and three notes, in 25 lines.
+
+    Args:
+        console: Where to.
+        summary: The plan.
+        in_python: Name the command that shows the rest, in place of the option -v.
+    """
     plan, rows = summary.plan, stage_rows(summary.plan)
     notes = notes_of(plan)
+    hints = ("", f": {_COMMAND}") if in_python else ("; -v shows all", ": -v")
     glance = Glance(
         head=list(pairs(HEAD, summary, Medium.GLANCE, plan.currency)),
-        table=partial(terminal_table, STAGES, rows, console.width, currency=plan.currency, medium=Medium.GLANCE),
+        table=partial(
+            terminal_table, STAGES, rows, console.width, currency=plan.currency, medium=Medium.GLANCE, hint=hints[0]
+        ),
         rows=len(rows),
         facts=list(pairs(TOTALS, summary, Medium.GLANCE, plan.currency)),
         warnings=[note for note in notes if is_warning(note)],
         notes=[note for note in notes if not is_warning(note)],
+        hint=hints[1],
     )
     print_glance(console, glance)
 
@@ -66,5 +77,5 @@ def print_in_full(
 def plan_text(summary: Summary) -> str:
     """Return the view at a glance, 80 columns wide."""
     stream = StringIO()
-    print_at_a_glance(make_console(stream, _WIDTH), summary)
+    print_at_a_glance(make_console(stream, _WIDTH), summary, in_python=True)
     return stream.getvalue().rstrip("\n")

@@ -129,6 +129,11 @@ def _both(summary: Summary) -> Any:
     return f"{format_rate(estimate.throughput_samples_per_s)}, a batch every {format_seconds(estimate.batch_s)}{words}"
 
 
+def _bubble(summary: Summary) -> str:
+    steady, alone = summary.plan.readings.steady_state, summary.plan.readings.one_batch_alone
+    return f"{format_share(steady.bubble)} in the {STEADY_STATE}, {format_share(alone.bubble)} of {ONE_BATCH_ALONE}"
+
+
 READINGS: tuple[Column[Summary], ...] = (
     Column("throughput", _both, on=TEXTS),
     Column(STEADY_STATE, lambda of: ABSENT if _agree(of.plan) else _steady(of.plan), on=TEXTS),
@@ -136,12 +141,9 @@ READINGS: tuple[Column[Summary], ...] = (
     Column("throughput", lambda of: of.plan.throughput_samples_per_s, SAMPLES_PER_S, on=DOCUMENT),
     Column(STEADY_STATE, lambda of: of.plan.readings.steady_state.to_json(), on=DOCUMENT),
     Column(ONE_BATCH_ALONE, lambda of: of.plan.readings.one_batch_alone.to_json(), on=DOCUMENT),
+    Column("bubble", _bubble, on=THOROUGH),
 )
-
-
-def _bubble(summary: Summary) -> str:
-    steady, alone = summary.plan.readings.steady_state, summary.plan.readings.one_batch_alone
-    return f"{format_share(steady.bubble)} in the {STEADY_STATE}, {format_share(alone.bubble)} of {ONE_BATCH_ALONE}"
+"""Lines on throughput, in both readings."""
 
 
 def _price(summary: Summary) -> str:
@@ -313,7 +315,6 @@ TOTALS: tuple[Column[Summary], ...] = (
     *READINGS,
     Column("latency", _own_objective("latency"), on=TEXTS),
     Column("max load", _own_objective("max-load"), on=TEXTS),
-    Column("bubble", _bubble, on=THOROUGH),
     Column("price", _price, on=TEXTS),
     Column("per million samples", _prices, on=THOROUGH),
     Column("price usd", lambda of: _in_dollars(of.plan, of.plan.price_per_hour), MONEY_PER_HOUR, on=DOCUMENT),

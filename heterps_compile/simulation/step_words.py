@@ -58,7 +58,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     stages = counted(len(plan.stages), "stage")
     console.print(Text(f"{printable(plan.model)}: {plan.request.purpose}, batch {plan.batch}, {stages}"))
     console.print()
-    console.print(pairs_table(pairs(READINGS, Summary(plan), Medium.GLANCE, plan.currency)))
+    console.print(pairs_table(pairs(READINGS, Summary(plan), Medium.DETAILS, plan.currency)))
     console.print()
     console.print(table)
     for line in _around_actions(plan):
