@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, TORCH, Graph, Node
-from heterps_compile.plan.plan import NOT_VERIFIED
+from heterps_compile.plan.plan_notes import NOT_VERIFIED
 
 from .contract import Capabilities
 

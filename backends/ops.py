@@ -9,6 +9,7 @@ from heterps_compile.cost.memory import ALWAYS
 from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST
 from heterps_compile.errors import BackendError, GraphError, InputError, MissingPackageError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
+from heterps_compile.plan.plan_notes import NOT_SAVED
 
 from .contract import Backend, OpName
 from .find import BACKENDS, find_backend
@@ -17,7 +18,7 @@ from .find import BACKENDS, find_backend
 def why_unwritable(backend: Backend, graph: Graph) -> str:
     """Say in one sentence why a backend, though it runs a model, cannot write its stages; "" where it can."""
     reason = backend.unwritable(graph)
-    return f"the backend {backend.name!r} runs {graph.name!r} and cannot save its stages: {reason}" if reason else ""
+    return f"the backend {backend.name!r} runs {graph.name!r} and {NOT_SAVED}: {reason}" if reason else ""
 
 
 def refuse_unsupported(backend: Backend, graph: Graph) -> None:

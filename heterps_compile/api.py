@@ -308,8 +308,7 @@ def load(
         directory: The folder.
         expect_sha256: SHA-256 of its ``plan.json``, which covers every
             artefact, since it holds their hashes; it is checked before anything
-            else is looked at. The command prints it where it writes or shows a
-            folder.
+            else is looked at. ``heterps-compile show DIR -v`` prints it.
         trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a
             folder whose stages are code. Stages of ONNX Runtime are data.
 

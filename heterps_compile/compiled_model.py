@@ -21,8 +21,9 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.logger import LOG
 from heterps_compile.notebook import html_of
-from heterps_compile.plan.plan import MIXED, Plan, plan_in_lines
+from heterps_compile.plan.plan import MIXED, Plan
 from heterps_compile.plan.scoring_files import plan_for_scoring
+from heterps_compile.plan.total_columns import Summary
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature
@@ -84,11 +85,18 @@ class CompiledModel:
     scoring: Callable[[], ScoringStages] | None = field(default=None, repr=False)
     directory: Path | None = field(default=None, compare=False)
 
+    @property
+    def summary(self) -> Summary:
+        """Return what print, the command and notebooks show."""
+        return Summary(self.plan, None if self.directory is None else str(self.directory))
+
     def __repr__(self) -> str:
         return f"CompiledModel({self.plan!r})"
 
     def __str__(self) -> str:
-        return plan_in_lines(self.plan, None if self.directory is None else str(self.directory))
+        from heterps_compile.plan.plan_view import plan_text  # noqa: PLC0415 - rich, only where it is printed
+
+        return plan_text(self.summary)
 
     def _repr_html_(self) -> str:
         """Return how a notebook shows the model."""

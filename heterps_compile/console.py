@@ -11,6 +11,7 @@ Left out: what is in the tables; progress (``cli/output.py``).
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from textwrap import wrap
 from typing import Any, TextIO
 
@@ -30,7 +31,7 @@ _LONGEST_WORD = 20  # that a column of text makes room for
 _PIECES = re.compile(r"[^\s-]+-*")  # of a heading, which is broken between them
 
 
-def make_console(stream: TextIO, terminal_width: int | None) -> Console:
+def make_console(stream: TextIO, terminal_width: int | None) -> "PlainConsole":
     """Make a console that prints text as it is, without spaces at the end of a line.
 
     Args:
@@ -38,13 +39,28 @@ def make_console(stream: TextIO, terminal_width: int | None) -> Console:
         terminal_width: Columns of the terminal, or None where the stream is none.
     """
     width = PLAIN_WIDTH if terminal_width is None else max(terminal_width, LEAST_WIDTH)
-    console = _Uncropped(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
-    console.push_render_hook(_FitEveryLine(None if terminal_width is None else width))
+    console = PlainConsole(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    console.sentence_width = None if terminal_width is None else width
+    console.push_render_hook(_FitEveryLine(console.sentence_width))
     return console
 
 
-class _Uncropped(Console):
-    """Prints a line that is longer than the console is wide: a sentence where there is no terminal, a long path."""
+class PlainConsole(Console):
+    """Prints a line that is longer than the console is wide: a sentence where there is no terminal, a long path.
+
+    Attributes:
+        sentence_width: Columns of the terminal, at which sentences break; None where the stream is none.
+    """
+
+    sentence_width: int | None = None
+
+    def height_of(self, *parts: RenderableType) -> int:
+        """Count the lines that parts take."""
+        stream = StringIO()
+        measure = make_console(stream, self.sentence_width)
+        for part in parts:
+            measure.print(part)
+        return stream.getvalue().count("\n")
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print what fits by itself."""
@@ -174,10 +190,15 @@ def _paragraphs(headings: list[RenderableType], columns: list[list[RenderableTyp
         yield Padding(Text(", ".join(told)), (0, 0, 0, 2))
 
 
-def pairs_table(pairs: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and what they are, which stands beside them however many lines it takes."""
+def pairs_table(pairs: Iterable[tuple[str, str]], label_width: int = 0) -> Table:
+    """Return a table of labels and texts.
+
+    Args:
+        pairs: Labels and texts.
+        label_width: Columns that labels take at least.
+    """
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True, min_width=label_width)
     table.add_column(overflow="fold")
     for name, words in pairs:
         table.add_row(Text(printable(name)), Text(printable(words)))
@@ -187,6 +208,11 @@ def pairs_table(pairs: Iterable[tuple[str, str]]) -> Table:
 def note_text(note: str) -> Text:
     """Return a note, its further lines under the first."""
     return Text(f"note: {printable(note)}")
+
+
+def warning_text(warning: str) -> Text:
+    """Return a warning, its further lines under the first."""
+    return Text(f"warning: {printable(warning)}")
 
 
 def add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:

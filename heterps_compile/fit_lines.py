@@ -45,6 +45,8 @@ def fit_lines(text: str, width: int | None) -> str:
 
 def cells(text: str) -> int:
     """Return the columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 

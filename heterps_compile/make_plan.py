@@ -28,6 +28,7 @@ from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
 from heterps_compile.plan.input_values import values_of
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan_notes import NOT_TRAINED, OTHER_OUTPUTS, RUN_FAILS
 from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
@@ -40,7 +41,7 @@ from heterps_compile.units import counted, format_bytes
 
 _LOST_SHOWN = 3
 _MUCH = 0.1  # of what a replica holds, from which on gradients as large as tables are told
-_REFUSES = "and a run fails; take another (--optimizer), or leave sparse=True out"
+_REFUSES = f"{RUN_FAILS}; take another (--optimizer), or leave sparse=True out"
 _OF_SPARSE: Mapping[str, str] = MappingProxyType(
     {
         "adam": (
@@ -270,7 +271,7 @@ def _untrained(draft: Emitted, backends: Sequence[str]) -> Iterator[str]:
     for name in dict.fromkeys(backends):
         if draft.request.mode == "training" and not trains(name):
             ways = " or ".join(training_backends())
-            yield f"stages for {name} do not train: to run the training, compile with --backend {ways}"
+            yield f"stages for {name} {NOT_TRAINED}: to run the training, compile with --backend {ways}"
 
 
 def _other_runtimes(draft: Emitted, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
@@ -336,5 +337,5 @@ def _replicated_buffers(draft: Emitted, stages: Sequence[PlannedStage]) -> Itera
         if changed and stage.replicas > 1:
             yield (
                 f"stage {cut.index} changes {printable(changed[0])!r} when it runs, and its {stage.replicas} replicas "
-                f"each keep their own, of the batches that they see: outputs differ from those of one module"
+                f"each keep their own, of the batches that they see: {OTHER_OUTPUTS}"
             )

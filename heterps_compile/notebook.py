@@ -1,8 +1,6 @@
-"""How values look in a notebook: the drawer is found by its name, since pictures stand above what they show.
+"""Views of plans and compiled models for notebooks and ``print``, loaded by name from the modules above.
 
-This is the one place that loads what stands above it, and only when a notebook asks; a test sees to that.
-
-Left out: the drawing (``report/notebook.py``).
+Left out: the views (``report/notebook.py``, ``plan/plan_view.py``).
 """
 
 from importlib import import_module
@@ -12,6 +10,13 @@ _DRAWER = "heterps_compile.report.notebook"
 
 
 def html_of(value: Any) -> str:
-    """Return a plan or a compiled model as a piece of HTML: the report's picture above the lines that print gives."""
+    """Return a plan or a compiled model as a piece of HTML: the report's picture above stages and totals."""
     drawn: str = import_module(_DRAWER).html_of(value)
     return drawn
+
+
+def text_of(plan: Any) -> str:
+    """Render a plan as ``print`` shows it, 80 columns wide."""
+    view = import_module("heterps_compile.plan.plan_view")
+    text: str = view.plan_text(view.Summary(plan))
+    return text

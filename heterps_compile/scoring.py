@@ -27,6 +27,7 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.same_cut import cut_alike
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.plan import Scoring, Verification
+from heterps_compile.plan.plan_notes import NOT_SCORED, OTHER_MODE
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.verification.draft import verify_draft
 
@@ -67,7 +68,7 @@ def make_scoring(
             return _scored(draft, backend, graph, verify=verify)
     except HeterpsError as error:
         reason = f"{error}; score with a folder that was compiled in evaluation mode, and --weights CHECKPOINT"
-        return Scored(Scoring(refused=reason), notes=(f"this folder trains and cannot score: {reason}",))
+        return Scored(Scoring(refused=reason), notes=(f"{NOT_SCORED}: {reason}",))
 
 
 def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
@@ -89,12 +90,12 @@ def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
         if not found:
             return ()
         return (
-            f"the model was given in training mode: {printable(found[0])!r} and whatever else drops at random or "
+            f"{OTHER_MODE} training mode: {printable(found[0])!r} and whatever else drops at random or "
             f"moves statistics does so in inference; call model.eval() before compiling where that is not meant",
         )
     if isinstance(model, nn.Module) and not is_training(model) and has_modes(model):
         return (
-            "the model was given in evaluation mode: it trains without dropout, and its batch norms keep their "
+            f"{OTHER_MODE} evaluation mode: it trains without dropout, and its batch norms keep their "
             "statistics; call model.train() before compiling where that is not meant",
         )
     return ()

@@ -109,8 +109,7 @@ QUANTITIES: Mapping[str, tuple[Callable[[Plan], Callable[[float], str]], Callabl
 }
 OF_A_STAGE: Mapping[str, tuple[Callable[[float], str], Callable[[Plan, int], float]]] = {
     "time": (format_seconds, lambda plan, i: plan.stages[i].time_s),
-    "time of a batch": (format_seconds, lambda plan, i: plan.stages[i].time_s),
-    "computation": (format_seconds, lambda plan, i: plan.stages[i].compute_s),
+    "compute": (format_seconds, lambda plan, i: plan.stages[i].compute_s),
     "data": (format_seconds, lambda plan, i: plan.stages[i].data_s),
     "all-reduce": (format_seconds, lambda plan, i: plan.stages[i].sync_s + plan.stages[i].sync_hops_s),
     "own work": (format_seconds, lambda plan, i: plan.stages[i].handling_s),
@@ -126,30 +125,31 @@ OF_A_STAGE: Mapping[str, tuple[Callable[[float], str], Callable[[Plan, int], flo
 
 PER = " per million samples"
 FRAGMENTS = (
-    r"steady state\b[^|]*? {steady rate}, a batch every {steady time}, bubble {steady bubble}",
-    r"steady state\b[^|]*?: {steady rate}, a batch every {steady time}, bubble {steady bubble}, {steady cost}" + PER,
-    r"one batch alone\b[^|]*? {alone rate}, step {alone time}, bubble {alone bubble}",
-    r"one batch alone\b[^|]*?: {alone rate}, step {alone time}, bubble {alone bubble}, {alone cost}" + PER,
+    r"steady state\b[^|]*? {steady rate}, a batch every {steady time}",
+    r"one batch alone\b[^|]*? {alone rate}, step {alone time}",
+    r"steady state: {steady rate}, a batch every {steady time}, bubble {steady bubble}",
+    r"one batch alone: {alone rate}, step {alone time}, bubble {alone bubble}",
+    r"throughput:? {steady rate}, a batch every {steady time}",
+    r"throughput:? {alone rate}, a batch every {alone time}",  # one line where the readings agree
     r"all-reduce after the last backward of \d+ stages?, the longest {longest sum} in stage \d+",
     r"own work of rules after the last backward of \d+ stages?, the longest {longest work} in stage \d+",
     r"step of the optimizer of \d+ stages?, the longest {longest update} in stage \d+",
     r"pull of rows on servers before the first forward of \d+ stages?, the longest {longest pull} in stage \d+",
     r"push of rows on servers after the last backward of \d+ stages?, the longest {longest push} in stage \d+",
-    r"\(floor {floor}, held here\)",
     r"\(budget {budget}\)",
-    r"per million samples *{steady cost} \(steady state\), {alone cost} \(one batch alone\)",
-    r"price *{price}",
-    r"servers *\d+ parameter server cores, {price of servers}",
-    r"Estimated for {price}",
-    r"price *{price}, {steady cost} per million samples \(steady state\)",
+    r"per million samples:? *{steady cost} \(steady state\), {alone cost} \(one batch alone\)",
+    r"price:? *{price}",
+    r"price:? *{price}(?: \(budget [^)]*\))?, {steady cost} per million samples \(steady state\)",
+    r"price:? *{price}(?: \(budget [^)]*\))?, {alone cost} per million samples \(one batch alone\)",
+    r"servers:? *\d+ parameter server cores, {price of servers}",
     r"throughput {steady rate} in the steady state, {alone rate} one batch alone",
     r"price {price} {steady cost} per million samples in the steady state",
-    r"bubble {steady bubble} in the steady state, {alone bubble} of one batch alone",
+    r"bubble:? {steady bubble} in the steady state, {alone bubble} of one batch alone",
     r"proven bound:? *{bound}",
     r"the steady state alone proves {steady bound}",
-    r"latency *{value}, undivided",
-    r"tried [\d,]+, in {search time}",
+    r"latency:? *{value}, undivided",
     r"time spent *{time spent}",
+    r"time spent *{time spent}, {search time} of it on the search",
 )
 """How text says them; what a field names must stand there as the quantity is printed."""
 
@@ -158,7 +158,7 @@ ELSEWHERE = (
     r"fullest memory .*",
     r"^stage \d+: \d+ x .*",
     r"SHA-256.*",
-    r"(tables|On servers:) *\d+ tables? \(.*",  # tests/unit/plan/test_plan_words.py
+    r"tables:? *\d+ tables? (on|\().*",
     r"\S+ \S+ of the .* gradients as large as .*",  # tests/unit/cost/test_gradients.py
     r"(hourly bill that|price of a million samples at or above).* --objective \w+",  # of another plan
 )
@@ -197,7 +197,7 @@ KEYS = {
 }
 STAGE_KEYS = {
     "stages.*.time_s": "time",
-    "stages.*.compute_s": "computation",
+    "stages.*.compute_s": "compute",
     "stages.*.data_s": "data",
     "stages.*.all_reduce_s": "all-reduce",
     "stages.*.handling_s": "own work",

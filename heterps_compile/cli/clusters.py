@@ -64,7 +64,7 @@ def show_cluster(cluster: str, *, as_toml: bool) -> None:
     """  # noqa: D301 - as above
     from heterps_compile.cluster.load import load_cluster, pool_text  # noqa: PLC0415 - pydantic
     from heterps_compile.console import make_console  # noqa: PLC0415 - rich
-    from heterps_compile.report.tables import cluster_lines, cluster_table  # noqa: PLC0415 - rich
+    from heterps_compile.report.pool_table import cluster_lines, cluster_table  # noqa: PLC0415 - rich
 
     if as_toml:
         with printing("the pool"):

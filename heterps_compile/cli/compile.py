@@ -230,20 +230,26 @@ def _print_result(
     """Print the plan on stdout."""
     from heterps_compile.console import make_console  # noqa: PLC0415
     from heterps_compile.plan.file import to_json  # noqa: PLC0415 - only what the result needs
+    from heterps_compile.plan.plan_view import print_at_a_glance, print_in_full  # noqa: PLC0415
     from heterps_compile.report.document import to_document  # noqa: PLC0415
+    from heterps_compile.report.layer_columns import layer_table  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
-    from heterps_compile.report.tables import print_plan, sha256_line  # noqa: PLC0415
 
     with printing(f"the plan (the folder {directory!r} is written all the same)"):
         if quiet:
             stream.write(f"{directory}\n")
         else:
             rows = layer_rows(compiled.plan, compiled.layers, compiled.costs) if compiled.layers is not None else []
+            summary, console = (
+                replace(compiled.summary, directory=directory),
+                make_console(stream, terminal_width(stream)),
+            )
             if as_json:
                 stream.write(to_document(compiled.plan, rows, directory) + "\n")
-            else:
-                console = make_console(stream, terminal_width(stream))
-                print_plan(console, compiled.plan, rows, directory=directory, all_layers=verbose)
+            elif verbose:
+                layers = layer_table(rows, console.width) if rows else None
                 digest = sha256(to_json(compiled.plan).encode()).hexdigest()
-                console.print(sha256_line(digest))
+                print_in_full(console, summary, layers=layers, file_sha256=digest)
+            else:
+                print_at_a_glance(console, summary)
         stream.flush()

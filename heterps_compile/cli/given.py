@@ -113,5 +113,5 @@ def plan_given_file(path: str, asked: Asked) -> None:
             else:
                 from heterps_compile.console import make_console  # noqa: PLC0415
 
-                print_placed(make_console(stream, terminal_width(stream)), planned)
+                print_placed(make_console(stream, terminal_width(stream)), planned, in_full=asked["verbose"])
             stream.flush()

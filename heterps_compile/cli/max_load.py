@@ -69,5 +69,6 @@ def solve_workload_file(path: str, asked: Asked) -> None:
             elif quiet:
                 stream.write(f"{output or result.value_ms}\n")
             else:
-                print_split(make_console(stream, terminal_width(stream)), workload, result, output)
+                console = make_console(stream, terminal_width(stream))
+                print_split(console, workload, result, output, in_full=asked["verbose"])
             stream.flush()

@@ -1,6 +1,6 @@
 """``heterps-compile show PLAN``: a plan as its file has it, without heavy imports; or as it is today, with the model.
 
-Left out: the looks of it (``report/show_words.py``), today's estimates (``review/today.py``).
+Left out: the looks of it (``plan/plan_view.py``), today's estimates (``review/today.py``).
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _show(plans: tuple[str, ...], asked: Asked) -> None:
             if not quiet:
                 stream.write("\n" if place else "")
                 noted = plan if as_json or today is not None else _noting_another_pool(plan)
-                stream.write(_as_file(plan) if as_json else _shown(noted, stream, plans[place], all_layers=verbose))
+                stream.write(_as_file(plan) if as_json else _shown(noted, stream, plans[place], in_full=verbose))
         stream.flush()
 
 
@@ -111,13 +111,19 @@ def _as_file(plan: "Plan") -> str:
     return to_json(plan)
 
 
-def _shown(plan: "Plan", stream: TextIO, where: str, *, all_layers: bool) -> str:
+def _shown(plan: "Plan", stream: TextIO, where: str, *, in_full: bool) -> str:
     from heterps_compile.console import make_console  # noqa: PLC0415
+    from heterps_compile.plan.plan_view import print_at_a_glance, print_in_full  # noqa: PLC0415 - rich
     from heterps_compile.plan.source import read_plan_text  # noqa: PLC0415 - pydantic
-    from heterps_compile.report.show_words import print_shown  # noqa: PLC0415 - rich
+    from heterps_compile.plan.total_columns import Summary  # noqa: PLC0415
+    from heterps_compile.report.layer_columns import planned_layer_table  # noqa: PLC0415 - rich
 
     console = make_console(stream, terminal_width(stream))
     with console.capture() as captured:
-        digest = sha256(read_plan_text(where).encode()).hexdigest()
-        print_shown(console, plan, all_layers=all_layers, file_sha256=digest)
+        if in_full:
+            digest = sha256(read_plan_text(where).encode()).hexdigest()
+            layers = planned_layer_table(plan, console.width)
+            print_in_full(console, Summary(plan), layers=layers, file_sha256=digest)
+        else:
+            print_at_a_glance(console, Summary(plan))
     return captured.get()

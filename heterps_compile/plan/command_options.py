@@ -155,7 +155,7 @@ COMPILE = Command(
         ),
         _for(_TRACE, ONNX),
         replace(_QUIET, help="Print the folder's path alone.", against=("verbose", "as_json")),
-        _for(_VERBOSE, ONNX, help="Print every layer, and libraries' warnings."),
+        replace(_VERBOSE, help="Print every layer, stage, total and note."),
     ),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.units import counted
 
+from .plan_notes import RUN_REFUSES
 from .request import ALONE
 
 
@@ -67,15 +68,14 @@ def sampleless_notes(widths: Sequence[int], batch: int, micro_batches: int) -> I
     refuses a replica that would have nothing to learn from.
     """
     widest = max(range(len(widths)), key=widths.__getitem__)
-    refused = "a training run refuses a replica that has none"
     if widths[widest] > batch:
         yield (
-            f"stage {widest} has {widths[widest]} replicas and a batch {counted(batch, 'sample')}: {refused}; take a "
-            f"larger batch or fewer replicas, or plan one batch alone (--reading {ALONE})"
+            f"stage {widest} has {widths[widest]} replicas and a batch {counted(batch, 'sample')}: {RUN_REFUSES}; take "
+            f"a larger batch or fewer replicas, or plan one batch alone (--reading {ALONE})"
         )
     elif widths[widest] > micro_batches:
         yield (
             f"stage {widest} has {widths[widest]} replicas and a step of {counted(batch, 'sample')} "
-            f"{counted(micro_batches, 'micro-batch')}: {refused}; take a batch that {widths[widest]} divides, or fewer "
-            "replicas"
+            f"{counted(micro_batches, 'micro-batch')}: {RUN_REFUSES}; take a batch that "
+            f"{widths[widest]} divides, or fewer replicas"
         )

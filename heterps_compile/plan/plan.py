@@ -1,9 +1,9 @@
-"""The plan: decisions, estimates and provenance; in ten lines and in one, as ``print`` and ``repr`` show it.
+"""The plan: decisions, estimates and provenance; in one line, as ``repr`` shows it.
 
-Left out: its file (``file.py``), the passes that make it, the tables of the commands (``report/tables.py``).
+Left out: its file (``file.py``), the passes that make it, the view that ``print`` shows (``plan_view.py``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -11,16 +11,8 @@ from heterps_compile.cluster.devices import Cluster, DeviceType, Link, Parameter
 from heterps_compile.cost.finders import finder
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.escape import printable, shorten
-from heterps_compile.ir.default_size import defaults_in_words
-from heterps_compile.schedule.readings import (
-    ONE_BATCH_ALONE,
-    STEADY_STATE,
-    Estimate,
-    Readings,
-    alone_words,
-    steady_words,
-)
-from heterps_compile.units import counted, format_bytes, format_money, format_rate, format_seconds
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate, Readings
+from heterps_compile.units import counted, format_money
 
 from .idle_units import IdleUnits, idle_of, units_of
 from .input_values import InputValue
@@ -33,16 +25,8 @@ from .served_tables import ParameterServers, ServedTables
 MIXED = "mixed"
 """The name of the backend of a plan whose stages name theirs."""
 
-_NAMED = 3  # tables
 _STAGES_SHOWN = 3
-_FOLDER = 200
 _NAME = 32  # characters of a name
-_KEY = len(ONE_BATCH_ALONE)
-
-_KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
-
-NOT_VERIFIED = "not verified"
-"""How a note of a plan begins that says which outputs were not compared, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +228,9 @@ class Plan:
         return f"Plan({_name(self.model)!r}, {self.request.purpose}, {stages}{more}, {_per_hour(self)})"
 
     def __str__(self) -> str:
-        return plan_in_lines(self)
+        from heterps_compile.notebook import text_of  # noqa: PLC0415 - rich
+
+        return text_of(self)
 
     def _repr_html_(self) -> str:
         """Return how a notebook shows the plan."""
@@ -314,39 +300,6 @@ class Plan:
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
 
 
-def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
-    """Return what a plan is, its stages, speed, price, proof and verification, in at most twelve lines.
-
-    Args:
-        plan: The plan.
-        directory: Where it was written or loaded from; None where that is not known.
-    """
-    layers = counted(sum(len(stage.layers) for stage in plan.stages), "layer")
-    rows = [
-        (
-            "model",
-            f"{_name(plan.model)}, {plan.request.purpose}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
-        ),
-        *([("defaults", defaults)] if (defaults := defaults_in_words(plan.bindings)) else []),
-        *_stage_rows(plan),
-        *reading_rows(plan),
-        *([("tables", tables_in_words(plan))] if plan.tables is not None else []),
-        ("price", _price(plan)),
-        ("proven", what_the_bound_proves(plan) or "no bound is known"),
-        ("verified", verified(plan)),
-    ]
-    if directory is not None:
-        rows.append(("folder", _name(directory, _FOLDER)))
-    return "\n".join(f"{key.ljust(_KEY)}  {text}" for key, text in rows)
-
-
-def verified(plan: Plan) -> str:
-    """Say how far stages and unsplit model differ, or that neither ran."""
-    if plan.verification is not None:
-        return _found(plan.verification)
-    return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
-
-
 def reading_of_value(plan: Plan) -> str:
     """Name the reading that value and bound are of; "" for an objective that is a time of its own."""
     if not OBJECTIVES[plan.request.objective].has_readings:
@@ -354,52 +307,8 @@ def reading_of_value(plan: Plan) -> str:
     return ONE_BATCH_ALONE if plan.request.minimises_step else STEADY_STATE
 
 
-def _found(found: Verification) -> str:
-    """Say how far they are apart, and what was compared beside one call's outputs."""
-    beside = [f"{found.calls} calls in a row"] if found.calls > 1 else []
-    if found.gradients:
-        beside.append(f"{found.gradients} gradients, {found.gradients_max_rel:.3g} of their scale")
-    if found.samples:
-        beside.append(f"{found.samples} samples one by one, {found.samples_max_rel:.3g} of their scale")
-    told = f"largest difference {found.max_abs:.3g}, {found.max_rel:.3g} of the output's scale"
-    return "; ".join([told, *beside])
-
-
-def _stage_rows(plan: Plan) -> Iterator[tuple[str, str]]:
-    hidden = max(0, len(plan.stages) - _STAGES_SHOWN)
-    shown = plan.stages if not hidden else plan.stages[: _STAGES_SHOWN - 2]
-    yield from ((f"  stage {stage.index}", _stage(stage)) for stage in shown)
-    if hidden:
-        between = plan.stages[_STAGES_SHOWN - 2 : -1]
-        yield f"  {between[0].index} to {between[-1].index}", _between(between)
-        yield f"  stage {plan.stages[-1].index}", _stage(plan.stages[-1])
-
-
 def _hardware(stage: PlannedStage) -> str:
     return " + ".join(f"{count} x {_name(device)}" for device, count in stage.units)
-
-
-def _stage(stage: PlannedStage) -> str:
-    ends = [_name(name, _NAME // 2) for name in dict.fromkeys((stage.layers[0], stage.layers[-1]))]
-    time = format_seconds(stage.time_s)
-    return f"{_hardware(stage)}, {time}: {' … '.join(ends)} ({len(stage.layers)})"
-
-
-def _between(stages: tuple[PlannedStage, ...]) -> str:
-    replicas = units_of(stages)
-    units = ", ".join(f"{count} x {_name(device)}" for device, count in replicas.most_common(_STAGES_SHOWN))
-    layers = sum(len(stage.layers) for stage in stages)
-    return f"{units}{' and others' if len(replicas) > _STAGES_SHOWN else ''}: {counted(layers, 'layer')}"
-
-
-def _stage_count(plan: Plan) -> str:
-    return counted(len(plan.stages), "stage")
-
-
-def _price(plan: Plan) -> str:
-    cost = f"{format_money(plan.price_per_million_samples)} {plan.currency} per million samples"
-    idle = "".join(f", {idle.count} x {_name(idle.device)} idle" for idle in plan.idle_units)
-    return f"{_per_hour(plan)}{idle}, {cost} ({STEADY_STATE})"
 
 
 def _per_hour(plan: Plan) -> str:
@@ -410,22 +319,6 @@ def _name(name: str, width: int = _NAME) -> str:
     return shorten(printable(name), width)
 
 
-def tables_in_words(plan: Plan) -> str:
-    """Name the tables on servers, their bytes, traffic and price; "" without any."""
-    tables = plan.tables
-    if tables is None:
-        return ""
-    named = ", ".join(map(printable, tables.names[:_NAMED]))
-    more = f" and {len(tables.names) - _NAMED} more" if len(tables.names) > _NAMED else ""
-    states = f" with the states of {plan.request.optimizer}" if plan.request.mode == "training" else ""
-    return (
-        f"{counted(len(tables.names), 'table')} ({named}{more}), {format_bytes(tables.size_bytes)}{states}, on "
-        f"{counted(tables.servers, 'server')}: {format_bytes(tables.size_bytes / tables.servers)} on each, "
-        f"{format_bytes(tables.moved_bytes)} moved for a batch in {format_seconds(tables.batch_s)}, "
-        f"{format_money(tables.price_per_hour)} {plan.currency}/h"
-    )
-
-
 def recomputation_words(stages: Sequence[PlannedStage]) -> str:
     """Say which stages compute their activations again in the backward; "" where none does."""
     again = [str(stage.index) for stage in stages if stage.recompute]
@@ -433,20 +326,6 @@ def recomputation_words(stages: Sequence[PlannedStage]) -> str:
         return ""
     which = "every stage" if len(again) == len(stages) else f"{counted(len(again), 'stage')} ({', '.join(again)})"
     return f"{which} of {len(stages)}, whose activations are computed again in the backward"
-
-
-def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return what the plan does in each of its readings, and which of them the floor and a training run are held in."""
-    floor, readings, is_step = plan.request.min_throughput, plan.readings, plan.request.minimises_step
-    held = f" (floor {format_rate(floor)}, held here)" if floor else ""
-    trained = ""
-    if plan.request.mode == "training":
-        below = ", below the floor" if readings.one_batch_alone.throughput_samples_per_s < floor * _KEPT else ""
-        trained = f" (a training run's, where steps cannot overlap{below})"
-    return (
-        (STEADY_STATE, steady_words(readings.steady_state) + ("" if is_step else held)),
-        (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained + (held if is_step else "")),
-    )
 
 
 def what_the_bound_proves(plan: Plan) -> str:

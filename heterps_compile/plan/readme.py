@@ -3,12 +3,13 @@
 Left out: what ``plan.json`` says better (every layer, every value).
 """
 
+from heterps_compile.columns.markdown import markdown_pairs, markdown_table
 from heterps_compile.escape import for_markdown
-from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate, alone_words, steady_words
-from heterps_compile.units import format_money, format_seconds
 
-from .plan import Plan, what_the_bound_proves
-from .table_words import server_options_of, tables_in_markdown
+from .plan import Plan
+from .stage_columns import STAGES, stage_rows
+from .table_words import server_options_of
+from .total_columns import HEAD, TOTALS, Summary
 
 _CODE = (
     " The stages are code, and loading runs it: load this folder only where you trust who made it, or with the hash of "
@@ -43,52 +44,13 @@ def readme(plan: Plan) -> str:
         "",
         "## Stages",
         "",
-        "| stage | device | replicas | layers | time of a batch | memory | files |",
-        "|---|---|---|---|---|---|---|",
+        *markdown_table(STAGES, stage_rows(plan), plan.currency),
+        "",
+        "## Estimates",
+        "",
+        *markdown_pairs((*HEAD, *TOTALS), Summary(plan), plan.currency),
     ]
-    for stage, files in zip(plan.stages, plan.artifacts, strict=True):
-        memory = stage.memory_words or "not estimated"
-        lines.append(
-            f"| {stage.index} | {for_markdown(stage.device_words)} | {stage.replicas_words} | {len(stage.layers)} | "
-            f"{format_seconds(stage.time_s)} | {memory} | {', '.join(f'`{a.file}`' for a in files)} |"
-        )
-    schedule, readings = plan.schedule, plan.readings
-    has_floor, training = plan.request.min_throughput > 0, plan.request.mode == "training"
-    held, held_alone = has_floor and not plan.request.minimises_step, has_floor and plan.request.minimises_step
-    lines += [
-        "",
-        f"Schedule: {for_markdown(schedule.name)}, micro-batches {schedule.micro_batches} "
-        f"({for_markdown(schedule.reason)}).",
-        "",
-        f"Estimated for {format_money(plan.price_per_hour)} {plan.currency}/h{_idle(plan)}:",
-        "",
-        f"- {STEADY_STATE} (batches follow one another{', and the floor is held here' if held else ''}): "
-        f"{steady_words(readings.steady_state)}, {_per_million(plan, readings.steady_state)}",
-        f"- {ONE_BATCH_ALONE} ({'a step of a training run' if training else 'fill and drain included'}"
-        f"{', and the floor is held here' if held_alone else ''}): "
-        f"{alone_words(readings.one_batch_alone)}, {_per_million(plan, readings.one_batch_alone)}",
-    ]
-    lines += tables_in_markdown(plan)
-    if proven := what_the_bound_proves(plan):
-        lines += ["", f"Proven of these estimates: {proven}."]
-    if plan.verification is not None:
-        found = plan.verification
-        gradients = f", of gradients {found.gradients_max_rel:.3g} of their scale" if found.gradients else ""
-        lines += ["", f"Verified against the whole model: largest difference {found.max_abs:.3g}{gradients}."]
     return "\n".join(lines) + "\n"
-
-
-def _idle(plan: Plan) -> str:
-    units = [
-        f"{idle.count} {for_markdown(idle.device)} idle in machines of {idle.units_per_machine}"
-        for idle in plan.idle_units
-    ]
-    return f" ({', '.join(units)})" if units else ""
-
-
-def _per_million(plan: Plan, reading: Estimate) -> str:
-    price = format_money(plan.price_at(reading.throughput_samples_per_s))
-    return f"{price} {plan.currency} per million samples"
 
 
 def _scoring(plan: Plan) -> list[str]:

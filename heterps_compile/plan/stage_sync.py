@@ -4,12 +4,13 @@ Left out: rules themselves (``sync_rules/``); what a rule takes after the last b
 ``all_reduce_s``, and what it holds, which is in its memory.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from heterps_compile.sync_rules.rules import USUAL
-from heterps_compile.units import format_bytes, format_seconds
+from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .planned_stage import PlannedStage
 
@@ -45,6 +46,12 @@ def own_words(stage: PlannedStage) -> str:
     """Say what every replica of a stage does by itself behind the last backward; "" where nothing."""
     parts = (("own work of the rule", stage.handling_s), ("step of the optimizer", stage.update_s))
     return ", ".join(f"{words} {format_seconds(time_s)}" for words, time_s in parts if time_s > 0)
+
+
+def rules_in_brief(stages: Sequence[PlannedStage]) -> str:
+    """Name every rule but all-reduce, its class and the number of its stages; "" where all stages have all-reduce."""
+    rules = Counter((stage.sync.rule, stage.sync.exactness) for stage in stages if stage.sync is not None)
+    return ", ".join(f"{rule} ({exactness}) in {counted(n, 'stage')}" for (rule, exactness), n in rules.items())
 
 
 def rules_words(stages: Sequence[PlannedStage]) -> str:

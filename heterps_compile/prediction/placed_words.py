@@ -4,22 +4,29 @@ Left out: the search (``passes/place_given.py``), the prediction (``prediction_w
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from heterps_compile.console import note_text, pairs_table
+from heterps_compile.columns.column import ABSENT, BRIEF, MONEY_PER_HOUR, TEXTS, THOROUGH, Column, Medium, pairs
+from heterps_compile.columns.glance import Glance, print_glance
+from heterps_compile.columns.terminal import terminal_table
+from heterps_compile.console import PlainConsole, note_text, pairs_table
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.escape import printable
 from heterps_compile.passes.place_given import PlacedGiven
+from heterps_compile.plan.idle_units import idle_of
+from heterps_compile.plan.plan_notes import is_warning
 from heterps_compile.plan.request import ALONE, STEADY, Request
 from heterps_compile.problem_file.given_plan import GivenPlan, plan_document
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
-from heterps_compile.units import format_seconds, format_share
+from heterps_compile.units import counted, format_rate, format_seconds, format_share
 
 from .predict_step import Prediction
+from .predicted_columns import predicted_columns, predicted_rows, shown_name
 from .prediction_words import FORMAT_VERSION, prediction_record, print_prediction
 
 
@@ -55,26 +62,96 @@ class PlannedGiven:
         return max(0.0, 1 - self.placed.bound / value) if value > 0 else 0.0
 
 
-def print_placed(console: Console, planned: PlannedGiven) -> None:
-    """Print what the plan is the best in and how far that is proven, then its predicted step."""
+def print_placed(console: PlainConsole, planned: PlannedGiven, *, in_full: bool) -> None:
+    """Print the plan, its value, price and bound.
+
+    Args:
+        console: Where to.
+        planned: The plan.
+        in_full: Print the parts of the predicted step, every stage and every note too.
+    """
+    currency = planned.problem.known_pool.currency
+    facts = list(pairs(FACTS, planned, Medium.DETAILS if in_full else Medium.GLANCE, currency))
+    notes = [*planned.problem.assumptions, *planned.prediction.notes, *planned.placed.notes]
+    if in_full:
+        console.print(pairs_table(facts))
+        console.print(Text(""))
+        print_prediction(console, planned.problem, planned.plan, planned.prediction)
+        for note in planned.placed.notes:
+            console.print(note_text(note))
+        return
+    rows = predicted_rows(planned.problem, planned.prediction)
+    columns = predicted_columns(planned.plan)
+    glance = Glance(
+        head=list(pairs(HEAD, planned, Medium.GLANCE, currency)),
+        table=partial(terminal_table, columns, rows, console.width, currency=currency, medium=Medium.GLANCE),
+        rows=len(rows),
+        facts=facts,
+        warnings=[note for note in notes if is_warning(note)],
+        notes=[note for note in notes if not is_warning(note)],
+    )
+    print_glance(console, glance)
+
+
+def _problem(planned: PlannedGiven) -> str:
+    problem, plan, prediction = planned.problem, planned.plan, planned.prediction
+    batch = f"batch {plan.batch} in {counted(prediction.micro_batches, 'micro-batch')}"
+    layers = counted(sum(len(stage.layers) for stage in plan.stages), "layer")
+    mode = "training" if problem.training else "inference"
+    return f"{shown_name(problem.name)}, {mode}, {batch}, {layers} in {counted(len(plan.stages), 'stage')}"
+
+
+def _throughput(planned: PlannedGiven) -> str:
+    prediction = planned.prediction
+    what = "step" if prediction.reading == ONE_BATCH_ALONE else "a batch every"
+    return f"{format_rate(prediction.samples_per_s)}, {what} {format_seconds(prediction.step_s)} ({prediction.reading})"
+
+
+def _price_per_hour(planned: PlannedGiven) -> float:
+    """Return the price of all units, idle ones too, and of servers."""
+    pool, used = planned.problem.known_pool, Counter[str]()
+    for stage in planned.plan.stages:
+        for each in stage.replicas:
+            used[each.device] += each.units
+    of_units = sum(count * pool.device_type(name).price_per_hour for name, count in used.items())
+    of_idle = sum(idle.price_per_hour for idle in idle_of(used, pool.device_types))
+    served, server = planned.plan.served, pool.parameter_server
+    return of_units + of_idle + (0.0 if served is None or server is None else served.servers * server.price_per_hour)
+
+
+def _value(planned: PlannedGiven) -> Any:
+    if planned.request.objective == "price":
+        return ABSENT
+    currency = planned.problem.known_pool.currency
+    value = OBJECTIVES[planned.request.objective].describe(planned.placed.value, planned.problem.batch, currency)
+    return f"{planned.request.objective} {value}, {planned.reading}"
+
+
+def _bound(planned: PlannedGiven) -> str:
     problem, placed = planned.problem, planned.placed
     objective, currency = OBJECTIVES[planned.request.objective], problem.known_pool.currency
-    value = objective.describe(placed.value, problem.batch, currency)
     bound = objective.describe(placed.bound, problem.batch, currency)
-    proven = f"{bound}; nothing is cheaper" if placed.value == 0 else "none"
+    if placed.bound <= 0:
+        return f"{bound}; nothing is cheaper" if placed.value == 0 else "none"
     by = f", by at most {format_share(planned.gap)}" if planned.gap > 1e-9 else ""
-    pairs = [
-        (objective.name, f"{value}, {planned.reading}"),
-        ("proven bound", f"{bound}{by}; of {placed.holds_for}" if placed.bound > 0 else proven),
-        ("method", f"{placed.method}, in {format_seconds(placed.search_s)}"),
-    ]
-    if planned.directory is not None:
-        pairs.append(("written to", f"{planned.directory}: plan.json"))
-    console.print(pairs_table(pairs))
-    console.print(Text(""))
-    print_prediction(console, problem, planned.plan, planned.prediction)
-    for note in placed.notes:
-        console.print(note_text(printable(note)))
+    return f"{bound}{by}; of {placed.holds_for}"
+
+
+def _folder(planned: PlannedGiven) -> Any:
+    return ABSENT if planned.directory is None else f"{planned.directory}: plan.json"
+
+
+HEAD: tuple[Column[PlannedGiven], ...] = (Column("problem", _problem, on=TEXTS),)
+FACTS: tuple[Column[PlannedGiven], ...] = (
+    Column("throughput", _throughput, on=BRIEF),
+    Column("price", _price_per_hour, MONEY_PER_HOUR, on=TEXTS),
+    Column("objective", _value, on=TEXTS),
+    Column("proven bound", _bound, on=TEXTS),
+    Column("method", lambda of: f"{of.placed.method}, in {format_seconds(of.placed.search_s)}", on=THOROUGH),
+    Column("verified", lambda _: "no: a problem with given costs has nothing to run", on=TEXTS),
+    Column("written to", _folder, on=TEXTS),
+)
+"""Lines below the stages."""
 
 
 def placed_document(planned: PlannedGiven) -> str:

@@ -39,6 +39,7 @@ from itertools import pairwise
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.errors import InputError
 from heterps_compile.plan.idle_units import sampleless_notes
+from heterps_compile.plan.plan_notes import NO_ROOM, NO_ROOM_FOR_TABLES
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
 from heterps_compile.problem_file.given_rules import (
@@ -397,7 +398,7 @@ def _server_notes(servers: ServersPrediction | None) -> Iterator[str]:
     if servers is not None and servers.held_bytes > servers.memory_bytes:
         yield (
             f"each of {counted(servers.count, 'server')} holds {format_bytes(servers.held_bytes)} of tables and has "
-            f"{format_bytes(servers.memory_bytes)}: they do not fit"
+            f"{format_bytes(servers.memory_bytes)}: {NO_ROOM_FOR_TABLES}"
         )
 
 
@@ -448,5 +449,5 @@ def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:
             if held > there:
                 yield (
                     f"stage {number} holds {format_bytes(held)} on {shown(kind.device)}, which has "
-                    f"{format_bytes(there)}: it does not fit"
+                    f"{format_bytes(there)}: {NO_ROOM}"
                 )

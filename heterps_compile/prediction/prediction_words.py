@@ -9,20 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from heterps_compile.console import add_numbers, add_text, note_text, plain_table
-from heterps_compile.escape import printable, shorten
-from heterps_compile.problem_file.given_plan import GivenPlan, GivenStage
+from heterps_compile.columns.terminal import terminal_table
+from heterps_compile.console import add_numbers, add_text, note_text, plain_table, warning_text
+from heterps_compile.plan.plan_notes import is_warning
+from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
 from .predict_step import Prediction
+from .predicted_columns import has_rules, predicted_columns, predicted_rows, shown_name
 
 FORMAT_VERSION = 1
 _STAGES_SHOWN = 40
-_LONGEST_NAME = 40
 
 _PARTS = (
     ("busiest_s", "busiest replica"),
@@ -41,7 +41,7 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
     what = "step" if is_step else "a batch every"
     console.print(
         Text(
-            f"{_name(problem.name)}: {'training' if problem.training else 'inference'}, batch {plan.batch}, "
+            f"{shown_name(problem.name)}: {'training' if problem.training else 'inference'}, batch {plan.batch}, "
             f"{counted(prediction.micro_batches, 'micro-batch')} of {plan.micro_batch}, "
             f"{counted(len(plan.stages), 'stage')}{f', {plan.schedule}' if is_step else ''}"
         )
@@ -53,8 +53,7 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
         )
     )
     console.print()
-    others = any(stage.sync != USUAL for stage in plan.stages)
-    agreement = "agreement" if others else "all-reduce"
+    agreement = "agreement" if has_rules(plan) else "all-reduce"
     parts = plain_table()
     add_text(parts, "part", no_wrap=True)
     add_numbers(parts, "time", "share")
@@ -66,29 +65,14 @@ def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, p
         parts.add_row(agreement if key == "all_reduce_s" else words, format_seconds(time_s), format_share(share))
     console.print(parts)
     console.print()
-    stages = plain_table()
-    add_numbers(stages, "stage")
-    add_text(stages, "replicas")
-    add_numbers(stages, "layers", "forward", "backward", "busy", agreement, "to the next", "holds")
-    if others:
-        add_text(stages, "agrees by")
-    for number, each in enumerate(prediction.stages[:_STAGES_SHOWN]):
-        cells = [
-            f"{number}",
-            _replicas(each.stage),
-            f"{len(each.stage.layers)}",
-            *map(format_seconds, (each.forward_s, each.backward_s, each.busy_s, each.all_reduce_s, each.transfer_s)),
-            format_bytes(max(each.held_bytes)),
-            *([rule_text(each.stage.sync)] if others else []),
-        ]
-        stages.add_row(*map(Text, cells))
-    console.print(stages)
+    rows = predicted_rows(problem, prediction)[:_STAGES_SHOWN]
+    console.print(terminal_table(predicted_columns(plan), rows, console.width, currency=""))
     if len(plan.stages) > _STAGES_SHOWN:
         console.print(Text(f"… {len(plan.stages) - _STAGES_SHOWN} more stages; --json shows all"))
     if prediction.servers is not None:
         console.print(Text(_served_words(prediction)))
     for note in (*problem.assumptions, *prediction.notes):
-        console.print(note_text(note))
+        console.print(warning_text(note) if is_warning(note) else note_text(note))
 
 
 def _served_words(prediction: Prediction) -> str:
@@ -103,19 +87,6 @@ def _served_words(prediction: Prediction) -> str:
     ]
     held = f"{counted(servers.tables, 'table')} on {counted(servers.count, 'server')}"
     return "; ".join([f"{held}, {format_bytes(servers.held_bytes)} each", *waits[:_STAGES_SHOWN]])
-
-
-def _name(name: str) -> str:
-    return shorten(printable(name), _LONGEST_NAME)
-
-
-def _replicas(stage: GivenStage) -> str:
-    """Say who replicates a stage: ``"2 x v100, 1 x 4 t4"``."""
-    said = (
-        f"{each.count} x {f'{each.tensor_parallel} ' if each.tensor_parallel > 1 else ''}{_name(each.device)}"
-        for each in stage.replicas
-    )
-    return ", ".join(said) + (" by speed" if len(stage.replicas) > 1 and stage.feed == "speed" else "")
 
 
 def prediction_document(problem: GivenProblem, plan: GivenPlan, prediction: Prediction) -> str:

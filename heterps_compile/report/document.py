@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from heterps_compile.columns.document import record
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.ir.default_size import defaults_of
-from heterps_compile.plan.plan import Plan, tables_in_words, what_the_bound_holds_for
-from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
+from heterps_compile.plan.plan import Plan, what_the_bound_holds_for
+from heterps_compile.plan.stage_columns import STAGES, stage_rows
+from heterps_compile.plan.table_words import tables_in_words
+from heterps_compile.plan.total_columns import TOTALS, Summary
 
 from .rows import LayerRow
 
@@ -34,8 +37,6 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         rows: Its layers.
         directory: The folder the artefacts are in.
     """
-    is_usd = plan.currency == "USD"
-    price, per_million = plan.price_per_hour, plan.price_per_million_samples
     document = {
         "format_version": FORMAT_VERSION,
         "model": plan.model,
@@ -64,13 +65,8 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "bound_holds_for": what_the_bound_holds_for(plan) or None,
         "gap": plan.gap,
         "evaluations": plan.evaluations,
-        "throughput_samples_per_s": plan.throughput_samples_per_s,
-        **plan.readings.to_json(),
-        "price_usd_per_hour": price if is_usd else None,
-        "usd_per_million_samples": per_million if is_usd else None,
-        "price_per_hour": price,
-        "price_per_million_samples": per_million,
-        "stages": [_stage(plan, stage) for stage in plan.stages],
+        **record(TOTALS, Summary(plan)),
+        "stages": [record(STAGES, row) for row in stage_rows(plan)],
         "layers": [_layer(row) for row in rows],
         "schedule": {
             "name": plan.schedule.name,
@@ -106,29 +102,6 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "total_s": plan.total_s,
     }
     return json.dumps(_finite(document), indent=2, allow_nan=False)
-
-
-def _stage(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
-    return {
-        "device": stage.device,
-        "replicas": stage.replicas,
-        **mixed_document(stage),
-        "layers": list(stage.layers),
-        "time_s": stage.time_s,
-        "compute_s": stage.compute_s,
-        "data_s": stage.data_s,
-        "all_reduce_s": stage.all_reduce_s,
-        "handling_s": stage.handling_s,
-        "update_s": stage.update_s,
-        "pull_s": stage.pull_s(plan.schedule.micro_batches),
-        "push_s": stage.push_s,
-        "throughput_samples_per_s": plan.batch / stage.time_s if stage.time_s > 0 else None,
-        "memory_bytes": None if stage.memory is None else stage.memory.total_bytes,
-        "recompute": stage.recompute,
-        "price_per_hour": stage.price_per_hour,
-        "artifact": plan.artifacts[stage.index][0].file if plan.artifacts else None,
-        "files": [artifact.file for artifact in plan.artifacts[stage.index]] if plan.artifacts else [],
-    }
 
 
 def _layer(row: LayerRow) -> dict[str, Any]:

@@ -10,19 +10,25 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from heterps_compile.columns.column import Medium
+from heterps_compile.columns.html import html_pairs, html_table
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
 from heterps_compile.packages import __version__
 from heterps_compile.plan.idle_units import units_of
-from heterps_compile.plan.plan import Plan, tables_in_words, what_the_bound_proves
+from heterps_compile.plan.plan import Plan, what_the_bound_proves
+from heterps_compile.plan.plan_notes import notes_of
 from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.stage_columns import STAGES, stage_rows
+from heterps_compile.plan.table_words import tables_in_words
+from heterps_compile.plan.total_columns import HEAD, TOTALS, Summary, described
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
 from heterps_compile.units import (
@@ -38,7 +44,6 @@ from heterps_compile.units import (
 from .findings import Findings
 from .pictures.layer_graph import LayerView
 from .pictures.svg import NAME_WIDTH, NARROW, STYLE, device_classes
-from .tables import TIME_SPENT, bound_text, notes, plan_totals
 
 _MOST_STAGES = 400  # rows of the table
 _MOST_CHANGES = 200  # sentences
@@ -66,6 +71,7 @@ def html_report(findings: Findings) -> str:
     environment.filters["share"] = format_share
     environment.filters["change"] = change_of
     changes, servers = findings.changes, plan.parameter_servers.count
+    colours = device_classes([*(stage.device_words for stage in plan.stages), *units_of(plan.stages)])
     return environment.from_string(
         _template("report.html")
     ).render(
@@ -85,12 +91,12 @@ def html_report(findings: Findings) -> str:
         stages_in_all=counted(len(plan.stages), "stage"),
         tables=tables_in_words(plan),
         servers=f", and {counted(servers, 'parameter server core')}" if servers else "",
-        bound=bound_text(plan) if plan.bound > 0 else "",
+        bound=described(plan, plan.bound) if plan.bound > 0 else "",
         proves=what_the_bound_proves(plan),
         firsts=list(_firsts(plan))[:_MOST_STAGES],
-        totals=[row for row in plan_totals(plan) if row[0] != TIME_SPENT],
-        notes=notes(plan),
-        stages=plan.stages[:_MOST_STAGES],
+        totals=Markup(html_pairs((*HEAD, *TOTALS), Summary(plan), plan.currency, Medium.PAGE)),  # noqa: S704 - escaped
+        notes=notes_of(plan),
+        stages=Markup(_stages(plan, colours)),  # noqa: S704 - as above
         more_stages=max(0, len(plan.stages) - _MOST_STAGES),
         older=findings.older,
         old_numbers={} if changes is None else {number.name: number.old_text for number in changes.numbers},
@@ -99,12 +105,18 @@ def html_report(findings: Findings) -> str:
         change_sentences=[] if changes is None else sentences(changes, printable),
         change_notes=[] if changes is None else change_notes(changes, printable),
         most_changes=_MOST_CHANGES,
-        colours=device_classes([*(stage.device_words for stage in plan.stages), *units_of(plan.stages)]),
+        colours=colours,
     )
 
 
 def _template(name: str) -> str:
     return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
+
+
+def _stages(plan: Plan, colours: Mapping[str, int]) -> str:
+    """Return the stage table; each device type has the colour of the pictures."""
+    rows = stage_rows(plan)[:_MOST_STAGES]
+    return html_table(STAGES, rows, plan.currency, Medium.PAGE, lambda device: f"c{colours[device]}")
 
 
 def _firsts(plan: Plan) -> Iterator[tuple[int, PlannedStage]]:

@@ -21,6 +21,7 @@ from heterps_compile.passes.emit_stages import EmitStages
 from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.passes.provision import priced_stages, tables_on_servers
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan_notes import NO_LONGER
 
 from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
@@ -88,6 +89,6 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
     draft = run_passes(provisioned, [ChooseRules(decided_rules(plan)), schedule, EmitStages()], Emitted)
     made = make_plan(draft, backend)
-    notes = (f"the plan does not hold any more: {broken}",) if broken else ()
+    notes = (f"{NO_LONGER}: {broken}",) if broken else ()
     operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
     return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster, notes)

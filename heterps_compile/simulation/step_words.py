@@ -10,11 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Plan, reading_rows
+from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import mixed_document
 from heterps_compile.plan.stage_sync import rule_name, sync_document
+from heterps_compile.plan.total_columns import READINGS, Summary
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
@@ -56,7 +58,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     stages = counted(len(plan.stages), "stage")
     console.print(Text(f"{printable(plan.model)}: {plan.request.purpose}, batch {plan.batch}, {stages}"))
     console.print()
-    console.print(pairs_table(reading_rows(plan)))
+    console.print(pairs_table(pairs(READINGS, Summary(plan), Medium.DETAILS, plan.currency)))
     console.print()
     console.print(table)
     for line in _around_actions(plan):

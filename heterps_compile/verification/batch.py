@@ -15,6 +15,7 @@ from typing import Self
 
 from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import TORCH, Graph, OpKind
+from heterps_compile.plan.plan_notes import NOT_VERIFIED
 from heterps_compile.units import format_bytes
 
 _LEAST_BATCH = 2  # models that were exported for any batch may still ask for more than one sample
@@ -86,9 +87,9 @@ def choose_batch(
         return VerifiedBatch(graph, f"verified at the batch of {graph.batch:,}{refused}" if refused else "")
     return VerifiedBatch(
         None,
-        f"not verified at a batch of {graph.batch:,}: the inputs and outputs of the whole model and of its stages, and "
-        f"what is between them, take {format_bytes(least)}{refused}, and {format_bytes(limits.free_bytes)} of memory "
-        f"are free",
+        f"{NOT_VERIFIED} at a batch of {graph.batch:,}: the inputs and outputs of the whole model and of its "
+        f"stages, and what is between them, take {format_bytes(least)}{refused}, and "
+        f"{format_bytes(limits.free_bytes)} of memory are free",
     )
 
 

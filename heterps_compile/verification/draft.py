@@ -15,7 +15,8 @@ from heterps_compile.errors import VerificationError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.passes.drafts import Emitted
-from heterps_compile.plan.plan import NOT_VERIFIED, Verification
+from heterps_compile.plan.plan import Verification
+from heterps_compile.plan.plan_notes import NOT_VERIFIED
 from heterps_compile.plan.weights import weight_without_numbers
 
 from .batch import MemoryLimits, choose_batch

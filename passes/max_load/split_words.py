@@ -4,16 +4,16 @@ Left out: plans of models (``tables.py``, ``document.py``).
 """
 
 import json
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from heterps_compile.console import add_numbers, add_text, plain_table
+from heterps_compile.columns.column import BYTES, COUNT, FIGURES, LABEL, TEXT, TEXTS, Column, Medium
+from heterps_compile.columns.glance import Glance, print_glance
+from heterps_compile.columns.terminal import terminal_table
+from heterps_compile.console import PlainConsole, note_text, pairs_table
 from heterps_compile.cost.workload import Workload
-from heterps_compile.escape import printable
 from heterps_compile.passes.max_load.split import MaxLoadResult, to_split_json
-from heterps_compile.units import format_bytes
 
 FORMAT_VERSION = 1
 _IDS_SHOWN = 6
@@ -50,33 +50,67 @@ def split_files(workload: Workload, result: MaxLoadResult) -> dict[str, str]:
     return {"plan.json": json.dumps(plan, indent=1) + "\n", "split.json": json.dumps(split) + "\n"}
 
 
-def print_split(console: Console, workload: Workload, result: MaxLoadResult, directory: str | None) -> None:
-    """Print devices, loads, and how far the largest load is from the least."""
-    table = plain_table()
-    add_text(table, "device")
-    add_numbers(table, "nodes", "load ms", "memory")
-    add_text(table, "node ids")
+def print_split(
+    console: PlainConsole, workload: Workload, result: MaxLoadResult, directory: str | None, *, in_full: bool
+) -> None:
+    """Print devices, loads, and how far the largest load is from the least.
+
+    Args:
+        console: Where to.
+        workload: What was split.
+        result: The split.
+        directory: Folder that it was written to; None for none.
+        in_full: Print every device and note.
+    """
     split = to_split_json(workload, result.assignment)
     size_of = {node.id: node.size_bytes for node in workload.nodes}
     named = [(f"accelerator {i}", entry) for i, entry in enumerate(split["fpgas"])]
     named += [(f"cpu {i}", entry) for i, entry in enumerate(split["cpus"])]
-    for name, entry in named:
-        ids = entry["nodes"]
-        more = f" and {len(ids) - _IDS_SHOWN} more" if len(ids) > _IDS_SHOWN else ""
-        cells = [name, str(len(ids)), f"{entry['load']:.4f}", format_bytes(sum(size_of[i] for i in ids))]
-        table.add_row(*map(Text, [*cells, ", ".join(map(str, ids[:_IDS_SHOWN])) + more]))
-    console.print(table)
+    rows = [
+        DeviceRow(name, tuple(entry["nodes"]), entry["load"], sum(size_of[i] for i in entry["nodes"]))
+        for name, entry in named
+    ]
     by = f"more than {100 * result.gap:.3g} % " if result.gap else ""
-    proof = f"no {_kind(result)} split is {by}better"
-    console.print()
-    console.print(Text(f"workload      {printable(workload.name)}, {len(workload.nodes)} nodes"))
-    console.print(Text(f"largest load  {result.value_ms:.4f} ms ({_kind(result)})"))
-    console.print(Text(f"proven bound  {result.bound_ms:.4f} ms: {proof}"))
-    console.print(Text(f"method        {result.method}, in {result.search_s:.3g} s"))
-    if directory is not None:
-        console.print(Text(f"written to    {printable(directory)}: plan.json, split.json"))
-    for note in result.notes:
-        console.print(Text(f"note: {printable(note)}"))
+    head = [("workload", f"{workload.name}, {len(workload.nodes)} nodes")]
+    facts = [
+        ("largest load", f"{result.value_ms:.4f} ms ({_kind(result)})"),
+        ("proven bound", f"{result.bound_ms:.4f} ms: no {_kind(result)} split is {by}better"),
+        ("method", f"{result.method}, in {result.search_s:.3g} s"),
+        *([("written to", f"{directory}: plan.json, split.json")] if directory is not None else []),
+    ]
+    if in_full:
+        console.print(terminal_table(DEVICES, rows, console.width, currency=""))
+        console.print()
+        console.print(pairs_table([*head, *facts]))
+        for note in result.notes:
+            console.print(note_text(note))
+        return
+    table = partial(terminal_table, DEVICES, rows, console.width, currency="", medium=Medium.GLANCE)
+    print_glance(console, Glance(head, table, len(rows), facts, (), result.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device of a split: its nodes by id, its load in ms, the bytes that it holds."""
+
+    name: str
+    nodes: tuple[int, ...]
+    load_ms: float
+    size_bytes: float
+
+
+def _ids(row: DeviceRow) -> str:
+    more = f" and {len(row.nodes) - _IDS_SHOWN} more" if len(row.nodes) > _IDS_SHOWN else ""
+    return ", ".join(map(str, row.nodes[:_IDS_SHOWN])) + more
+
+
+DEVICES: tuple[Column[DeviceRow], ...] = (
+    Column("device", lambda row: row.name, LABEL, on=TEXTS),
+    Column("nodes", lambda row: len(row.nodes), COUNT, on=TEXTS),
+    Column("load ms", lambda row: f"{row.load_ms:.4f}", FIGURES, on=TEXTS),
+    Column("memory", lambda row: row.size_bytes, BYTES, on=TEXTS),
+    Column("node ids", _ids, TEXT, on=TEXTS),
+)
 
 
 def _kind(result: MaxLoadResult) -> str:

@@ -57,9 +57,9 @@ def test_the_console_script_is_the_command():
 def test_a_model_compiles_with_no_word_too_much(compiled):
     folder, run = compiled
     assert (run.returncode, run.stderr) == (0, "")
-    for text in ("layer", "because", "replicas", "samples/s", "USD/h", "per million samples", "greedy", "verified"):
+    for text in ("layers", "replicas", "samples/s", "USD/h", "per million samples", "verified"):
         assert text in run.stdout
-    assert "written to           model.heterps" in run.stdout
+    assert "written to       model.heterps" in run.stdout
     assert sorted(os.listdir(folder)) == ["model.heterps", "model.onnx"]
 
 

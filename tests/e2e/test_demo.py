@@ -19,8 +19,8 @@ def test_the_demo_beats_all_other_plans_and_its_stages_match(tmp_path):
     command = [sys.executable, str(DEMO), str(tmp_path)]
     done = subprocess.run(command, env=wide, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^ +0 .*em.* cpu-core .* stage_0.onnx", done.stdout, re.MULTILINE)
-    assert re.search(r"^ +3 .*linear.* v100 .* stage_3.onnx", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +0 +cpu-core .*em", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +3 +v100 .*linear", done.stdout, re.MULTILINE)
     gains = [int(gain) for gain in re.findall(r" \+(\d+) %$", done.stdout, re.MULTILINE)]
     assert len(gains) == OTHERS
     assert min(gains) > 15

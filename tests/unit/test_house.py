@@ -30,7 +30,7 @@ ROWS = (
     ("errors", "escape", "fit_lines"),
     ("logger", "packages", "progress"),
     ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers", "source_module"),
-    ("options", "plug_ins"),
+    ("options", "plug_ins", "columns"),
     ("ir",),
     ("cluster",),
     ("sync_rules",),

@@ -18,6 +18,7 @@ from heterps_compile.passes.fuse_stages import FuseStages
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.plan.folder import read_folder, write_folder
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.total_columns import Summary
 from heterps_compile.progress import Progress
 
 STEPS = (GroupLayers(), FuseStages())
@@ -28,6 +29,10 @@ class Compiled:
     plan: Plan = PLAN
     layers: LayerGraph = LAYERS
     costs: tuple = COSTS
+
+    @property
+    def summary(self) -> Summary:
+        return Summary(self.plan)
 
     def save(self, directory, *, force=False, stablehlo=False):
         assert not stablehlo
@@ -165,7 +170,7 @@ def test_the_plan_is_printed_and_the_folder_is_written(library, capsys):
     assert run(["models/ctr.v2.onnx"]) == 0
     out, err = capsys.readouterr()
     assert "fc1" in out
-    assert "written to           ctr.v2.heterps\n" in "\n".join(map(str.rstrip, out.splitlines())) + "\n"
+    assert "written to       ctr.v2.heterps\n" in "\n".join(map(str.rstrip, out.splitlines())) + "\n"
     assert err == "a library's chatter\n"
     assert read_folder("ctr.v2.heterps")[0].model == "ctr"
 

@@ -229,13 +229,13 @@ LIVE = {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
         "method": ["--method", "sample"], "seed": ["--seed", "3"], "time_limit": ["--time-limit", "5"],
         "contiguous": ["--non-contiguous"], "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
-        "as_json": ["--json"], "quiet": ["-q"],
+        "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },
     SPLIT_GRAPH: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
         "mode": ["--mode", "training"], "method": ["--method", "sample"], "seed": ["--seed", "3"],
         "time_limit": ["--time-limit", "5"], "contiguous": ["--non-contiguous"],
-        "accelerators": ["--accelerators", "1"], "as_json": ["--json"], "quiet": ["-q"],
+        "accelerators": ["--accelerators", "1"], "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },
 }  # fmt: skip
 SAME = {"objective", "time_limit"}
@@ -258,14 +258,14 @@ def test_what_is_not_refused_for_a_workload_changes_what_comes_out(subject, fold
             assert run([str(folder / path), *always, "-o", "out"]) == 1  # without it
             capsys.readouterr()
         given = [] if name == "accelerators" else always
-        form = [] if name in ("as_json", "quiet", "as text") else ["--json"]
+        form = [] if name in ("as_json", "quiet", "verbose", "as text") else ["--json"]
         assert run([str(folder / path), *given, *words, *form]) == 0
         out = re.sub(r'"(search_s|total_s)": [^,}]*|in [0-9.e-]+ s', "", capsys.readouterr().out)
         return out, {p.name: p.read_text() for p in here.rglob("*") if p.is_file()}
 
     plain, as_text = result("plain", []), result("as text", [])
     for name, words in LIVE[subject].items():
-        beside = as_text if name in ("as_json", "quiet") else plain
+        beside = as_text if name in ("as_json", "quiet", "verbose") else plain
         assert (result(name, words) == beside) == (name in SAME), name
 
 

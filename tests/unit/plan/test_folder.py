@@ -285,7 +285,11 @@ def test_names_in_the_readme_are_only_names(tmp_path):
     text = readme(write_folder(tmp_path / "out", plan, write_two_stages))
     assert "<script>" not in text
     assert "\x1b" not in text
-    assert [line for line in text.splitlines() if line.startswith("#")][1:] == ["## Run it", "## Stages"]
+    assert [line for line in text.splitlines() if line.startswith("#")][1:] == [
+        "## Run it",
+        "## Stages",
+        "## Estimates",
+    ]
     assert r"\[link\](http:\//x)" in text
 
 

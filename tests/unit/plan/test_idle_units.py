@@ -7,11 +7,12 @@ import pytest
 from plans import PLAN
 
 from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.idle_units import idle_of, sampleless_notes, units_of
-from heterps_compile.plan.plan import Plan, plan_in_lines
-from heterps_compile.report.tables import plan_totals
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.total_columns import TOTALS, Summary
 
 
 def in_machines(device: object, count: int) -> DeviceType:
@@ -39,10 +40,10 @@ def test_idle_units_are_in_the_price_and_are_told() -> None:
     [idle] = plan.idle_units
     assert (idle.device, idle.count) == (PLAN.devices[0].name, 2)
     assert plan.price_per_hour == pytest.approx(PLAN.price_per_hour + idle.price_per_hour)
-    assert f"2 x {idle.device} idle" in plan_in_lines(plan)
-    assert dict(plan_totals(plan))["idle units"].startswith(f"2 {idle.device} in machines of {idle.units_per_machine}")
+    rows = dict(pairs(TOTALS, Summary(plan), Medium.GLANCE, "USD"))
+    assert rows["idle units"].startswith(f"2 {idle.device} in machines of {idle.units_per_machine}")
     assert PLAN.idle_units == ()
-    assert "idle" not in plan_in_lines(PLAN)
+    assert "idle" not in str(PLAN)
 
 
 def test_a_file_has_them_and_is_refused_where_they_are_wrong() -> None:

@@ -6,6 +6,7 @@ from drafts import COSTS, LAYERS
 from plans import PLAN, with_stage
 
 from heterps_compile.plan.plan import Artifact
+from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.report.document import to_document
 from heterps_compile.report.rows import layer_rows
 
@@ -29,6 +30,17 @@ def test_the_keys_are_these():
         "unused_devices", "replicated_parameters", "notes", "search_s", "total_s", "steady_state", "one_batch_alone",
         "other_objective", "idle_units",
     }  # fmt: skip
+
+
+def test_the_document_is_this_byte_for_byte(golden):
+    """With a stage of two device types, which has keys that others lack, and one whose files are not known."""
+    mixed = (
+        TypeReplicas("v100", "gpu", 1, 0.75, 0.003, 0.0005, 2.42, 0.0005, 0.001),
+        TypeReplicas("t4", "gpu", 2, 0.25, 0.002, 0.0004, 0.7, 0.001, 0.002),
+    )
+    plan = with_stage(SAVED, 1, mixed=mixed, replicas=3, price_per_hour=3.12, recompute=True)
+    files = (SAVED.artifacts[0] + (Artifact("stage_0.onnx.data", "f" * 64),), SAVED.artifacts[1])
+    golden("report/document.json", to_document(replace(plan, artifacts=files), ROWS, "ctr.heterps") + "\n")
 
 
 def test_the_keys_inside_are_these():

@@ -10,13 +10,14 @@ from heterps_compile.console import make_console
 from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.plan.plan_view import print_in_full
+from heterps_compile.plan.total_columns import Summary
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.formats import diff_markdown, diff_text
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
+from heterps_compile.report.layer_columns import layer_table, planned_layer_table
 from heterps_compile.report.rows import layer_rows
-from heterps_compile.report.show_words import print_shown
-from heterps_compile.report.tables import print_plan
 from heterps_compile.review.explain import explain_layer
 from heterps_compile.review.explain_plan import find_layer, print_layer
 from heterps_compile.review.explain_words import print_explanation
@@ -49,8 +50,8 @@ def test_every_output_says_it():
     moved = plan(replace(REQUEST, pins=(("emb", "cpu"), ("n7", "cpu")), min_throughput=100.0), text=UNNAMED)
     changes = diff(PLAN, moved)
     shown = [
-        printed(print_plan, PLAN, rows, directory=None, all_layers=True),
-        printed(print_shown, PLAN, all_layers=True),
+        printed(print_in_full, Summary(PLAN), layers=layer_table(rows, 120)),
+        printed(print_in_full, Summary(PLAN), layers=planned_layer_table(PLAN, 120)),
         printed(print_layer, find_layer(PLAN, "n7")),
         printed(print_explanation, explain_layer(pose_again(graph(UNNAMED), PLAN, cluster=POOL), "n7")),
         diff_text(changes),
@@ -65,7 +66,8 @@ def test_a_title_is_data(title):
     hostile = replace(PLAN, titles={"n7": title})
     moved = plan(replace(REQUEST, pins=(("emb", "cpu"), ("n7", "cpu")), min_throughput=100.0), text=UNNAMED)
     changes = diff(hostile, replace(moved, titles={"n7": title}))
-    for text in (diff_text(changes), printed(print_shown, hostile, all_layers=True)):
+    shown = printed(print_in_full, Summary(hostile), layers=planned_layer_table(hostile, 120))
+    for text in (diff_text(changes), shown):
         assert all(line.isprintable() for line in text.splitlines())
     assert "`c` <b>" not in diff_markdown(changes, "a", "b") + html_report(Findings(hostile))
     assert from_json(to_json(hostile), "p").titles == {"n7": title}

@@ -6,11 +6,12 @@ from io import StringIO
 import pytest
 from agreeing import agreeing, pool
 
+from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.console import make_console
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.total_columns import TOTALS, Summary
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
-from heterps_compile.report.tables import plan_totals
 from heterps_compile.simulation.chrome_trace import chrome_trace
 from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
 from heterps_compile.simulation.step_words import print_steps
@@ -23,16 +24,20 @@ def plan(sync: str = RULE) -> Plan:
     return agreeing(synchronisation=sync)
 
 
+def totals(of: Plan) -> dict[str, str]:
+    return dict(pairs(TOTALS, Summary(of), Medium.DETAILS, of.currency))
+
+
 def picture(name: str, of: Plan) -> str:
     return next((drawn.svg for drawn in Findings(of).pictures() if drawn.name == name), "")
 
 
 def test_the_totals_have_a_row_for_rules_alone():
-    [told] = [text for name, text in plan_totals(plan()) if name == "agreement"]
+    told = totals(plan())["agreement"]
     assert told.startswith(f"stage 0: {RULE} (bounded): ")
     assert "; all-reduce 12 MiB, " in told
-    assert "agreement" not in dict(plan_totals(plan("all-reduce")))
-    assert "USD per million samples" in dict(plan_totals(plan()))["proven bound"]  # of plans with rules
+    assert "agreement" not in totals(plan("all-reduce"))
+    assert "USD per million samples" in totals(plan())["proven bound"]  # of plans with rules
 
 
 def test_bytes_and_exposed_time_are_drawn_beside_those_of_an_all_reduce():

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import heterps_compile
+from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.errors import RunError
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.plan.readme import readme
 from heterps_compile.plan.table_words import server_options_of
-from heterps_compile.report.tables import plan_totals
+from heterps_compile.plan.total_columns import TOTALS, Summary
 from heterps_compile.runtime.launch.prepare import prepare
 from heterps_compile.runtime.launch.run_api import make_options
 from heterps_compile.runtime.launch.server_rank import planned_tables
@@ -50,7 +51,11 @@ def test_a_run_without_servers_of_a_plan_with_tables_on_them_is_refused_by_name(
 def test_the_plan_says_how_a_run_starts_its_servers_and_where_no_run_does(folder):
     plan = heterps_compile.load(folder).plan
     started = "--parameter-servers 1 --server-optimizer adam"
-    assert dict(plan_totals(plan))["tables"].endswith(f"; a run starts its servers with {started}")
+    brief, thorough = (
+        dict(pairs(TOTALS, Summary(plan), medium, "USD"))["tables"] for medium in (Medium.GLANCE, Medium.DETAILS)
+    )
+    assert brief.endswith(f", run with {started}")
+    assert thorough.endswith(f"; a run starts its servers with {started}")
     assert f"heterps-compile run path/to/this/folder --train train.py --data data.parquet {started}\n" in readme(plan)
     with pytest.raises(RunError, match=started):
         prepare(options(folder))

@@ -1,0 +1,1 @@
+"""Tables as lists of columns, and a renderer for every medium."""
