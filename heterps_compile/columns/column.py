@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from heterps_compile.escape import printable
+from heterps_compile.fit_lines import cells
 from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
 
 from .short_names import short_names
@@ -155,29 +156,37 @@ def ends_of(names: Sequence[Sequence[str]], room: int) -> list[str]:
         room: Characters of a terminal for each row.
     """
     counts = [f" ({len(each)})" if len(each) > 1 else "" for each in names]
-    both = (room - max(map(len, counts), default=0) - len(_BETWEEN)) // 2
-    has_both = both >= _LEAST_ROOM
+    shown_ends = [_ends(each, room - len(count)) for each, count in zip(names, counts, strict=True)]
     rooms: dict[str, int] = {}
-    for each, count in zip(names, counts, strict=True):
-        ends = each if len(each) == 1 else (each[0], each[-1]) if has_both else each[:1]
+    for ends, count in zip(shown_ends, counts, strict=True):
+        left = room - len(count) - len(_BETWEEN) * (len(ends) - 1)
+        fits = sum(cells(printable(name)) for name in ends) <= left
         for name in ends:
-            rooms[name] = min(rooms.get(name, room), both if len(ends) > 1 else room - len(count))
+            own = cells(printable(name)) if fits else left // max(1, len(ends))
+            rooms[name] = min(rooms.get(name, room), own)
     short = short_names(rooms)
-    return [_ends(each, short, has_both=has_both) + count for each, count in zip(names, counts, strict=True)]
+    return [
+        _joined([short[name] for name in ends], len(each)) + count
+        for each, ends, count in zip(names, shown_ends, counts, strict=True)
+    ]
 
 
 _BETWEEN = " … "
 _LEAST_ROOM = 8
 
 
-def _ends(names: Sequence[str], short: dict[str, str], *, has_both: bool) -> str:
-    if not names:
-        return "-"
-    if len(names) == 1:
-        return short[names[0]]
-    if not has_both:
-        return f"{short[names[0]]} …"
-    return (_BETWEEN if len(names) > 2 else ", ").join((short[names[0]], short[names[-1]]))
+def _ends(names: Sequence[str], room: int) -> Sequence[str]:
+    """Return the first and the last name, or the first alone where both do not fit."""
+    if len(names) < 2:
+        return names
+    both, left = (names[0], names[-1]), room - len(_BETWEEN)
+    return both if left >= min(2 * _LEAST_ROOM, sum(cells(printable(name)) for name in both)) else names[:1]
+
+
+def _joined(ends: Sequence[str], count: int) -> str:
+    if len(ends) == 2:
+        return (_BETWEEN if count > 2 else ", ").join(ends)
+    return f"{ends[0]} …" if count > 1 else "".join(ends) or "-"
 
 
 def pairs(columns: Sequence[Column[Row]], row: Row, medium: Medium, currency: str) -> Iterator[tuple[str, str]]:
