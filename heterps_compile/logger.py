@@ -3,7 +3,7 @@
 Levels, the same for all that is logged:
 
 - WARNING: something on the disk was not as it was left, and was put right.
-- INFO: what was compiled, written or loaded, once each.
+- INFO: what was compiled, written or loaded, once each; numbers that were chosen for free dimensions.
 - DEBUG: every step of a compilation as it begins, and what was tidied up.
 
 Notes of a plan and errors are given back to the caller, and are not logged as well. Names of files and models are

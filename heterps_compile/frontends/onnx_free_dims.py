@@ -11,8 +11,8 @@ The batch is 32, every other dimension 128, or the nearest number that the model
     a dimension that only works where it is the batch is the batch: both have one number from here on
     batch <- 32, or 16, 8, 4, where a trial run accepts it; 32 without a run where that would take long
 
-At most 48 runs of at most 5 s each, and 60 s in all. Where ONNX Runtime cannot open the model, shape inference decides
-alone.
+At most 48 runs of at most 5 s each, 60 s in all, and a few more to settle. Where ONNX Runtime cannot open the model,
+shape inference decides alone.
 
 Not covered: one run (:mod:`.onnx_trial`); names of dimensions (:mod:`.onnx_dims`).
 """
@@ -110,6 +110,11 @@ class _Search:
         """Return the batch that trials run at."""
         return min(self._samples, _SMALL_BATCH) if self._batch else self._samples
 
+    @property
+    def _is_spent(self) -> bool:
+        """Return whether no further trial may be made, but for the last ones."""
+        return self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S
+
     def _leading(self) -> set[str]:
         """Return the free dimensions that inputs begin with, but for the batch."""
         first = {shape[0] for shape in self.bound.shapes.values() if shape}
@@ -144,7 +149,7 @@ class _Search:
             changed = numbers | change
             if tuple(sorted(changed.items())) in self.outcomes or self._is_large(changed):
                 continue
-            if self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S:
+            if self._is_spent:
                 return None
             found = self._try(changed)
             if found is None or found.place > refusal.place:
@@ -232,7 +237,7 @@ class _Search:
             for size in dict.fromkeys((*read[:_NUMBERS_READ], *_LADDER)):
                 if size <= self._small or self._is_large(numbers | {name: size}):
                     continue
-                if self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S:
+                if self._is_spent:
                     break
                 if self._try(numbers | {name: size}) is None:
                     numbers = numbers | {name: size}
@@ -247,7 +252,12 @@ class _Search:
         moved = numbers | dict.fromkeys((batch, *alike), more)
         if not alike or self._try(moved) is not None:
             return set()
-        return {name for name in alike if self._try(moved | {name: more + 1}) is not None}
+        leading = self._leading()
+        return {
+            name
+            for name in alike
+            if (name in leading if self._is_spent else self._try(moved | {name: more + 1}) is not None)
+        }
 
     def _failure(self, numbers: Numbers, refusal: Refusal) -> str:
         """Say that no numbers were found, with a command that has a place for each."""

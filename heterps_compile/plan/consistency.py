@@ -49,6 +49,21 @@ def _rules_have_estimates(plan: PlanFile) -> Iterator[Fault]:
             yield f"estimates.stages[{index}].sync.exactness", fault
 
 
+def _defaults_are_of_dimensions(plan: PlanFile) -> Iterator[Fault]:
+    numbers = plan.model.bindings
+    for name, default in plan.model.defaults.items():
+        if name not in numbers:
+            yield f"model.defaults[{name!r}]", "no dimension of model.bindings"
+        elif default.same_as and numbers.get(default.same_as) != numbers[name]:
+            fault = f"{default.same_as!r}, and the dimensions have {numbers.get(default.same_as)} and {numbers[name]}"
+            yield f"model.defaults[{name!r}].same_as", fault
+        elif default.is_batch and numbers[name] != plan.model.batch:
+            yield (
+                f"model.defaults[{name!r}].is_batch",
+                f"true at {numbers[name]}, and model.batch is {plan.model.batch}",
+            )
+
+
 def _layers_have_one_stage(plan: PlanFile) -> Iterator[Fault]:
     home: dict[str, int] = {}
     for index, stage in enumerate(plan.decisions.stages):
@@ -358,6 +373,7 @@ def _same(first: float, second: float) -> bool:
 
 
 LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
+    _defaults_are_of_dimensions,
     _layers_have_one_stage,
     _values_run_forward,
     _values_are_taken,

@@ -10,7 +10,15 @@ from staged_onnx import BACKEND, parse
 
 import heterps_compile
 from heterps_compile.cli.main import run
-from heterps_compile.errors import GraphError, HeterpsError, InputError, StalePlanError, UnknownNameError
+from heterps_compile.errors import (
+    BackendError,
+    GraphError,
+    HeterpsError,
+    InputError,
+    PlanError,
+    StalePlanError,
+    UnknownNameError,
+)
 from heterps_compile.frontends.input_files import read_values
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.plan.file import from_json
@@ -37,6 +45,14 @@ def test_a_value_gives_the_shape_that_depends_on_it() -> None:
 def test_without_it_the_message_has_the_input_and_the_option() -> None:
     with pytest.raises(GraphError, match=r"'size'.*--input size="):
         import_onnx(SIZED)
+
+
+def test_where_drawn_values_make_the_whole_model_fail_the_message_has_them_too() -> None:
+    model = parse("g (int64[2] i, float[4] x) => (y) <int64 k = {7}> { j = Mul(i, k) y = Gather(x, j) }")
+    with pytest.raises(BackendError, match=r"Gather.*'i'.*--input i="):
+        heterps_compile.compile(model, method="greedy")
+    made = heterps_compile.compile(model, {"i": 0}, method="greedy")
+    assert made.plan.verification is not None
 
 
 def test_an_array_gives_numbers_to_free_dimensions_and_is_cut_for_a_smaller_batch() -> None:
@@ -117,6 +133,9 @@ def test_defaults_are_printed_recorded_and_kept(tmp_path: Path, monkeypatch, cap
         "N": {"why": "default", "is_batch": True, "same_as": ""},
         "T": {"why": "nearest", "is_batch": False, "same_as": ""},
     }
+    for wrong in (written.replace('"N": {"why"', '"M": {"why"'), written.replace('"same_as": ""', '"same_as": "T"', 1)):
+        with pytest.raises(PlanError, match=r"model\.defaults"):
+            from_json(wrong, "plan.json")
     monkeypatch.setattr("heterps_compile.frontends.onnx_free_dims.Trials", None)  # nothing is tried again
     assert run(["check", "m.onnx", "--against", "out"]) == 0
     assert run(["check", "m.onnx", "--against", "out", "--batch", "8"]) in (0, 1)
