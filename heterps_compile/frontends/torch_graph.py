@@ -84,8 +84,9 @@ def _call(
     accepts = {}
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            value, is_tensor = values[node.name], isinstance(node.meta.get("val"), torch.Tensor)
-            shape = tuple(d if isinstance(d, int) else None for d in value.shape)
+            value, traced = values[node.name], node.meta.get("val")
+            is_tensor = isinstance(traced, torch.Tensor)
+            shape = tuple(d if isinstance(d, int) else None for d in traced.shape) if is_tensor else ()
             form = Accepts(value.dtype if is_tensor else None, shape)
             accepts[node.name] = form if program.fixed_shapes else Accepts()
     return CallStructure(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+import sympy
 import torch
 
 from heterps_compile.errors import InputError, UnknownNameError
@@ -78,7 +79,7 @@ def bind_symbols(program: Program, *, batch: int | None, shapes: Mapping[str, in
     model, nodes = program.name, list(program.graph.nodes)
     inputs = [(node.name, node.meta.get("val")) for node in nodes if node.op == "placeholder"]
     names, leading = _name_symbols(inputs, program.dimension_names)
-    hints = {s: size.node.hint for _, value in inputs for size in _sizes(value) for s in _free(size) if _plain(size, s)}
+    hints = _hints(inputs)
     makers = {symbol: node for symbol, node in data_sizes(nodes).items() if symbol not in names}
     for symbol in makers:
         names[symbol] = _unique(str(symbol), names)
@@ -114,6 +115,19 @@ def bind_symbols(program: Program, *, batch: int | None, shapes: Mapping[str, in
                 f"give a number in that range or export the model with a wider one"
             )
     return Symbols(names, numbers, leading)
+
+
+def _hints(inputs: Sequence[tuple[str, Any]]) -> dict[Symbol, int]:
+    """Return the number of each symbol in the example, also where the inputs have only a multiple of it (``2*h``)."""
+    found: dict[Symbol, int] = {}
+    sizes = [size for _, value in inputs for size in _sizes(value) if isinstance(size, torch.SymInt)]
+    for size in sorted(sizes, key=lambda size: not size.node.expr.is_Symbol):
+        symbols = _free(size)
+        if len(symbols) == 1 and symbols[0] not in found and size.node.has_hint():
+            roots = [n for n in sympy.solve(size.node.expr - size.node.hint, symbols[0]) if n.is_Integer and n > 0]
+            if len(roots) == 1:
+                found[symbols[0]] = int(roots[0])
+    return found
 
 
 def inputs_of_computed_size(graph: Graph) -> list[str]:
