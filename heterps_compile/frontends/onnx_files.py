@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from heterps_compile.errors import GraphError, InputError
 from heterps_compile.escape import one_line, short, shorten
+from heterps_compile.plain_file import read_plain, refuse_special
 from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
@@ -71,9 +72,11 @@ def _parse(path: Path) -> Any:
         raise InputError(f"{path} is a directory; {expected}")
     if not path.exists():
         raise InputError(f"{path} does not exist; {expected}")
-    if not path.is_file():
-        raise InputError(f"{path} is no regular file; {expected}")
     size_bytes = path.stat().st_size
+    try:
+        refuse_special(path, path.stat().st_mode)
+    except OSError as e:
+        raise InputError(f"{path} cannot be read: {e.strerror}") from e
     if size_bytes == 0:
         raise InputError(f"{path} is empty (0 bytes); {expected}")
     if size_bytes > _PROTOBUF_LIMIT:
@@ -82,7 +85,7 @@ def _parse(path: Path) -> Any:
             f"save it with external data (onnx.save(..., save_as_external_data=True))"
         )
     try:
-        proto: Any = onnx.load_model_from_string(path.read_bytes(), format="protobuf")
+        proto: Any = onnx.load_model_from_string(read_plain(path), format="protobuf")
     except OSError as e:
         raise InputError(f"{path} cannot be read: {e.strerror}; {expected}") from e
     except DecodeError as e:

@@ -178,8 +178,8 @@ def test_files_that_are_no_catalogue(tmp_path, monkeypatch):
         (tmp_path / "nothing.csv", "No such file"),
         (tmp_path, "Is a directory"),
         (tmp_path / "picture.csv", "is no UTF-8 text"),
-        (Path("/dev/null"), "is no plain file"),
-        (tmp_path / "pipe.csv", "is no plain file"),
+        (Path("/dev/null"), "a device"),
+        (tmp_path / "pipe.csv", "a pipe"),
         ("a\0b", "no file has this name"),
     ):
         with pytest.raises(InputError, match=fault):
