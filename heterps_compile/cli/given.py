@@ -9,12 +9,12 @@ import json
 import re
 import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import OptionError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
+from heterps_compile.plain_file import open_plain
 from heterps_compile.plan.command_options import PLANNED_GRAPH, PROBLEM
 from heterps_compile.plan.request import ALONE, DEFAULT_CLUSTER, OPTIONS
 from heterps_compile.progress import Progress
@@ -31,7 +31,7 @@ _FORMAT = re.compile(rb'"format"\s*:\s*"heterps-compile problem"')
 def is_problem_file(path: str) -> bool:
     """Tell by the first 4 KiB of a JSON file whether it is a problem file."""
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             return _FORMAT.search(file.read(_HEAD)) is not None
     except OSError:
         return False

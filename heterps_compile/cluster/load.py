@@ -16,6 +16,7 @@ from typing import Any
 
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.plain_file import read_plain
 
 from .devices import Cluster, DeviceType, KindRate, Link, ParameterServer
 from .local import SOURCE, local_toml
@@ -65,7 +66,7 @@ def _read(name_or_path: str | Path) -> tuple[str, str, str]:
     if isinstance(name_or_path, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)
         try:
-            return path.read_text("utf-8-sig"), path.stem, str(path)
+            return read_plain(path).decode("utf-8-sig"), path.stem, str(path)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise InputError(f"cannot read the cluster file {str(path)!r}: {reason}") from error

@@ -24,6 +24,7 @@ from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import OpKind
+from heterps_compile.plain_file import open_plain
 
 from . import profile as made
 from .memory import OPTIMIZERS
@@ -252,7 +253,7 @@ def read_profile(path: str | Path) -> made.Profile:
     """
     where = f"the profile {str(path)!r}"
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read {where}: {error.strerror}") from error

@@ -27,6 +27,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from heterps_compile.frontends.open_batch.known_values import KnownValues
 from heterps_compile.frontends.open_batch.open_model import OpenedModel, open_batch
 from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpenedBatch, OpKind, Parameter, Value
 from heterps_compile.units import counted
@@ -43,6 +44,7 @@ from .onnx_ops import Operation, classify
 from .onnx_recorded import training_notes
 from .onnx_shapes import DTYPES, Inference, find_values, infer, made_constants_bytes, refuse_large_constants
 from .onnx_structure import Roles, find_roles, is_random, normalize
+from .onnx_trips import Trips, refuse_long_runs
 
 _KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
 _FLOATING = ("float", "bfloat")
@@ -89,7 +91,8 @@ def import_onnx(
             batch that a node fixes.
         UnknownNameError: a dimension that the model does not have.
         UnsupportedOpError: an op or domain that neither ONNX nor ONNX Runtime knows.
-        GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found.
+        GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found, a number over the
+            budget.
     """
     with _no_garbage_collection():
         return _import(model, batch, shapes, given, name)
@@ -133,11 +136,13 @@ def _import(
     inference = infer(source, {name: bound.numbers(name) for name in inputs}, values)
     made_bytes = made_constants_bytes(roles.constants, inference)
     refuse_large_constants(made_bytes)
+    trips = Trips(KnownValues(source, roles, inference.values))
+    refuse_long_runs(trips)
     made, shape_notes = find_values(
         source, _wanted(source.graph, roles), inference, numbers, bound.bindings, given=values
     )
     scratch_bytes = _scratch_bytes(source.graph, roles.constants, made_bytes)
-    reader = _Reader(roles, inference, made | numbers, bound.bindings, scratch_bytes)
+    reader = _Reader(trips, inference, made | numbers, bound.bindings, scratch_bytes)
     nodes = tuple(reader.node(origin, node) for origin, node in roles.computed)
     parameters = reader.parameters(source.graph)
     constants = {value.name for value in roles.constants}
@@ -199,7 +204,7 @@ class _Reader:
 
     def __init__(
         self,
-        roles: Roles,
+        trips: Trips,
         inference: Inference,
         values: Mapping[str, Value],
         bindings: Mapping[str, int],
@@ -208,8 +213,9 @@ class _Reader:
         self._scratch_bytes = scratch_bytes
         self._of_unknown_length: list[ir.Node] = []
         self._partly_counted: list[ir.Node] = []
-        self._roles = roles
+        self._roles = roles = trips.known.roles
         self._inference = inference
+        self._trips = trips
         self._values = values
         self._bindings = bindings
         self._read = {value for values in roles.reads.values() for value in values}
@@ -276,22 +282,12 @@ class _Reader:
         """Count what the subgraphs of a node cost: the dearest branch, or the body times the trips."""
         uncounted: list[ir.Node] = []
         costs = [self._graph_flops(body, uncounted) for body in self._inference.bodies.get(origin, ())]
-        trips = 1 if node.op_type == "If" else self._trips(node)
+        trips = 1 if node.op_type == "If" else self._trips.of(node)
         if trips is None:
             self._of_unknown_length.append(node)
         if uncounted:
             self._partly_counted.append(node)
-        return max(costs, default=0) * (1 if trips is None else trips)
-
-    def _trips(self, node: ir.Node) -> int | None:
-        if node.op_type == "Loop":
-            limit = node.inputs[0]
-            tensor = None if limit is None else ir.convenience.get_const_tensor(limit)
-            return None if tensor is None or tensor.size != 1 else max(int(tensor.numpy().reshape(-1)[0]), 0)
-        if node.op_type == "Scan" and node.inputs and "scan_input_axes" not in node.attributes:
-            shape = self._shape(node.inputs[-1])
-            return shape[0] if shape else None
-        return None
+        return max(costs, default=0) * (1 if trips is None else int(trips))
 
     def _graph_flops(self, body: ir.Graph, uncounted: list[ir.Node]) -> int:
         total = 0

@@ -18,16 +18,18 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from heterps_compile.errors import GraphError, InputError
-from heterps_compile.escape import one_line, shorten
+from heterps_compile.escape import one_line, short, shorten
+from heterps_compile.plain_file import read_plain, refuse_special
 from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
 from .onnx_names import quote
-from .onnx_rewrite import rewrite
+from .onnx_rewrite import every_graph, rewrite
 from .onnx_structure import quiet
 
 _PROTOBUF_LIMIT = 2**31 - 1
 _REASON_SHOWN = 300
+_PLACES = ("offset", "length")
 _NO_TENSORS = {"map_type": "a dictionary (ONNX's map)", "sparse_tensor_type": "a sparse tensor"}
 
 
@@ -70,9 +72,11 @@ def _parse(path: Path) -> Any:
         raise InputError(f"{path} is a directory; {expected}")
     if not path.exists():
         raise InputError(f"{path} does not exist; {expected}")
-    if not path.is_file():
-        raise InputError(f"{path} is no regular file; {expected}")
     size_bytes = path.stat().st_size
+    try:
+        refuse_special(path, path.stat().st_mode)
+    except OSError as e:
+        raise InputError(f"{path} cannot be read: {e.strerror}") from e
     if size_bytes == 0:
         raise InputError(f"{path} is empty (0 bytes); {expected}")
     if size_bytes > _PROTOBUF_LIMIT:
@@ -81,7 +85,7 @@ def _parse(path: Path) -> Any:
             f"save it with external data (onnx.save(..., save_as_external_data=True))"
         )
     try:
-        proto: Any = onnx.load_model_from_string(path.read_bytes(), format="protobuf")
+        proto: Any = onnx.load_model_from_string(read_plain(path), format="protobuf")
     except OSError as e:
         raise InputError(f"{path} cannot be read: {e.strerror}; {expected}") from e
     except DecodeError as e:
@@ -112,6 +116,7 @@ def _deserialize(proto: Any, what: str) -> tuple[ir.Model, list[str]]:
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as e:
         _refuse_second_makers(proto.graph, what)
         _refuse_maps(proto.graph, what)
+        _refuse_odd_places(proto, what)
         raise InputError(f"{what} is no valid ONNX model ({_root_cause(e)}); export it again") from e
 
 
@@ -143,6 +148,21 @@ def _refuse_second_makers(graph: Any, what: str) -> None:
             if out in makers:
                 raise GraphError(f"{what} makes value {quote(out)} twice: in {makers[out]} and in {maker}; rename one")
             makers[out] = maker
+
+
+def _refuse_odd_places(proto: Any, what: str) -> None:
+    """Raise if the offset or length of external data is no whole number from 0."""
+    for graph in (held for top in (proto.graph, *proto.functions) for held in every_graph(top)):
+        named = getattr(graph, "initializer", ())  # a function has none
+        made = (tensor for node in graph.node for a in node.attribute for tensor in (a.t, *a.tensors))
+        for tensor in (*named, *made):
+            for entry in tensor.external_data:
+                if entry.key in _PLACES and not (entry.value.isascii() and entry.value.isdigit()):
+                    shown = quote(tensor.name)
+                    raise InputError(
+                        f"the {entry.key} of the external data of tensor {shown} in {what} is {short(entry.value)}; "
+                        f"expected a whole number of bytes, 0 or more. Fix: export the model again"
+                    )
 
 
 def _map_tensors(model: ir.Model, change: Callable[[ir.TensorProtocol], ir.TensorProtocol]) -> None:
@@ -201,15 +221,15 @@ def _check_external(tensor: ir.ExternalTensor) -> None:
 
 def _own_inline(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
     """Return a tensor's data as an array, so that all sessions share it and the protobuf can go."""
-    dims, number = list(tensor.raw.dims), tensor.raw.data_type
+    dims, number = tensor.raw.dims, tensor.raw.data_type
     try:
         if any(dim < 0 for dim in dims):
             raise ValueError("a dimension is negative")
         array, dtype = tensor.numpy(), tensor.dtype
     except (ValueError, TypeError, KeyError, AssertionError) as e:  # whatever onnx_ir makes of odd data
         raise InputError(
-            f"tensor {quote(tensor.name)} has data that does not fit its shape {dims} and data type {number}: {e}; "
-            f"export the model again"
+            f"tensor {quote(tensor.name)} has data that does not fit its shape {short(list(dims))} and data type "
+            f"{number}: {shorten(one_line(str(e)), _REASON_SHOWN)}; export the model again"
         ) from e
     if dtype is ir.DataType.STRING or dtype.bitwidth % 8:
         return tensor  # numpy needs more bytes for these than the protobuf

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx.version_converter import convert_version
 
 from heterps_compile.errors import InputError
-from heterps_compile.escape import one_line, shorten
+from heterps_compile.escape import one_line, short, shorten
 from heterps_compile.host_memory import available_bytes
 from heterps_compile.units import counted, format_bytes
 
@@ -43,7 +43,7 @@ def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
     Raises:
         InputError: naming what cannot be rewritten, and why.
     """
-    is_sparse = any(_sparse_values(graph) for graph in _graphs(proto.graph))
+    is_sparse = any(_sparse_values(graph) for graph in every_graph(proto.graph))
     zips = [node for node in proto.graph.node if (node.domain, node.op_type) == (_ML, "ZipMap")]
     opset = next((entry.version for entry in proto.opset_import if entry.domain in _DEFAULT_DOMAINS), None)
     is_old = opset is not None and 0 < opset < OLDEST_OPSET
@@ -53,7 +53,7 @@ def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
     made.CopyFrom(proto)
     notes = []
     if is_sparse:
-        names = [name for graph in _graphs(made.graph) for name in _make_dense(graph, what)]
+        names = [name for graph in every_graph(made.graph) for name in _make_dense(graph, what)]
         notes.append(f"made dense: {counted(len(names), 'sparse constant')} ({quote_some(names)})")
     notes += [
         _leave_out(made.graph, node) for node in made.graph.node if (node.domain, node.op_type) == (_ML, "ZipMap")
@@ -66,13 +66,13 @@ def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
     return made, notes
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph and all its subgraphs."""
+def every_graph(graph: Any) -> Iterator[Any]:
+    """Yield a graph, or a function, and all its subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(body)
+                yield from every_graph(body)
 
 
 def _sparse_values(graph: Any) -> bool:
@@ -116,12 +116,12 @@ def _dense(sparse: Any, name: str, what: str) -> Any:
         size_bytes = prod(dims) * values.dtype.itemsize
         if size_bytes > available_bytes():
             raise InputError(
-                f"{shown} is {format_bytes(size_bytes)} when dense ({dims}), and {format_bytes(available_bytes())} of "
-                f"memory are free; export the model with a smaller one"
+                f"{shown} is {format_bytes(size_bytes)} when dense ({short(dims)}), and "
+                f"{format_bytes(available_bytes())} of memory are free; export the model with a smaller one"
             )
         places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims)
         if values.ndim != 1 or places.shape != values.shape or ((places < 0) | (places >= prod(dims))).any():
-            raise ValueError(f"{values.size} values at {indices.shape} indices do not fit {dims}")
+            raise ValueError(f"{values.size} values at {indices.shape} indices do not fit {short(dims)}")
     except (ValueError, TypeError, KeyError) as e:
         raise InputError(f"{shown} does not fit itself ({one_line(str(e))}); export the model again") from e
     dense = np.zeros(prod(dims), values.dtype)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from threading import Event, Timer
@@ -27,7 +27,9 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from heterps_compile.escape import one_line, shorten
-from heterps_compile.progress import stopping
+from heterps_compile.progress import is_watched, stopping
+
+from .onnx_budget import bounded_run, running_loops
 
 CPU = "CPUExecutionProvider"
 
@@ -53,10 +55,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An ONNX Runtime session, and the weights it points at, kept alive."""
+    """An ONNX Runtime session, and the weights it points at, kept alive.
+
+    Attributes:
+        session: ONNX Runtime's own.
+        weights: What it points at.
+        loops: Descriptions of the loops of the model, which bound the time of a run while a model is compiled.
+    """
 
     session: Any
     weights: tuple[Array, ...]
+    loops: tuple[str, ...] = ()
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float | None = None) -> list[Any]:
         """Run on inputs by name; return the named outputs in order.
@@ -70,18 +79,18 @@ class Session:
             TimeoutError: where the limit ended the run.
         """
         options = _ort.RunOptions()
-        ended = Event()
+        stop, ended = partial(setattr, options, "terminate", True), Event()
 
         def end() -> None:
             ended.set()
-            options.terminate = True
+            stop()
 
         timer = None if limit_s is None else Timer(limit_s, end)
         try:
             if timer is not None:
                 timer.daemon = True
                 timer.start()
-            with stopping(lambda: setattr(options, "terminate", True)):
+            with stopping(stop), bounded_run(self.loops if is_watched() else (), stop):
                 results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
         except ORT_ERRORS as error:
             if ended.is_set():
@@ -98,7 +107,9 @@ class Session:
             arrays = self.run(outputs, feeds)
             return [(_number(array), array.shape) if isinstance(array, np.ndarray) else (0, ()) for array in arrays]
         values = {name: _ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-        results = self.session.run_with_ort_values(list(outputs), values)
+        options = _ort.RunOptions()
+        with bounded_run(self.loops, partial(setattr, options, "terminate", True)):
+            results = self.session.run_with_ort_values(list(outputs), values, options)
         return [(v.element_type(), tuple(v.shape())) if v.is_tensor() else (0, ()) for v in results]
 
 
@@ -167,7 +178,7 @@ def open_session(model: ir.Model, provider: str = CPU) -> Session:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data: bytes = cast(Any, proto).SerializeToString()
     session = _ort.InferenceSession(data, options, providers=[provider])
-    return Session(session, tuple(arrays))
+    return Session(session, tuple(arrays), running_loops(model.graph))
 
 
 def available_providers() -> list[str]:

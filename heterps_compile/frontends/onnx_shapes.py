@@ -9,6 +9,7 @@ Left out: shapes that change from run to run (the run shows one of them, and a n
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Dim, Value
 from heterps_compile.units import counted, format_bytes
 
+from .onnx_budget import BUDGET, Budget, over_budget
 from .onnx_inputs import drawn_values, generate_inputs
 from .onnx_names import describe, quote, quote_some
 from .onnx_session import ORT_ERRORS, open_session, reason, skeleton
@@ -37,6 +39,7 @@ DTYPES: Mapping[int, str] = {
 
 _LONGEST_VECTOR = 2**18
 _MOST_GIVEN = 64  # elements of an array that shapes may depend on
+_WHOLE = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.INT32, onnx.TensorProto.INT64)  # what may be a shape
 
 PartialShape = tuple[int | str | None, ...]
 """A shape as far as it is known: a symbol, or None, stands for what is not."""
@@ -127,9 +130,7 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
     """
     try:
         plain: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
-        values = (*plain.graph.input, *plain.graph.value_info, *plain.graph.output)
-        shapes = (value.type.tensor_type.shape.dim for value in values if value.type.HasField("tensor_type"))
-        if any(len(dims) == 1 and dims[0].dim_value > _LONGEST_VECTOR for dims in shapes):
+        if _longest_vector(plain.graph, {}) > _LONGEST_VECTOR:
             return plain.graph
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
     except onnx.shape_inference.InferenceError as e:
@@ -139,6 +140,45 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
             "shapes cannot be inferred: an op makes a constant larger than the memory that is free "
             f"({format_bytes(available_bytes())}), such as a Range of very many numbers; export it with smaller ones"
         ) from e
+
+
+def _longest_vector(graph: Any, lengths: dict[str, int]) -> int:
+    """Bound the length of the vectors that inference of values would keep, in a graph and its subgraphs.
+
+    Args:
+        graph: With the shapes that are known without values.
+        lengths: By name, of what the graph captures; what the graph makes is added.
+    """
+    known: dict[str, int] = {}
+    longest = 0
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        dims = tensor.shape.dim
+        if tensor.elem_type not in _WHOLE or (tensor.HasField("shape") and len(dims) != 1):
+            known[value.name] = 1
+        elif len(dims) == 1 and dims[0].HasField("dim_value"):
+            known[value.name] = dims[0].dim_value
+        if len(dims) == 1:
+            longest = max(longest, dims[0].dim_value)
+    lengths |= known
+    lengths |= {t.name: t.dims[0] for t in graph.initializer if len(t.dims) == 1 and t.data_type in _WHOLE}
+    for node in graph.node:
+        if node.op_type in _keep_values():
+            read = [lengths.get(name, 1) for name in node.input]
+            most = sum(read) if node.op_type == "Concat" else max(read, default=1)  # the others make no vector longer
+            lengths |= {name: most for name in node.output if name not in known}
+            longest = max(longest, *(lengths[name] for name in node.output))
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                longest = max(longest, _longest_vector(body, lengths))
+    return longest
+
+
+@cache
+def _keep_values() -> frozenset[str]:
+    """Return the ops of whose results ONNX's inference keeps the values."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return frozenset(schema.name for schema in schemas if schema.has_data_propagation_function)
 
 
 def made_constants_bytes(constants: Iterable[ir.Value], inference: Inference) -> dict[ir.Value, int]:
@@ -151,17 +191,21 @@ def made_constants_bytes(constants: Iterable[ir.Value], inference: Inference) ->
     return sizes
 
 
-def refuse_large_constants(sizes: Mapping[ir.Value, int]) -> None:
+def refuse_large_constants(sizes: Mapping[ir.Value, int], budget: Budget = BUDGET) -> None:
     """Stop where nodes make constants that do not fit the memory that is free, before anybody makes them.
 
     Raises:
         GraphError: naming the largest, with its size.
     """
     largest = max(sizes, key=sizes.__getitem__, default=None)
-    if largest is None or sizes[largest] <= (free := available_bytes()):
+    if largest is None or sizes[largest] <= min(free := available_bytes(), budget.constant_bytes):
         return
     maker = largest.producer()
     made_by = describe(maker) if maker is not None else ""
+    if sizes[largest] <= free:
+        name = f"the size of the constant {quote(largest.name)}, which {made_by} makes,"
+        most, fix = format_bytes(budget.constant_bytes), "export it as an initializer with external data"
+        raise over_budget(name, format_bytes(sizes[largest]), most, fix)
     raise GraphError(
         f"{made_by} makes a constant of {format_bytes(sizes[largest])}, {quote(largest.name)}, and "
         f"{format_bytes(free)} of memory are free; export the model with a smaller one"
@@ -250,6 +294,11 @@ def _see_in_a_run(
 ) -> dict[str, Value]:
     part = ir.Model(ir.convenience.extract(model.graph, model.graph.inputs, unknown), ir_version=model.ir_version)
     names = [value.name or "" for value in unknown]
+    needed = sum(prod(map(int, value.shape)) * ITEM_BITS[value.dtype] // 8 for value in inputs.values())
+    if needed > (free := available_bytes()):
+        why = f"which a run must show the shape of {quote(names[0])} on"
+        fix = "give smaller dimensions, or store the shapes of its values in the model"
+        raise over_budget(f"the size of the model's inputs, {why},", format_bytes(needed), format_bytes(free), fix)
     try:
         seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, 0, given))
     except ORT_ERRORS as e:

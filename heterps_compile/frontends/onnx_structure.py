@@ -17,8 +17,7 @@ from importlib import import_module
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import InvariantError, PassError
-from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from heterps_compile.errors import GraphError, UnsupportedOpError
 from heterps_compile.escape import one_line
@@ -26,6 +25,8 @@ from heterps_compile.progress import check
 from heterps_compile.units import counted
 
 from .onnx_bodies import every_node, lift_initializers, subgraphs
+from .onnx_budget import refuse_long_splits
+from .onnx_inline import inline_functions
 from .onnx_merged import separate_merged
 from .onnx_names import describe, name_nodes, op_name, quote, quote_some
 
@@ -43,17 +44,10 @@ def normalize(model: ir.Model) -> list[str]:
     """Normalise a model in place; return notes on what a user should know.
 
     Raises:
-        GraphError: a cycle, an undefined value, a local function that cannot be inlined.
+        GraphError: a cycle, an undefined value, a local function that cannot be inlined, a number over the budget.
         UnsupportedOpError: an op or domain that nobody knows.
     """
-    notes = []
-    if model.functions:
-        notes.append(f"inlined: {counted(len(model.functions), 'local function')}")
-        try:
-            InlinePass()(model)
-        except (InvariantError, PassError, ValueError, KeyError, RuntimeError) as e:
-            reason = one_line(str(e))
-            raise GraphError(f"the model's local functions cannot be inlined ({reason}); export it without them") from e
+    notes = inline_functions(model)
     graph = model.graph
     if any(value.is_initializer() for value in graph.inputs):
         inputs = [value for value in graph.inputs if not value.is_initializer()]
@@ -62,6 +56,7 @@ def normalize(model: ir.Model) -> list[str]:
     _check_values_defined(graph)
     _check_ops_known(graph)
     _forget_unknown_sizes(graph)
+    refuse_long_splits(graph)
     _sort(graph)
     held = set(graph.initializers)
     # some exporters write every weight as a Constant node; as initialisers they need not be copied with the nodes

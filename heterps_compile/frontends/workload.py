@@ -25,6 +25,7 @@ from heterps_compile.conflict_markers import unmerged
 from heterps_compile.cost.workload import Workload, WorkloadNode, verify_workload
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
+from heterps_compile.plain_file import open_plain, read_plain
 
 from .pipedream import DEFAULT_BANDWIDTH_BYTES_PER_S, parse_pipedream
 
@@ -107,7 +108,7 @@ def workload_form(path: str | Path) -> str | None:
     An ONNX file begins with a protobuf tag, never with a brace or a letter.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             head = file.read(256).lstrip()
     except OSError:
         return None
@@ -130,7 +131,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError(f"workload file {str(path)!r} is over {MAX_FILE_BYTES // 2**20} MiB; no workload is")
-        return path.read_text(encoding="utf-8")
+        return read_plain(path).decode("utf-8")
     except OSError as e:
         raise InputError(f"cannot read workload file {str(path)!r}: {e.strerror or e}") from e
     except UnicodeDecodeError as e:

@@ -18,6 +18,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers import Offer, Rental
 from heterps_compile.offers.as_device import CPU
+from heterps_compile.plain_file import read_plain
 from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
 
 from .goal import Goal, KindLifetime, Transience
@@ -90,7 +91,7 @@ def _read(folder: str | Path, parse: Callable[[Any], _Read]) -> _Read:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise InputError(f"{shown} has {path.stat().st_size >> 20:,} MiB, and an answer some KiB; write it anew")
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(read_plain(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is no JSON document in UTF-8"
         raise InputError(

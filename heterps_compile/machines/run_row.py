@@ -17,6 +17,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.offers.as_device import data_sheet, known_gpus
 from heterps_compile.offers.catalogue import NO_GPU
+from heterps_compile.plain_file import open_plain
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.source import read_plan
 from heterps_compile.units import counted
@@ -130,7 +132,7 @@ def _lines(path: Path, shown: str) -> Iterator[dict[str, Any]]:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise InputError(f"{shown} has {path.stat().st_size >> 20:,} MiB, and a log at most 1,024; keep its end")
-        with path.open(encoding="utf-8") as file:
+        with TextIOWrapper(open_plain(path), encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
                     record = json.loads(line)

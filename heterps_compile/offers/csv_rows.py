@@ -8,15 +8,16 @@ Left out: what the columns mean (``formats.py``).
 
 import csv
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
 
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.plain_file import open_plain
 from heterps_compile.units import NUMBER, format_count
 
 MOST_BYTES = 256 << 20
@@ -116,14 +117,12 @@ def read_rows(path: Path, where: str) -> Iterator[Row]:
     """
     try:
         status = path.stat()
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # to open a pipe may take for ever
-            raise InputError(f"{where} is no plain file; copy what it has into one")
         if status.st_size > MOST_BYTES:
             raise InputError(
                 f"{where} has {status.st_size >> 20:,} MiB, and a catalogue at most {MOST_BYTES >> 20}; keep the "
                 "rows of the providers and regions that you may rent in"
             )
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(open_plain(path), encoding="utf-8-sig", newline="") as file:
             yield from parse_rows(file, where)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heterps_compile.errors import BackendError, InputError, PlanError, StalePlanError
+from heterps_compile.plain_file import open_plain
 from heterps_compile.units import format_bytes
 
 from .file import from_json, to_json
@@ -240,7 +241,7 @@ def read_text(path: Path) -> str:
         OSError: where it cannot be read.
         ValueError: where it is too large, or no UTF-8 text.
     """
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         content = file.read(MAX_TEXT_BYTES + 1)
     if len(content) > MAX_TEXT_BYTES:
         raise ValueError(f"it is larger than {format_bytes(MAX_TEXT_BYTES)}")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.plain_file import open_plain
 from heterps_compile.units import counted
 
 MOST_BYTES = 256 << 20
@@ -48,7 +49,7 @@ def read_record(path: str | Path, where: str, format_: str, version: int) -> dic
         InputError: where it cannot be read or is of another format.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             is_large = os.fstat(file.fileno()).st_size > MOST_BYTES
             content = b"" if is_large else file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -10,10 +10,12 @@ is not.
 import csv
 import math
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.plain_file import open_plain
 
 _MOST_EVENTS = 1_000_000
 _MOST_STEPS = 1_000_000
@@ -56,7 +58,7 @@ def read_trace(path: Path, step_s: float = 60.0) -> Trace:
     steps: list[tuple[str, ...]] = []
     last_ms, cells, shown = 0.0, 0, printable(str(path))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with TextIOWrapper(open_plain(path), encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.reader(file, strict=True), 1):
                 at_ms, kind, name = _event(shown, number, row)
                 if at_ms < last_ms:

@@ -16,6 +16,7 @@ from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.packages import installed_versions
+from heterps_compile.plain_file import open_plain
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
 from heterps_compile.runtime.validation.best import LOSS
@@ -260,7 +261,7 @@ def sha256_of(path: str) -> str:
         InputError: where it cannot be read.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{printable(path)} cannot be read: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.plain_file import open_plain
 from heterps_compile.units import in_words
 
 from .configspace import from_configspace
@@ -71,7 +72,7 @@ def read_space_text(path: Path) -> str:
     if path.suffix not in (".toml", ".json"):
         raise InputError(f"{where}: a space is a .toml file, or a .json file that ConfigSpace wrote")
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror}") from error

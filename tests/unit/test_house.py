@@ -29,7 +29,17 @@ PACKAGE = ROOT / "heterps_compile"
 ROWS = (
     ("errors", "escape", "fit_lines"),
     ("logger", "packages", "progress"),
-    ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers", "source_module"),
+    (
+        "examples",
+        "units",
+        "plain_file",
+        "host_memory",
+        "notebook",
+        "process_state",
+        "console",
+        "conflict_markers",
+        "source_module",
+    ),
     ("options", "plug_ins", "columns"),
     ("ir",),
     ("cluster",),

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.onnx_bodies import subgraphs
+from heterps_compile.frontends.onnx_budget import BUDGET, Budget, over_budget
 from heterps_compile.frontends.onnx_dims import fixed_batch
 from heterps_compile.frontends.onnx_names import describe, free_name, op_name, quote
 from heterps_compile.frontends.onnx_structure import Roles, find_roles
@@ -54,7 +55,7 @@ class OpenedModel:
     note: str
 
 
-def open_batch(model: ir.Model, batch: int | None) -> OpenedModel | None:
+def open_batch(model: ir.Model, batch: int | None, budget: Budget = BUDGET) -> OpenedModel | None:
     """Open the batch of a normalised model in place; return how, or None where it is open or the one asked for.
 
     O(nodes) for every reading of its inputs.
@@ -62,13 +63,19 @@ def open_batch(model: ir.Model, batch: int | None) -> OpenedModel | None:
     Args:
         model: The model.
         batch: That it is to have; None for its own.
+        budget: Of samples, which are run one by one to verify it.
 
     Raises:
+        GraphError: the model fixes a batch that exceeds the budget.
         InputError: naming the node that fixes the batch, and what of it does.
     """
     fixed = fixed_batch([list(value.shape or ()) for value in model.graph.inputs])
     if batch is None or fixed is None or fixed in (0, batch):
         return None
+    if fixed > budget.items:
+        raise over_budget(
+            "the batch that the model fixes", f"{fixed:,}", f"{budget.items:,}", f"{_WAY_OUT}, or leave out --batch"
+        )
     walk = _Walk.of(model, fixed)
     first: _Stopped | None = None
     for reading in islice(_readings(model.graph.inputs, fixed), _MOST_READINGS):

@@ -9,7 +9,6 @@ refused, not waited for; files far away (``remote_file.py``).
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.plain_file import open_plain
 
 WHOLE_BYTES = 256 * 2**20
 """Up to this size all of a file counts."""
@@ -152,11 +152,8 @@ def local_file(path: Path) -> LocalFile:
     """
     shown = repr(printable(os.fspath(path)))
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"{shown} is no file; expected one with samples")
-        with path.open("rb"):
-            pass
+        with open_plain(path) as file:
+            found = os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from error
     if found.st_size == 0:

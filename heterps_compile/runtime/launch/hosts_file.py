@@ -37,6 +37,7 @@ from typing import Any
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.plain_file import open_plain
 from heterps_compile.units import plain_number
 
 from .addresses import is_loopback
@@ -99,7 +100,7 @@ def read_hosts(path: str | Path, *, names_them: bool = True) -> Hosts:
     """
     shown, text = repr(printable(str(path))), ""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             status = os.fstat(file.fileno())
             if status.st_size > _LARGEST_FILE_BYTES:
                 raise InputError(f"{shown} is larger than a list of hosts can be")

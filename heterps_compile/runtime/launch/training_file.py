@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.plain_file import read_plain
 from heterps_compile.source_module import make_known, module_of, run_module
 
 if TYPE_CHECKING:
@@ -295,14 +296,14 @@ def parse_training_file(file: Path) -> ast.Module:
         InputError: where it is not there, or is no Python.
     """
     path = str(file)
-    if not file.is_file():
+    if file.is_dir() or not file.exists():
         fault = "is a folder" if file.is_dir() else "does not exist"
         raise InputError(f"the training file {path!r} {fault}; expected a Python file with loss and optimizer")
     if file.suffix != ".py":
         raise InputError(f"the training file {path!r} is no Python file; its name must end in .py")
     written = b""
     try:
-        written = file.read_bytes()
+        written = read_plain(file)
         return ast.parse(written, path)
     except OSError as error:
         raise InputError(f"the training file {path!r} cannot be read: {error.strerror}") from error

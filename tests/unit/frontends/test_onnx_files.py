@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from staged_onnx import BACKEND, parse, run_whole
 
-from heterps_compile.errors import GraphError, HeterpsError
+from heterps_compile.errors import GraphError, HeterpsError, InputError
 from heterps_compile.frontends.onnx import import_onnx
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def small(location: str = "w.data", **where: int) -> onnx.ModelProto:
+def small(location: str = "w.data", **where: int | str) -> onnx.ModelProto:
     """Return a model whose weight lies in external data."""
     weight = TensorProto(name="w", dims=WEIGHT.shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
     for key, value in {"location": location, **where}.items():
@@ -113,6 +113,14 @@ def test_external_data_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, small(length=44))
     (tmp_path / "w.data").write_bytes(WEIGHT.tobytes())
     assert "needs 48 bytes and claims 44" in message(path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("offset", "-4"), ("length", "-4"), ("offset", "1.5"), ("length", "")])
+def test_a_place_in_external_data_is_a_whole_number(tmp_path: Path, key: str, value: str) -> None:
+    path = saved(tmp_path, small(**{key: value}))
+    (tmp_path / "w.data").write_bytes(WEIGHT.tobytes())
+    with pytest.raises(InputError, match=f"{key}.*'w'.*'{value}'"):
+        import_onnx(path)
 
 
 @pytest.mark.parametrize(

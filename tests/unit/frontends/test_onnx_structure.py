@@ -142,8 +142,7 @@ def test_functions_that_call_each_other_in_a_ring_are_refused() -> None:
         <domain: "mine", opset_import: ["": 18, "mine": 1]> f (a) => (b) { b = mine.g(a) }
         <domain: "mine", opset_import: ["": 18, "mine": 1]> g (a) => (b) { b = mine.f(a) }"""
     found = message("g (float[2] x) => (float[2] y) { y = mine.f(x) }", domains=["mine"], functions=functions)
-    assert "functions cannot be inlined" in found
-    assert "mine::f" in found
+    assert "'f' -> 'g' -> 'f'" in found or "'g' -> 'f' -> 'g'" in found
 
 
 def test_initializers_among_the_inputs_are_parameters() -> None:

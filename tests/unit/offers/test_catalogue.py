@@ -178,8 +178,8 @@ def test_files_that_are_no_catalogue(tmp_path, monkeypatch):
         (tmp_path / "nothing.csv", "No such file"),
         (tmp_path, "Is a directory"),
         (tmp_path / "picture.csv", "UTF-8"),
-        (Path("/dev/null"), "plain"),
-        (tmp_path / "pipe.csv", "plain"),
+        (Path("/dev/null"), "device"),
+        (tmp_path / "pipe.csv", "pipe"),
         ("a\0b", "name"),
     ):
         with pytest.raises(InputError, match=fault):

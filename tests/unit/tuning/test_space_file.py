@@ -272,5 +272,5 @@ def test_files_that_are_none_are_told_with_their_name(tmp_path):
         read_space(tmp_path / "no.toml")
     endless = tmp_path / "endless.toml"
     endless.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match=r"endless\.toml.*4,194,304"):
+    with pytest.raises(InputError, match=r"endless\.toml.*device"):
         read_space(endless)
