@@ -87,7 +87,7 @@ class CompiledModel:
 
     @property
     def summary(self) -> Summary:
-        """Return what print, the command and notebooks show."""
+        """Summarise the plan for print, commands and notebooks."""
         return Summary(self.plan, None if self.directory is None else str(self.directory))
 
     def __repr__(self) -> str:

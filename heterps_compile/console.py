@@ -191,7 +191,7 @@ def _paragraphs(headings: list[RenderableType], columns: list[list[RenderableTyp
 
 
 def pairs_table(pairs: Iterable[tuple[str, str]], label_width: int = 0) -> Table:
-    """Return a table of labels and texts.
+    """Make a table of labels and texts.
 
     Args:
         pairs: Labels and texts.
@@ -206,12 +206,12 @@ def pairs_table(pairs: Iterable[tuple[str, str]], label_width: int = 0) -> Table
 
 
 def note_text(note: str) -> Text:
-    """Return a note, its further lines under the first."""
+    """Indent a note's further lines."""
     return Text(f"note: {printable(note)}")
 
 
 def warning_text(warning: str) -> Text:
-    """Return a warning, its further lines under the first."""
+    """Indent a warning's further lines."""
     return Text(f"warning: {printable(warning)}")
 
 

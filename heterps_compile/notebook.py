@@ -10,7 +10,7 @@ _DRAWER = "heterps_compile.report.notebook"
 
 
 def html_of(value: Any) -> str:
-    """Return a plan or a compiled model as a piece of HTML: the report's picture above stages and totals."""
+    """Render a plan or a compiled model as HTML: picture, stages and totals."""
     drawn: str = import_module(_DRAWER).html_of(value)
     return drawn
 

@@ -23,7 +23,7 @@ _SHARE_OF_FREE = 4
 
 
 def read_values(path: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of inputs: those of a file of arrays, and further ones, which win.
+    """Merge input values of a file with further ones, which win.
 
     Args:
         path: An ``.npz`` file as ``numpy.savez`` writes it, of arrays without Python objects; None for none.

@@ -53,7 +53,7 @@ BUDGET = Budget()
 
 
 def over_budget(name: str, value: str, most: str, fix: str) -> GraphError:
-    """Return the error for a value that exceeds the budget."""
+    """Describe a value that exceeds the budget."""
     return GraphError(f"{name} is {value}; expected at most {most}. Fix: {fix}")
 
 
@@ -71,7 +71,7 @@ def refuse_long_splits(graph: ir.Graph, budget: Budget = BUDGET) -> None:
 
 
 def running_loops(graph: ir.Graph) -> tuple[str, ...]:
-    """Return the descriptions of the nodes that run a body until the data end it; empty in most models."""
+    """Describe the nodes that run a body until the data end it."""
     held = (node for node in every_node(graph) if node.op_type not in ("If", "Scan"))
     return tuple(
         describe(node)

@@ -40,7 +40,7 @@ _DEFAULTS: Mapping[str, tuple[ir.Attr, ...]] = {
 
 
 def graph_in_float64(graph: Graph, noise: Noise | None = None) -> Graph:
-    """Return a graph of the same nodes over a copy of its model in float64; its weights take twice their bytes.
+    """Build the same graph over a copy of its model in float64.
 
     Args:
         graph: The graph.
@@ -83,7 +83,7 @@ def _noisy(tensor: ir.TensorProtocol, noise: Noise | None, generator: np.random.
 
 
 def arrays_in_float64(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays by name, those of float32 in float64."""
+    """Convert float32 arrays to float64."""
     return {
         name: value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
         for name, value in values.items()

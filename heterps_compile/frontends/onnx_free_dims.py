@@ -53,7 +53,7 @@ Numbers = dict[str, int]
 def choose_numbers(
     model: ir.Model, bound: BoundInputs, given: Mapping[str, Array], path: Path | None = None
 ) -> BoundInputs:
-    """Return the inputs with a number for every dimension; those chosen here are :class:`DefaultSize`.
+    """Bind every free dimension; chosen numbers are :class:`DefaultSize`.
 
     Args:
         model: The model, normalised.
@@ -91,7 +91,7 @@ class _Search:
 
     @property
     def _batch(self) -> str:
-        """Return the batch symbol where trials may take another number for it; else ""."""
+        """Find the batch symbol that trials may change; "" if fixed."""
         symbol = self.bound.batch_symbol
         is_held = any(symbol in self.bound.shapes[name] for name in self.trials.given)
         return "" if symbol is None or is_held else symbol
@@ -102,26 +102,26 @@ class _Search:
 
     @property
     def _samples(self) -> int:
-        """Return the batch of the final numbers."""
+        """Find the batch of the final numbers."""
         return BATCH if self.bound.batch_symbol in self.bound.free else self.bound.batch
 
     @property
     def _small(self) -> int:
-        """Return the batch that trials run at."""
+        """Find the batch that trials run at."""
         return min(self._samples, _SMALL_BATCH) if self._batch else self._samples
 
     @property
     def _is_spent(self) -> bool:
-        """Return whether no further trial may be made, but for the last ones."""
+        """Check whether only the last trials are left."""
         return self.trials.count >= _MOST_TRIALS or self.trials.spent_s > _MOST_S
 
     def _leading(self) -> set[str]:
-        """Return the free dimensions that inputs begin with, but for the batch."""
+        """Find the free dimensions that inputs begin with, but for the batch."""
         first = {shape[0] for shape in self.bound.shapes.values() if shape}
         return {name for name in self.bound.free if name in first and name != self._batch}
 
     def _start(self) -> Numbers:
-        """Return the numbers of the first trial; smaller ones where an input would be large."""
+        """Compute the numbers of the first trial; smaller ones where an input would be large."""
         leading, size = self._leading(), OTHER
         while True:
             numbers = {name: self._small if name in leading else size for name in self.bound.free}
@@ -144,7 +144,7 @@ class _Search:
         return self.outcomes[key]
 
     def _improve(self, numbers: Numbers, refusal: Refusal) -> tuple[Numbers, Refusal | None] | None:
-        """Return the first change with which the model runs, or runs further; None where there is none."""
+        """Find the first change that lets the model run further."""
         for change in self._changes(numbers, refusal):
             changed = numbers | change
             if tuple(sorted(changed.items())) in self.outcomes or self._is_large(changed):
@@ -184,7 +184,7 @@ class _Search:
                 yield {self._batch: size}
 
     def _reaching(self, place: int) -> list[str]:
-        """Return the free dimensions of the inputs that a node depends on; all of them where it is not known."""
+        """Find the free dimensions that a node depends on; all if unknown."""
         failed = next(islice(every_node(self.model.graph), place, None)) if place >= 0 else None
         reaching: list[str] = []
         if failed is not None:
@@ -203,7 +203,7 @@ class _Search:
         return [name for name in self.bound.free if name in reaching] or list(self.bound.free)
 
     def _settle(self, numbers: Numbers) -> BoundInputs:
-        """Return the inputs at the numbers that a trial run accepted, with the batch as large as it may be."""
+        """Bind the inputs to accepted numbers, with the largest batch."""
         run_s = self.trials.run_s
         batch, same = self._batch, self._same_as_batch(numbers)
         leading = self._leading() - same
@@ -229,7 +229,7 @@ class _Search:
         return self.bound.bind(chosen)
 
     def _nearer(self, numbers: Numbers, held: set[str]) -> Numbers:
-        """Return the numbers with those that are the batch's by chance taken nearer to the default."""
+        """Move numbers that equal the batch by chance towards the default."""
         for name in numbers:
             if name == self._batch or name in held or numbers[name] != self._small:
                 continue
@@ -245,7 +245,7 @@ class _Search:
         return numbers
 
     def _same_as_batch(self, numbers: Numbers) -> set[str]:
-        """Return the dimensions that have to be the batch: with it they may be another number, and not without it."""
+        """Find dimensions that change only together with the batch."""
         batch = self._batch
         alike = {name for name in numbers if batch and name != batch and numbers[name] == numbers[batch] == self._small}
         more = self._small + 2
@@ -277,14 +277,14 @@ class _Search:
 
 
 def _without_computed(bound: BoundInputs, numbers: Numbers) -> Numbers:
-    """Return the numbers without those of dimensions that are computed from others."""
+    """Compute the numbers without those of dimensions that are computed from others."""
     plain = {name: number for name, number in numbers.items() if not any(sign in name for sign in "+-*/")}
     filled = bound.bind(plain)
     return plain | {name: number for name, number in numbers.items() if name in filled.free}
 
 
 def _scaled(numbers: Numbers, others: list[str], hints: list[int]) -> Iterator[Numbers]:
-    """Yield sizes at which one number of the model's error would become another: features of a flattened image, say."""
+    """Yield sizes that would change one number in the model's error."""
     for first in hints:
         for second in hints:
             if first == second or not first or not second or not others:

@@ -21,7 +21,7 @@ _NUMBERS = "biuf"
 
 
 def arrays_of(given: Mapping[str, Any] | tuple[Any, ...], inputs: Sequence[ir.Value]) -> dict[str, Array]:
-    """Return values as arrays of the data types of their inputs.
+    """Make values as arrays of the data types of their inputs.
 
     Args:
         given: Numbers, lists or arrays by input. A number fills an input of any shape.

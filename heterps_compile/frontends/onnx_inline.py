@@ -61,7 +61,7 @@ def inline_functions(model: ir.Model, budget: Budget = BUDGET) -> list[str]:
 
 
 def _calls_inside(model: ir.Model) -> dict[ir.OperatorIdentifier, Counter[ir.OperatorIdentifier]]:
-    """Return the functions that the model reaches, each with the calls inside it."""
+    """Find the functions that the model reaches, each with the calls inside it."""
     found: dict[ir.OperatorIdentifier, Counter[ir.OperatorIdentifier]] = {}
     pending = list(_called(model.graph, model))
     while pending:
@@ -79,7 +79,7 @@ def _called(graph: ir.Graph, model: ir.Model) -> Iterator[ir.OperatorIdentifier]
 def _times_called(
     model: ir.Model, calls: Mapping[ir.OperatorIdentifier, Counter[ir.OperatorIdentifier]]
 ) -> dict[ir.OperatorIdentifier, int]:
-    """Return how often each function is called in the whole model, callers before their callees."""
+    """Count the calls of each function, callers first."""
     try:
         order = tuple(TopologicalSorter(calls).static_order())
     except CycleError as e:
@@ -115,7 +115,7 @@ def _refuse_growth(model: ir.Model, times: Mapping[ir.OperatorIdentifier, int], 
 
 
 def _node_bytes(node: ir.Node) -> int:
-    """Return the bytes of a node without its subgraphs: names, and the values of attributes."""
+    """Compute the bytes of a node without its subgraphs: names, and the values of attributes."""
     names = (node.name, *(value.name for value in (*node.inputs, *node.outputs) if value is not None))
     return sum(len(name or "") for name in names) + sum(_attribute_bytes(a) for a in node.attributes.values())
 

@@ -76,7 +76,7 @@ def generate_inputs(
 
 
 def drawn_values(graph: ir.Graph, given: Mapping[str, Array]) -> str:
-    """Return a hint on inputs whose values were drawn and may not suit the model; "" where there are none."""
+    """Write a hint on inputs with drawn values; "" without any."""
     drawn = [
         value.name or ""
         for value in graph.inputs
@@ -91,7 +91,7 @@ def drawn_values(graph: ir.Graph, given: Mapping[str, Array]) -> str:
 
 
 def fit_array(array: Array, shape: Sequence[int]) -> Array:
-    """Return an array of a shape: one number fills it, rows are repeated or cut where a batch differs."""
+    """Make an array of a shape: one number fills it, rows are repeated or cut where a batch differs."""
     if array.ndim == 0 < len(shape):
         return np.full(shape, array, array.dtype)
     for axis, size in enumerate(shape):
@@ -132,7 +132,7 @@ def _draw(rng: np.random.Generator, start: ir.Value, value: Value, known: Mappin
 
 
 def _compared_with(start: ir.Value) -> int:
-    """Return the first constant that the elements of a value are compared with; 1 where there is none."""
+    """Find the first constant that the elements of a value are compared with; 1 where there is none."""
     pending, seen = [start], {start}
     while pending:
         value = pending.pop(0)
@@ -149,7 +149,7 @@ def _compared_with(start: ir.Value) -> int:
 
 
 def _index_limit(start: ir.Value, known: Mapping[str, Value]) -> int | None:
-    """Return the number that a value's elements must stay below to be valid indices, or None where they are none."""
+    """Compute the number that a value's elements must stay below to be valid indices, or None where they are none."""
     limits = []
     pending = [(start, 0)]
     seen = {start}
@@ -171,7 +171,7 @@ def _index_limit(start: ir.Value, known: Mapping[str, Value]) -> int | None:
 
 
 def _shift(node: ir.Node, place: int) -> int | None:
-    """Return what a node adds to the elements of an input it hands on, or None where it does not hand them on."""
+    """Find what a node adds to the elements of an input it hands on, or None where it does not hand them on."""
     op = node.op_type
     if op in _EVERY_INPUT or (op in _FIRST_INPUT and place == 0) or (op == "Where" and place > 0):
         return 0
@@ -185,7 +185,7 @@ def _shift(node: ir.Node, place: int) -> int | None:
 
 
 def _indexed_size(node: ir.Node, place: int, known: Mapping[str, Value]) -> int | None:
-    """Return the size of the smallest axis that a node indexes by an input, or None where it indexes nothing by it."""
+    """Compute the size of the smallest axis that a node indexes by an input, or None where it indexes nothing by it."""
     op = node.op_type
     if op == "EmbedLayerNormalization" and place in _TABLES_OF_EMBED_LAYER_NORM:
         table = _shape(node.inputs[_TABLES_OF_EMBED_LAYER_NORM[place]], known)

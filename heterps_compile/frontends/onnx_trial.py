@@ -67,7 +67,7 @@ class Trials:
 
     @property
     def spent_s(self) -> float:
-        """Return the seconds since the first trial was prepared."""
+        """Compute the seconds since the first trial was prepared."""
         return time.monotonic() - self._began_s
 
     def __call__(self, bound: BoundInputs) -> Refusal | None:
@@ -91,7 +91,7 @@ class Trials:
         return self._impossible(inference) or self._run(inputs, inference)
 
     def _impossible(self, inference: Inference) -> Refusal | None:
-        """Return why inference alone refuses the numbers: a size below 0, or a value that does not fit the memory."""
+        """Explain why shape inference refuses the numbers; "" if it does not."""
         most = available_bytes() // _SHARE_OF_FREE
         for place, node in enumerate(every_node(self.model.graph)):
             if node.graph is not self.model.graph:
@@ -134,7 +134,7 @@ class Trials:
         return None
 
     def _place(self, message: str) -> int:
-        """Return the index of the node that failed: the innermost that the message names."""
+        """Compute the index of the node that failed: the innermost that the message names."""
         places = {node.name: place for place, node in enumerate(every_node(self.model.graph)) if node.name}
         named = [places[name] for name in _FAILED_NODE.findall(message) if name in places]
         return named[-1] if named else -1

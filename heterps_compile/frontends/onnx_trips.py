@@ -32,7 +32,7 @@ class Trips:
     _true: set[ir.Value] = field(default_factory=set)  # conditions that loops pass to their bodies
 
     def of(self, node: ir.Node) -> float | None:
-        """Return how often a node runs its body: ``inf`` for a loop without an end, None if data decide it."""
+        """Count the runs of a node's body: ``inf`` without an end, None if data decide."""
         if node.op_type == "Loop":
             limit, go = (*node.inputs, None, None)[:2]
             if not self._goes_on(node, go):
@@ -47,7 +47,7 @@ class Trips:
         return None
 
     def number(self, value: ir.Value) -> int | None:
-        """Return the number that shapes and constants make of a value, or None where there is none."""
+        """Compute the number that shapes and constants make of a value, or None where there is none."""
         try:
             array = self.known.constant(value)
         except RecursionError:  # a chain of very many constants
@@ -55,7 +55,7 @@ class Trips:
         return None if array is None or array.size != 1 else int(array.reshape(-1)[0])
 
     def size(self, value: ir.Value, axis: int) -> int | None:
-        """Return the size of an axis, or None if it is not known."""
+        """Compute the size of an axis, or None if it is not known."""
         shape = self.known.shape(value)
         size = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
         return size if isinstance(size, int) else None
@@ -96,7 +96,7 @@ def refuse_long_runs(trips: Trips, budget: Budget = BUDGET) -> None:
 
 
 def _runs(node: ir.Node, trips: Trips, budget: Budget) -> float:
-    """Return how many nodes a node runs, itself among them; the body once if its trips are not known."""
+    """Count the nodes that a node runs, itself included."""
     if node.op_type == "SplitToSequence":
         _refuse_long_list(node, trips, budget)
     bodies = list(subgraphs(node))

@@ -84,7 +84,7 @@ class _Blocks:
         self.batch, self.device = batch, found
 
     def size(self, _: int) -> int:
-        """Return the batch."""
+        """Find the batch."""
         return self.batch
 
 
@@ -96,17 +96,17 @@ class _Mask:
         self.kv_num_blocks = _Blocks(batch, device)
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """Return what ``flex_attention`` hands on."""
+        """Pass on the outputs of ``flex_attention``."""
         return (self.mask_mod,)
 
 
 def _valued(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Return a tensor with the values of one and the gradient of another."""
+    """Make a tensor with the values of one and the gradient of another."""
     return torch.where(ours == theirs, ours, ours + (theirs - ours).detach())
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Any, ...]:
-    """Return outputs [B, H, Q, E], and if they are wanted, log-sums and largest scores [B, H, Q] in units of log 2."""
+    """Compute outputs [B, H, Q, E], log-sums and largest scores [B, H, Q]."""
     score_mod, block_mask, scale, kernel_options = rest
     batch, heads, queries, _ = query.shape
     group, keys = heads // key.size(1), key.size(2)

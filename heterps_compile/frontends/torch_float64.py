@@ -44,7 +44,7 @@ def copy_in_float64(model: nn.Module, name: str, noise: Noise | None = None) -> 
 
 
 def widen_values(values: Any) -> Any:
-    """Return a structure of values, floating tensors in it in float64."""
+    """Make a structure of values, floating tensors in it in float64."""
     if isinstance(values, Mapping):
         return {key: widen_values(value) for key, value in values.items()}
     return pytree.tree_map(_wide, values)

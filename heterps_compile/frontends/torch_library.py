@@ -118,7 +118,7 @@ def _tell(notes: list[str], told: str) -> None:
 
 
 def without_wrapper(model: Any) -> tuple[Any, str]:
-    """Return the module that ``torch.compile`` wraps, and a note on it; any other model as it is, without a note.
+    """Unwrap a module that ``torch.compile`` wraps, with a note.
 
     Raises:
         InputError: if hooks are registered on the wrapper, where the module itself does not have them.

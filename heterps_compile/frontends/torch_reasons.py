@@ -45,14 +45,14 @@ _FIXES: tuple[tuple[str, str], ...] = (
 
 
 def whole_reason(error: BaseException) -> str:
-    """Return an error's reason on one printable line, without advice to PyTorch's developers."""
+    """Find an error's reason on one printable line, without advice to PyTorch's developers."""
     text = str(error)
     cut = _ADVICE.split(text)[0].strip() or text
     return shorten(one_line(_LOGS.sub("", cut)), _REASON_SHOWN) or type(error).__name__
 
 
 def explain_trace(error: BaseException, model: nn.Module) -> str:
-    """Return why a model cannot be traced: the module and line at fault, the whole reason, and the fix."""
+    """Explain a failed trace: module, line, whole reason and fix."""
     reason, (place, module) = whole_reason(error), _place(error, model)
     fix = next((fix for part, fix in _FIXES if part in reason), _OTHER)
     if fix is _REGISTER:
@@ -68,7 +68,7 @@ def explain_trace(error: BaseException, model: nn.Module) -> str:
 
 
 def _place(error: BaseException, model: nn.Module) -> tuple[str, nn.Module | None]:
-    """Find the innermost module of a model whose code an error came through, and the last line outside of PyTorch."""
+    """Find the innermost module of an error, and the user's last line."""
     names = {id(module): name for name, module in model.named_modules()}
     found: tuple[str, nn.Module] | None = None
     line = ""

@@ -39,21 +39,21 @@ class Symbols:
 
     @property
     def bindings(self) -> dict[str, int]:
-        """Return the number of each symbol by its name."""
+        """Compute the number of each symbol by its name."""
         return {name: self.numbers[symbol] for symbol, name in self.names.items()}
 
     def number(self, size: Any) -> int:
-        """Return the number a size stands for."""
+        """Compute the number a size stands for."""
         if isinstance(size, int):
             return size
         return int(size.node.expr.xreplace(self.numbers))
 
     def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Return a fake tensor's shape in numbers."""
+        """Find a fake tensor's shape in numbers."""
         return tuple(self.number(size) for size in tensor.shape)
 
     def dims(self, tensor: torch.Tensor) -> tuple[Dim, ...]:
-        """Return a fake tensor's shape, symbols by name."""
+        """Find a fake tensor's shape, symbols by name."""
         return tuple(
             self.names[size.node.expr]
             if isinstance(size, torch.SymInt) and size.node.expr in self.names
@@ -118,7 +118,7 @@ def bind_symbols(program: Program, *, batch: int | None, shapes: Mapping[str, in
 
 
 def _hints(inputs: Sequence[tuple[str, Any]]) -> dict[Symbol, int]:
-    """Return the number of each symbol in the example, also where the inputs have only a multiple of it (``2*h``)."""
+    """Solve each symbol's number from the example sizes, such as ``2*h``."""
     found: dict[Symbol, int] = {}
     sizes = [size for _, value in inputs for size in _sizes(value) if isinstance(size, torch.SymInt)]
     for size in sorted(sizes, key=lambda size: not size.node.expr.is_Symbol):
@@ -131,7 +131,7 @@ def _hints(inputs: Sequence[tuple[str, Any]]) -> dict[Symbol, int]:
 
 
 def inputs_of_computed_size(graph: Graph) -> list[str]:
-    """Return the inputs of a torch graph that have a size, or are a number, computed from symbols (``2*batch``).
+    """Find the inputs of a torch graph that have a size, or are a number, computed from symbols (``2*batch``).
 
     The graph has numbers in place of these, which stay as they are where a symbol gets another number.
     """

@@ -38,25 +38,25 @@ class DefaultSize(int):
         return int.__repr__(self)
 
     def __new__(cls, number: int, why: Why = "default", *, is_batch: bool = False, same_as: str = "") -> Self:
-        """Return the number with its reason."""
+        """Make the number with its reason."""
         made = super().__new__(cls, number)
         made.why, made.is_batch, made.same_as = why, is_batch, same_as
         return made
 
     @property
     def wanted(self) -> int:
-        """Return the number that is tried first."""
+        """Compute the number that is tried first."""
         return BATCH if self.is_batch else OTHER
 
 
 def defaults_of(bindings: Mapping[str, int]) -> dict[str, DefaultSize]:
-    """Return the numbers among bindings that the compiler chose, the batch first."""
+    """Select the bindings that the compiler chose, the batch first."""
     found = {name: number for name, number in bindings.items() if isinstance(number, DefaultSize)}
     return dict(sorted(found.items(), key=lambda item: not item[1].is_batch))
 
 
 def defaults_in_words(bindings: Mapping[str, int]) -> str:
-    """List the numbers that the compiler chose, each with the option that changes it; "" where there are none."""
+    """List the chosen numbers with the options that change them."""
     return ", ".join(
         f"{shorten(printable(name), _NAME_SHOWN)} = {_in_words(name, size)}"
         for name, size in defaults_of(bindings).items()

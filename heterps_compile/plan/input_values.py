@@ -34,12 +34,12 @@ class InputValue:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the elements are all here."""
+        """Check whether the elements are all here."""
         return prod(self.shape) == len(self.elements)
 
 
 def values_of(graph: Graph) -> dict[str, InputValue]:
-    """Return the values of inputs that a graph was read with."""
+    """Find the values of inputs that a graph was read with."""
     given: Mapping[str, Any] = getattr(graph.source, "given", {})
     return {name: _record(array) for name, array in given.items()}
 
@@ -59,7 +59,7 @@ def _record(array: Any) -> InputValue:
 def values_again(
     recorded: Mapping[str, InputValue], given: Mapping[str, Any], *, must_have_all: bool
 ) -> dict[str, Any]:
-    """Return the values to read a plan's model with: those given now, then those that the plan has.
+    """Find the values to read a plan's model with: those given now, then those that the plan has.
 
     Args:
         recorded: Of the plan.

@@ -39,7 +39,7 @@ _WARNINGS = (
 
 
 def notes_of(plan: "Plan") -> list[str]:
-    """Return every fallback, unused device and replicated parameter of a plan, and a plan that saves money."""
+    """Make every fallback, unused device and replicated parameter of a plan, and a plan that saves money."""
     found = list(plan.notes)
     if plan.unused_devices:
         found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
@@ -53,5 +53,5 @@ def notes_of(plan: "Plan") -> list[str]:
 
 
 def is_warning(note: str) -> bool:
-    """Return whether a note is a warning."""
+    """Check whether a note is a warning."""
     return any(words in note for words in _WARNINGS)

@@ -22,7 +22,7 @@ class Values(Repeated):
     """``NAME=VALUE`` any number of times; a value is a number, a list in brackets, true, false or text."""
 
     def collect(self, texts: Sequence[str]) -> Any:
-        """Return the value of every name."""
+        """Find the value of every name."""
         return one_of_each(map(_read_value, texts))
 
 

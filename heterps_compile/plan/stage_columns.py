@@ -38,12 +38,12 @@ class StageRow:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the names of its files; none before it is written."""
+        """Find the names of its files; none before it is written."""
         return tuple(each.file for each in self.plan.artifacts[self.stage.index]) if self.plan.artifacts else ()
 
 
 def stage_rows(plan: Plan) -> list[StageRow]:
-    """Return a row a stage, in order of execution."""
+    """Make a row a stage, in order of execution."""
     return [StageRow(plan, stage) for stage in plan.stages]
 
 

@@ -95,7 +95,7 @@ def _alone(plan: Plan) -> str:
 
 
 def _agree(plan: Plan) -> bool:
-    """Return whether the two readings are printed as the same numbers."""
+    """Check whether the two readings are printed as the same numbers."""
     steady, alone = plan.readings.steady_state, plan.readings.one_batch_alone
     return (format_rate(steady.throughput_samples_per_s), format_seconds(steady.batch_s)) == (
         format_rate(alone.throughput_samples_per_s),
@@ -241,7 +241,7 @@ def _time_spent(summary: Summary) -> Any:
 
 
 def _fullest(summary: Summary) -> Any:
-    """Return the memory of the fullest unit, part by part, and that of its device type."""
+    """Compute the memory of the fullest unit, part by part, and that of its device type."""
     plan = summary.plan
     has = {device.name: device.memory_bytes for device in plan.devices}
     known = [part for stage in plan.stages for part in stage.by_type if part.memory is not None and part.device in has]

@@ -37,7 +37,7 @@ class PredictedRow:
 
 
 def predicted_rows(problem: GivenProblem, prediction: Prediction) -> list[PredictedRow]:
-    """Return a row a stage, in the order of the pipeline."""
+    """Make a row a stage, in the order of the pipeline."""
     return [
         PredictedRow(index, tuple(problem.layers[i].name for i in each.stage.layers), each)
         for index, each in enumerate(prediction.stages)
@@ -45,12 +45,12 @@ def predicted_rows(problem: GivenProblem, prediction: Prediction) -> list[Predic
 
 
 def shown_name(name: str) -> str:
-    """Return a name from a file, printable and short."""
+    """Find a name from a file, printable and short."""
     return shorten(printable(name), _LONGEST_NAME)
 
 
 def has_rules(plan: GivenPlan) -> bool:
-    """Return whether a stage synchronises by another rule than all-reduce."""
+    """Check whether a stage synchronises by another rule than all-reduce."""
     return any(stage.sync != USUAL for stage in plan.stages)
 
 
@@ -64,7 +64,7 @@ def _replicas(stage: GivenStage) -> str:
 
 
 def predicted_columns(plan: GivenPlan) -> list[Column[PredictedRow]]:
-    """Return the columns; a plan with rules has those of its rules."""
+    """Make the columns; a plan with rules has those of its rules."""
     agreement = "agreement" if has_rules(plan) else "all-reduce"
     rules: list[Column[PredictedRow]] = [
         Column("agrees by", lambda row: rule_text(row.predicted.stage.sync), TEXT, on=THOROUGH)

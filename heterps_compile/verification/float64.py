@@ -128,7 +128,7 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
 def _compare_perturbed(
     pair: Pair, compare: Callable[[Pair], Found], outputs: Mapping[str, Any], why: str
 ) -> tuple[Found, str]:
-    """Compare again with a tolerance from runs of the whole model on perturbed inputs; return a note with it.
+    """Compare with a tolerance from runs on perturbed inputs.
 
     Raises:
         VerificationError: if outputs differ by more, or gradients are to be compared too.
@@ -179,7 +179,7 @@ def _are_alike(pair: Pair, one: Mapping[str, Any], other: Mapping[str, Any]) -> 
 
 
 def _widened(pair: Pair) -> tuple[Pair, Collection[str]]:
-    """Return the pair of a copy of the model in float64, cut at the same nodes, and the ops of its own op table."""
+    """Make a float64 copy of the model, cut at the same nodes."""
     wide, inputs = whole_in_float64(pair), _inputs_in_float64(pair)
     graph = wide.compared.graph
     by_table: Collection[str] = ()
@@ -217,7 +217,7 @@ def _inputs_in_float64(pair: Pair) -> list[Mapping[str, Any]]:
 
 
 def oracle_in_float64(pair: Pair, graph: Graph, inputs: Mapping[str, Any]) -> Oracle:
-    """Choose an evaluator of an ONNX model in float64: ONNX Runtime if it has the kernels, else node by node."""
+    """Choose a float64 evaluator: ONNX Runtime, or node by node."""
     from heterps_compile.backends.onnxruntime.float64_stage import Float64Stage  # noqa: PLC0415 - onnx for its models
 
     whole: Run = pair.backend.reference(graph)
@@ -267,7 +267,7 @@ def _cast(value: Any, dtype: Any) -> Any:
 
 
 def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
-    """Return the float64 stages beside a whole model whose weights and inputs are off by noise."""
+    """Pair float64 stages with a perturbed model."""
     other = whole_in_float64(pair, noise)
     graph = other.compared.graph
     is_onnx = graph.family == ONNX
@@ -276,7 +276,7 @@ def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
 
 
 def _disturbed(inputs: Mapping[str, Any], noise: Noise) -> dict[str, Any]:
-    """Return inputs of which every number is off by noise, of narrow types by at least their rounding."""
+    """Perturb every number of the inputs by noise."""
     generator, found = np.random.default_rng(noise.seed), dict(inputs)
     for name, value in inputs.items():
         if hasattr(value, "dtype") and is_inexact(value):

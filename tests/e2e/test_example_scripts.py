@@ -10,8 +10,8 @@ FOLDER = Path(__file__).parents[2] / "examples"
 
 PRINTED = {
     "practitioner": [
-        r"^  stage 0 .* x cpu-core, .*embedding",
-        r"^  stage 1 .* x v100, .*linear",
+        r"^ +0  cpu-core .*embedding",
+        r"^ +1  v100 .*linear",
         r"^on v100 alone: \S+ USD per million samples, 1\.\d\d times as much$",
         r"^the stages of the folder differ from the model by at most (0|\de-0[6-9])$",
     ],

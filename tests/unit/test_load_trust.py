@@ -112,7 +112,7 @@ def test_the_command_refuses_before_anything_runs_and_says_the_hash(code, capsys
     first, second = capsys.readouterr().err.splitlines()
     assert f"has the SHA-256 {hash_of(code)}, expected {'0' * 64}" in first
     assert "is no SHA-256" in second
-    assert command(["show", str(code)]) == 0
+    assert command(["show", str(code), "-v"]) == 0
     assert hash_of(code) in capsys.readouterr().out
 
 
