@@ -143,7 +143,7 @@ def try_drawn(
                     found[bug.key] = copy.tried(files, broken)
                 print(_row(bug, found[bug.key]), flush=True)
                 if written:
-                    _record(drawn, found, seed, number).write(written)
+                    _record(drawn, found, seed, number, copy.commit).write(written)
         except KeyboardInterrupt:
             print(f"\ninterrupted after {len(found)} of {len(drawn)} bugs", file=sys.stderr)
         killers = {each.test for each in found.values() if each.is_killed} - sound - {""}
@@ -153,7 +153,7 @@ def try_drawn(
         broken |= failing
         sound |= killers - failing
         waiting = [bug for bug in drawn if bug.key in found and found[bug.key].test in failing]
-    record = _record(drawn, found, seed, number)
+    record = _record(drawn, found, seed, number, copy.commit)
     if written:
         record.write(written)
     return record
@@ -165,16 +165,15 @@ def _row(bug: Drawn, found: Outcome) -> str:
     return f"{verdict:8} {found.cpu_s:5.1f} s  {bug}{by}"
 
 
-def _record(drawn: list[Drawn], found: dict[str, Outcome], seed: int, asked: int) -> Record:
+def _record(drawn: list[Drawn], found: dict[str, Outcome], seed: int, asked: int, commit: str) -> Record:
     results = defaultdict(list)
     for bug in drawn:
         if bug.key in found:
             results[folder_of(bug.path)].append((bug.key, str(bug), found[bug.key].is_killed))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return Record(
         seed=seed,
         asked=asked,
-        commit=commit.strip(),
+        commit=commit,
         timed_out=sum(each.how == "time-out" for each in found.values()),
         cut_short=sum(each.left > 0 for each in found.values()),
         cpu_s_per_bug=round(sum(each.cpu_s for each in found.values()) / max(1, len(found)), 1),

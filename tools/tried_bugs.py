@@ -77,7 +77,9 @@ class Copy:
     """A copy of the committed sources and tests, in which bugs are planted one at a time."""
 
     def __init__(self, root: Path, folder: Path) -> None:
-        packed = subprocess.run(["git", "archive", "HEAD"], cwd=root, check=True, capture_output=True).stdout
+        named = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True)
+        self.commit = named.stdout.strip()
+        packed = subprocess.run(["git", "archive", self.commit], cwd=root, check=True, capture_output=True).stdout
         with tarfile.open(fileobj=BytesIO(packed)) as archive:
             archive.extractall(folder, filter="tar")
         kept = root / ".pytest_cache"  # what XLA compiled
