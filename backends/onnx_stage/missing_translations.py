@@ -10,6 +10,7 @@
     log_sigmoid      -> without a sigmoid, which is 0 below -104
     masked_select    -> Compress of both, broadcast and flat
     unique           -> Unique
+    repeat_interleave -> for every place of the result, how many ends of repetitions are before it
 
 Left out: those that it knows and writes otherwise than PyTorch computes them (``exact_translations.py``), and ops that
 ONNX has nothing for, which the exporter refuses by name.
@@ -117,6 +118,16 @@ def _unique(x: Any, sorted: bool = True, return_inverse: bool = False, return_co
     return elements, _op.Reshape(places, _op.Shape(x)), counts
 
 
+def _repeated(repeats: Any, output_size: Any = None) -> Any:
+    numbers = _op.Cast(repeats, to=ir.DataType.INT64)
+    ends = _op.CumSum(numbers, _op.Constant(value_int=0))
+    total = _op.ReduceSum(numbers, keepdims=0) if output_size is None else output_size
+    total = _op.Constant(value_int=total) if isinstance(total, int) else _op.Reshape(total, _op.Constant(value_ints=[]))
+    places = _op.Range(_op.Constant(value_int=0), total, _op.Constant(value_int=1))
+    is_before = _op.Cast(_op.LessOrEqual(_op.Unsqueeze(ends, _ints(-1)), places), to=ir.DataType.INT64)
+    return _op.CastLike(_op.ReduceSum(is_before, _ints(0), keepdims=0), repeats)
+
+
 def _ints(*numbers: int) -> Any:
     return _op.Constant(value_ints=list(numbers))
 
@@ -134,6 +145,7 @@ MISSING: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _aten.sgn.default: _sign,
     _aten.masked_select.default: _selected,
     _aten._unique2.default: _unique,
+    _aten.repeat_interleave.Tensor: _repeated,
     **EXACT,
 }
 """By op, what writes it."""

@@ -7,10 +7,10 @@ Left out: which numbers a symbol may have beyond one range (divisibility and the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-import sympy
 import torch
 
 from heterps_compile.errors import InputError, UnknownNameError
@@ -21,6 +21,7 @@ from .torch_data_sizes import all_told, data_sizes
 from .torch_program import Program
 
 Symbol = Any  # a sympy.Symbol
+_sympy: Any = import_module("sympy")  # its functions have no types
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def _hints(inputs: Sequence[tuple[str, Any]]) -> dict[Symbol, int]:
     for size in sorted(sizes, key=lambda size: not size.node.expr.is_Symbol):
         symbols = _free(size)
         if len(symbols) == 1 and symbols[0] not in found and size.node.has_hint():
-            roots = [n for n in sympy.solve(size.node.expr - size.node.hint, symbols[0]) if n.is_Integer and n > 0]
+            roots = [n for n in _sympy.solve(size.node.expr - size.node.hint, symbols[0]) if n.is_Integer and n > 0]
             if len(roots) == 1:
                 found[symbols[0]] = int(roots[0])
     return found
