@@ -43,7 +43,18 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
 
 
-@click.command("compile", cls=GroupedCommand, groups=COMPILE_GROUPS)
+_GROUPS = {
+    "Model": ("batch", "shapes", "values", "inputs", "mode", "precision", "optimizer"),
+    "Hardware": ("cluster", "profile", "pins", "forbidden"),
+    "Goal": ("objective", "min_throughput", "budget", "min_stages", "max_stages"),
+    "Search": ("method", "time_limit"),
+    "Stages": ("output", "force", "backend", "no_verify"),
+    "Output": ("quiet", "verbose", "as_json", "report"),
+}
+"""Options of ``compile`` in its short help, by group; ``--help-all`` shows the others too."""
+
+
+@click.command("compile", cls=GroupedCommand, groups=_GROUPS)
 @click.argument("model", metavar="MODEL.onnx")
 @options.takes(COMPILE)
 @click.pass_context

@@ -159,16 +159,6 @@ COMPILE = Command(
     ),
 )  # fmt: skip
 
-COMPILE_GROUPS = {
-    "Model": ("batch", "shapes", "mode", "precision", "optimizer"),
-    "Hardware": ("cluster", "profile", "pins", "forbidden"),
-    "Goal": ("objective", "min_throughput", "budget", "min_stages", "max_stages"),
-    "Search": ("method", "time_limit"),
-    "Stages": ("output", "force", "backend", "no_verify"),
-    "Output": ("quiet", "verbose", "as_json", "report"),
-}
-"""Options of ``compile`` in its short help, by group; ``--help-all`` shows the others too."""
-
 BENCH = Command(
     "bench",
     (ONNX,),
