@@ -21,7 +21,6 @@ from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import (
     COMPILE,
-    COMPILE_GROUPS,
     HANDED_ON,
     ONNX,
     PLANNED_GRAPH,

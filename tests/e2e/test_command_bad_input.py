@@ -101,12 +101,6 @@ def test_a_request_that_cannot_be(workplace, words, said):
         assert text in message
 
 
-def test_a_dimension_without_a_number_is_named_with_both_ways_out(workplace):
-    message = refused(workplace, "model.onnx")
-    for text in ("'N'", "--batch", "--shape N="):
-        assert text in message
-
-
 def test_a_floor_that_cannot_be_met_names_the_layer_and_what_can(workplace):
     message = refused(workplace, "model.onnx", *BATCH, "--min-throughput", "1e15", "--method", "exact")
     assert "samples/s" in message

@@ -1,9 +1,7 @@
 """The house keeps its own rules: which way imports run, what is packed, how long a file is, what the outside sees."""
 
 import ast
-import errno
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from messages import messages_of
+from wording import wording
 
 import heterps_compile
 from heterps_compile.backends.find import BACKENDS
@@ -422,57 +421,6 @@ def test_messages_are_in_one_list(golden):
         if re.search("[a-z]{2}", re.sub(r"\{.*?\}|<.*?>", "", message.template)):
             functions.setdefault(str(message), set()).add(message.function)
     assert {line.partition(":")[0] for line, found in functions.items() if len(found) > 1} == REPEATING
-
-
-# Three plain words in a row are wording, which the list of messages pins. The system's own words are values.
-WORDING = re.compile(r"(?<![\w'./\\-])[a-z]+(?:[,;:]? [a-z]+){2,}(?![\w.'=-])")
-OF_THE_SYSTEM = re.compile("|".join(os.strerror(number) for number in errno.errorcode))
-
-
-def patterns(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each pattern that a test file matches messages with: in place, or in a table of cases, with its line."""
-    lines = path.read_text("utf-8").split("\n")
-    if not any("match=" in line for line in lines):
-        return
-    for function in ast.walk(ast.parse("\n".join(lines))):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        if not any("match=" in line for line in lines[function.lineno - 1 : function.end_lineno]):
-            continue
-        inside = list(ast.walk(function))
-        matched = [node.value for node in inside if isinstance(node, ast.keyword) and node.arg == "match"]
-        names = {node.id for value in matched for node in ast.walk(value) if isinstance(node, ast.Name)}
-        columns = [cell for names_, rows in tables(inside) for cell in cells(names_, rows, names)]
-        for part in (part for value in (*matched, *columns) for part in ast.walk(value)):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                yield part.lineno, part.value
-
-
-def tables(nodes: list[ast.AST]) -> Iterator[tuple[list[str], ast.expr]]:
-    """Yield the columns and the rows of parametrised tests, and of loops over cases."""
-    for node in nodes:
-        match node:
-            case ast.Call(func=ast.Attribute(attr="parametrize"), args=[names, rows, *_]):
-                found = [part.value for part in ast.walk(names) if isinstance(part, ast.Constant)]
-                yield [name.strip() for text in found for name in text.split(",")], rows
-            case ast.For(target=target, iter=rows):
-                yield [part.id for part in ast.walk(target) if isinstance(part, ast.Name)], rows
-
-
-def cells(columns: list[str], rows: ast.expr, names: set[str]) -> Iterator[ast.expr]:
-    """Yield the cells of the named columns of a table that is written out."""
-    for row in rows.elts if isinstance(rows, ast.List | ast.Tuple) else []:
-        values = row.elts if isinstance(row, ast.Tuple) else [row]
-        yield from (value for name, value in zip(columns, values, strict=False) if name in names)
-
-
-def wording(folder: Path) -> list[str]:
-    return [
-        f"{path.name}:{line}: {text}"
-        for path in sorted(folder.rglob("*.py"))
-        for line, text in patterns(path)
-        if WORDING.search(OF_THE_SYSTEM.sub("", text))
-    ]
 
 
 def test_no_test_pins_the_wording_of_an_error():
