@@ -9,7 +9,7 @@ Every medium has one renderer, and all of them read the same list::
 
 A table has rows and a heading a column. A summary is a list of columns of one row: a line a column.
 
-Left out: the renderers (``terminal.py``, ``html.py``, ``markdown.py``, ``document.py``).
+Left out: the renderers (``terminal.py``, ``columns/html.py``, ``markdown.py``, ``columns/document.py``).
 """
 
 import enum

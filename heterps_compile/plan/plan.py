@@ -300,6 +300,20 @@ class Plan:
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
 
 
+def notes_of(plan: Plan) -> list[str]:
+    """List fallbacks, unused devices, replicated parameters, and a plan that saves money."""
+    found = list(plan.notes)
+    if plan.unused_devices:
+        found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
+    if plan.replicated:
+        more = f" and {len(plan.replicated) - 3} more" if len(plan.replicated) > 3 else ""
+        found.append(f"several stages hold {', '.join(map(repr, plan.replicated[:3]))}{more}")
+    if plan.other is not None:
+        other = plan.other.sentence(plan.price_per_hour, plan.valued.throughput_samples_per_s, plan.currency)
+        found += [other] if other else []
+    return found
+
+
 def reading_of_value(plan: Plan) -> str:
     """Name the reading that value and bound are of; "" for an objective that is a time of its own."""
     if not OBJECTIVES[plan.request.objective].has_readings:

@@ -4,11 +4,6 @@ A warning says that outputs or gradients may be others than the user expects, or
 prints warnings in full, and at most three of the other notes.
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .plan import Plan
-
 NOT_VERIFIED = "not verified"
 """The beginning of a note on outputs that were not compared, and why."""
 
@@ -36,20 +31,6 @@ _WARNINGS = (
     RUN_FAILS,
     RUN_REFUSES,
 )
-
-
-def notes_of(plan: "Plan") -> list[str]:
-    """Make every fallback, unused device and replicated parameter of a plan, and a plan that saves money."""
-    found = list(plan.notes)
-    if plan.unused_devices:
-        found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
-    if plan.replicated:
-        more = f" and {len(plan.replicated) - 3} more" if len(plan.replicated) > 3 else ""
-        found.append(f"several stages hold {', '.join(map(repr, plan.replicated[:3]))}{more}")
-    if plan.other is not None:
-        other = plan.other.sentence(plan.price_per_hour, plan.valued.throughput_samples_per_s, plan.currency)
-        found += [other] if other else []
-    return found
 
 
 def is_warning(note: str) -> bool:

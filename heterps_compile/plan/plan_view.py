@@ -16,7 +16,8 @@ from heterps_compile.columns.glance import Glance, print_glance
 from heterps_compile.columns.terminal import terminal_table
 from heterps_compile.console import PlainConsole, make_console, note_text, pairs_table, warning_text
 
-from .plan_notes import is_warning, notes_of
+from .plan import notes_of
+from .plan_notes import is_warning
 from .stage_columns import STAGES, stage_rows
 from .total_columns import HEAD, TOTALS, Summary
 

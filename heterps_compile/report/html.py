@@ -23,8 +23,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
 from heterps_compile.packages import __version__
 from heterps_compile.plan.idle_units import units_of
-from heterps_compile.plan.plan import Plan, what_the_bound_proves
-from heterps_compile.plan.plan_notes import notes_of
+from heterps_compile.plan.plan import Plan, notes_of, what_the_bound_proves
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_columns import STAGES, stage_rows
 from heterps_compile.plan.table_words import tables_in_words

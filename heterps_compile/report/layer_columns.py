@@ -1,6 +1,6 @@
 """Columns of the tables of layers: with their work, of a compilation; as the plan has them, without the model.
 
-Left out: single layers (``review/explain_words.py``), JSON (``document.py``).
+Left out: single layers (``review/explain_words.py``), JSON (``report/document.py``).
 """
 
 from collections.abc import Sequence

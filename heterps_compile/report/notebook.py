@@ -14,8 +14,8 @@ from heterps_compile.columns.column import Medium
 from heterps_compile.columns.html import html_pairs, html_table
 from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Plan
-from heterps_compile.plan.plan_notes import is_warning, notes_of
+from heterps_compile.plan.plan import Plan, notes_of
+from heterps_compile.plan.plan_notes import is_warning
 from heterps_compile.plan.stage_columns import STAGES, stage_rows
 from heterps_compile.plan.total_columns import HEAD, TOTALS, Summary
 from heterps_compile.units import counted

@@ -1,6 +1,6 @@
 """One row per layer: what the tables and the JSON document say of it.
 
-Left out: how a row looks (``tables.py``) and what it is called in JSON (``document.py``).
+Left out: how a row looks (``layer_columns.py``) and what it is called in JSON (``report/document.py``).
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,7 @@ from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.console import make_console
 from heterps_compile.fit_lines import cells
-from heterps_compile.plan.plan import Artifact
-from heterps_compile.plan.plan_notes import notes_of
+from heterps_compile.plan.plan import Artifact, notes_of
 from heterps_compile.plan.plan_view import plan_text, print_at_a_glance, print_in_full
 from heterps_compile.plan.total_columns import TOTALS, Default, Summary
 

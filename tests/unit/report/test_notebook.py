@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from plans import PLAN
 
 from heterps_compile.columns.column import Medium, pairs
-from heterps_compile.plan.plan_notes import notes_of
+from heterps_compile.plan.plan import notes_of
 from heterps_compile.plan.total_columns import TOTALS, Summary
 from heterps_compile.report.findings import Findings
 
