@@ -1,6 +1,6 @@
 """A solved workload, printed for people and for programs.
 
-Left out: plans of models (``tables.py``, ``document.py``).
+Left out: plans of models (``plan_view.py``, ``report/document.py``).
 """
 
 import json

@@ -13,9 +13,10 @@ from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.console import make_console
 from heterps_compile.fit_lines import cells
+from heterps_compile.ir.default_size import DefaultSize
 from heterps_compile.plan.plan import Artifact, notes_of
 from heterps_compile.plan.plan_view import plan_text, print_at_a_glance, print_in_full
-from heterps_compile.plan.total_columns import TOTALS, Default, Summary
+from heterps_compile.plan.total_columns import TOTALS, Summary
 
 SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
 MANY = replace(
@@ -40,7 +41,8 @@ def in_full(plan=SAVED, width=120) -> str:
 
 
 def test_a_plan_at_a_glance(golden):
-    golden("report/glance.txt", at_a_glance(directory="ctr.heterps", defaults=(Default("N", 64, "--batch"),)))
+    chosen = replace(SAVED, bindings={**SAVED.bindings, "N": DefaultSize(64, is_batch=True)})
+    golden("report/glance.txt", at_a_glance(chosen, directory="ctr.heterps"))
 
 
 def test_a_plan_in_full(golden):
