@@ -52,7 +52,7 @@ def test_a_directory_is_no_model(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "no regular file" in message(tmp_path / "pipe")
+    assert "it is a pipe" in message(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(
