@@ -87,9 +87,10 @@ def _end(parts: _Parts, room: int) -> str:
     """Write the last parts of a name that fit, or the ends of its last part."""
     if short := _keep(parts, (), room):
         return short
-    left_out = _LEFT_OUT if len(parts) > 1 else ""
-    first = _first(parts[-1], (room - 2) // 2)
-    return f"{left_out}{first}{_LEFT_OUT}{_last(parts[-1], room - len(left_out) - 1 - _size(first))}"
+    last = parts[-1]
+    left_out = "" if parts == (last,) else _LEFT_OUT
+    first = _first(last, (room - 2) // 2)
+    return f"{left_out}{first}{_LEFT_OUT}{_last(last, room - len(left_out) - 1 - _size(first))}"
 
 
 def _candidates(parts: _Parts, in_order: Sequence[_Parts], room: int) -> Iterator[str]:
