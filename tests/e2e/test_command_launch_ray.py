@@ -22,7 +22,7 @@ from written_ctrdnn import (
 
 pytestmark = pytest.mark.slow  # Ray's own processes take long to start
 
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
 STORE_BYTES = 80 * 2**20
 ROOT = Path(__file__).parents[2]
 RUN = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
