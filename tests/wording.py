@@ -12,6 +12,14 @@ WORDING = re.compile(r"(?<![\w'./\\-])[a-z]+(?:[,;:]? [a-z]+){2,}(?![\w.'=-])")
 OF_THE_SYSTEM = re.compile("|".join(os.strerror(number) for number in errno.errorcode))
 
 
+ERRORS = {"err", "stderr"}
+
+
+def names(text: str, *values: str) -> bool:
+    """Tell whether one line of a text names all values, in order."""
+    return re.search(".*".join(map(re.escape, values)), text) is not None
+
+
 def patterns(path: Path) -> Iterator[tuple[int, str]]:
     """Yield each pattern that a test file matches messages with: in place, or in a table of cases, with its line."""
     lines = path.read_text("utf-8").split("\n")
@@ -29,6 +37,17 @@ def patterns(path: Path) -> Iterator[tuple[int, str]]:
         for part in (part for value in (*matched, *columns) for part in ast.walk(value)):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.lineno, part.value
+
+
+def asserted(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each text that a test file compares with the errors of a command, with its line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Assert):
+            inside = list(ast.walk(node.test))
+            if any(isinstance(part, ast.Attribute) and part.attr in ERRORS for part in inside):
+                yield from (
+                    (p.lineno, p.value) for p in inside if isinstance(p, ast.Constant) and isinstance(p.value, str)
+                )
 
 
 def tables(nodes: list[ast.AST]) -> Iterator[tuple[list[str], ast.expr]]:
@@ -53,6 +72,6 @@ def wording(folder: Path) -> list[str]:
     return [
         f"{path.name}:{line}: {text}"
         for path in sorted(folder.rglob("*.py"))
-        for line, text in patterns(path)
+        for line, text in (*patterns(path), *asserted(path))
         if WORDING.search(OF_THE_SYSTEM.sub("", text))
     ]

@@ -11,6 +11,7 @@ import torch
 from commands import heterps
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from wording import names
 
 import heterps_compile
 from heterps_compile.runtime.sync.algorithms.local_steps import steady_models
@@ -109,10 +110,7 @@ def assert_same_bits(ours: Path, theirs: Path) -> None:
 def test_predictors_are_those_of_the_paper_validated_on_their_blocks_and_exported(written, tmp_path, replicas):
     words = ("--sync", MM, "--epochs", "20", "--checkpoint", str(tmp_path / "ck"), "--validate", "held_back.parquet")
     run = train(written, "blocks.parquet", *words, "--log", str(tmp_path / "log.jsonl"), replicas=replicas)
-    assert (
-        "a predictor is kept after the first 15 cycles for each of 5 blocks of 4 samples: validations are of"
-        in run.stderr
-    )
+    assert names(run.stderr, "15", "5 ", "4 ")
     centres, q = torch.eye(BLOCKS, dtype=torch.float64), 1 - RATE
     steady, found = steady_models(centres, q), []
     for block in range(BLOCKS):
@@ -139,7 +137,7 @@ def test_predictors_are_those_of_the_paper_validated_on_their_blocks_and_exporte
         cwd=written,
     )
     assert scored.returncode == 0, scored.stderr
-    assert "of which that of block 2 is taken; the weights themselves are left" in scored.stderr
+    assert names(scored.stderr, "block 2")
     (first, *_) = sorted((tmp_path / "out").glob("*.safetensors"))
     (outputs,) = load_file(first).values()
     assert torch.allclose(outputs, (steady[1] - centres[0]).expand_as(outputs), rtol=0, atol=1e-12)
@@ -175,21 +173,21 @@ def test_chains_go_on_with_the_same_replicas_alone_and_predictors_with_others(wr
     train(written, "long_blocks.parquet", "--sync", f"local(steps=2, rule=mc, {blocks}", "--steps", "20", *kept)
     asked = ("--sync", f"local(steps=2, rule=mc, {blocks}", "--steps", "24", *kept)
     run = train(written, "long_blocks.parquet", *asked, replicas="1", code=1)
-    assert "has the chains of 2 replicas, and the run has 1" in run.stderr
+    assert names(run.stderr, "2 replicas", " 1")
     mm = ("--sync", f"local(steps=2, rule=mm, {blocks}", "--steps", "24", *kept)
     before = files_of(tmp_path / "ck" / "step-000020")["block-4-0.safetensors"]["place"]
     train(written, "long_blocks.parquet", *mm, replicas="1")
     assert torch.equal(files_of(tmp_path / "ck" / "step-000024")["block-4-0.safetensors"]["place"], before)
     other = ("--sync", "local(steps=2, rule=mm, blocks=10, block_steps=2)", "--steps", "28", *kept)
     run = train(written, "long_blocks.parquet", *other, code=1)
-    assert "step-000024 has predictors of 5 blocks, and the run has 10; go on with as many" in run.stderr
+    assert names(run.stderr, "step-000024", "5 blocks", " 10")
 
 
 def test_data_that_are_no_cycle_are_refused_before_anything_starts(written):
     run = train(written, "blocks.parquet", "--sync", "local(steps=2, rule=mm, blocks=5, block_steps=2)", code=1)
-    assert "the data have 20 samples, and 5 blocks of 8 (2 steps of 4) are 40" in run.stderr
+    assert names(run.stderr, "20", "5 blocks of 8", "2 steps of 4", " 40")
     run = train(written, "noise.parquet", "--sync", "adsaga(batches=9)", code=1)
-    assert "the data have 32 samples, where 9 batches of 4 are 36; give batches=8" in run.stderr
+    assert names(run.stderr, "32", "9 batches of 4", " 36", "batches=8")
 
 
 def saga(samples: Tensor, order: Sequence[int], *, delay: int, rate: float, momentum: float = 0.0) -> Tensor:
@@ -253,7 +251,7 @@ def test_adsaga_goes_on_with_other_replicas_and_says_what_becomes_of_its_table(w
     asked = (*words, "--train", str(tmp_path / "train.py"), "--batch", "4", "--micro-batches", "4")
     train(written, "noise.parquet", *asked, "--steps", "20", "-q", replicas="2")
     run = train(written, "noise.parquet", *asked, "--steps", "40", replicas="3")
-    assert "gradients that are remembered are added up and divided evenly" in run.stderr
+    assert names(run.stderr, "gradients", "evenly")
     expected = saga(samples, [step % 8 for step in range(40)], delay=0, rate=0.1)
     place = load_file(tmp_path / "ck" / "step-000040" / "weights-0.safetensors")["place"]
     assert torch.allclose(place, expected, rtol=0, atol=1e-9)

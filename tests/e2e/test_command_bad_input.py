@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from commands import everything_in, heterps
 from onnx_files import click_model, cyclic, save, undefined_value, unknown_domain, unknown_op, with_external_weight
+from wording import names
 
 BATCH = ("--batch", "8")
 
@@ -131,5 +132,5 @@ def test_a_hostile_name_never_reaches_the_terminal(tmp_path):
 def test_wrong_usage_ends_with_2(workplace):
     run = heterps("model.onnx", "--batch", "many", cwd=workplace)
     assert run.returncode == 2
-    assert "'many' is no whole number from 1" in run.stderr
+    assert names(run.stderr, "'many'", " 1")
     assert run.stdout == ""

@@ -12,6 +12,7 @@ from commands import heterps
 from processes import end_of
 from safetensors.torch import load_file
 from tuned import PATIENCE_S, TRAIN, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
+from wording import names
 
 from heterps_compile.tuning.search_state import FAILED, TOLD, read_search
 
@@ -28,7 +29,7 @@ def test_a_search_runs_and_its_best_weights_are_those_of_its_best_trial(tmp_path
     assert "<svg" in (tmp_path / "page.html").read_text("utf-8")
     best = state.best
     assert best is not None
-    assert f"weights of trial {best.number} written to " in done.stderr
+    assert names(done.stderr, f"trial {best.number}")
     weights = load_file(tmp_path / "run" / "best.safetensors")
     assert accuracy_of(tmp_path, best.config["model.width"], weights) == pytest.approx(best.value, abs=1e-6)
     shown = heterps("tune", "--show", "run", cwd=tmp_path)
@@ -119,7 +120,7 @@ def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
     assert "the search goes on with: heterps-compile tune -o run --resume\n" in err
     assert "Traceback" not in err
     assert second.returncode == 1
-    assert "another process runs the search in" in second.stderr
+    assert names(second.stderr, "Error: ", "process", "run")
     assert read_search(tmp_path / "run").ended_why == "it was interrupted"
 
 
@@ -146,4 +147,4 @@ def test_a_trial_that_never_ends_is_ended(tmp_path):
     words = ("--trials", "1", "--retries", "0", "--time-limit", "6")
     done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
     assert done.returncode == 1
-    assert "it did not end within 6 s (--time-limit), and was ended" in done.stderr.splitlines()[-1]
+    assert names(done.stderr.splitlines()[-1], "6 s", "--time-limit")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from light_models import path
 from plan_changes import drawn
+from wording import names
 
 import heterps_compile
 from heterps_compile.plan.file import to_json
@@ -221,7 +222,7 @@ def test_the_hook_for_sound_plans_finds_a_contradiction(repository):
     (repository / "plan.json").write_text(json.dumps(document))
     done = hook(repository, "heterps-compile-plan")
     assert done.returncode == 1
-    assert "plan.json: decisions.stages[1].layers[0]: layer 'a' is in stage 0 already" in done.stderr
+    assert names(done.stderr, "plan.json: decisions.stages[1].layers[0]", "'a'", "stage 0")
 
 
 def test_the_hook_for_changes_compares_with_the_last_commit(repository):
@@ -242,7 +243,7 @@ def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
 def test_the_hook_for_models_checks_the_plan(repository):
     done = hook(repository, "heterps-compile-check", MODEL, "--against", "plan.json")
     assert done.returncode == 1
-    assert "the model changed" in done.stderr + done.stdout
+    assert names(done.stderr + done.stdout, "model changed")
 
 
 def test_the_recipe_for_any_other_ci_runs_as_it_stands(repository):

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from commands import cold_heterps as heterps
 from onnx import TensorProto, helper, numpy_helper
+from wording import names
 
 pytestmark = pytest.mark.slow  # six commands
 
@@ -132,4 +133,4 @@ def test_a_rule_of_a_package_is_planned_compared_and_run(folder: Path) -> None:
     assert {step["sync_bytes"]["0"] for step in steps} == {2 * 4 * WIDTH * WIDTH}  # 2 (k - 1) S of float16
     missing = heterps("m.onnx", *PLANNED, "--sync", "half", cwd=folder)
     assert missing.returncode == 1
-    assert "unknown synchronisation rule 'half'" in missing.stderr
+    assert names(missing.stderr, "rule 'half'")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from light_models import path
+from wording import names
 
 import heterps_compile
 from heterps_compile.cli.main import run
@@ -68,7 +69,7 @@ def test_a_page_shows_the_committed_plan_beside_the_one_found(capsys):
     assert '<section id="layers-before"' in page
     assert "replicas, had" in page or "replica, had" in page
     assert run(["check", MODEL, "--against", "plan.json", "--report", "no/check.html"]) == 2
-    assert "its folder does not exist" in capsys.readouterr().err
+    assert names(capsys.readouterr().err, "no/check.html")
 
 
 def test_a_compiled_folder_is_compiled_anew(committed):
@@ -128,7 +129,7 @@ def test_a_plan_that_cannot_be_written_is_told(capsys, monkeypatch):
     monkeypatch.setattr("tempfile.mkstemp", full)
     before = Path("plan.json").read_text()
     assert run(["check", MODEL, "--against", "plan.json", "--update"]) == 2
-    assert "cannot write the plan 'plan.json': No space left on device" in capsys.readouterr().err
+    assert names(capsys.readouterr().err, "'plan.json'", "No space left on device")
     assert Path("plan.json").read_text() == before
 
 

@@ -1,4 +1,5 @@
 import pytest
+from wording import names
 
 from heterps_compile.cli.main import run
 from heterps_compile.cluster.load import builtin_names, load_cluster
@@ -68,7 +69,7 @@ bandwidth = "2 GB/s"
 
 def test_an_unknown_pool_names_the_nearest(capsys):
     assert run(["clusters", "show", "heterps-papr"]) == 1
-    assert "unknown cluster 'heterps-papr'; did you mean 'heterps-paper'?" in capsys.readouterr().err
+    assert names(capsys.readouterr().err, "'heterps-papr'", "'heterps-paper'?")
 
 
 def test_a_sound_file_is_called_sound(capsys, tmp_path):

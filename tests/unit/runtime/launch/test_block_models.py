@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from wording import names
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.block_chains import BlockChains, make_blocks
@@ -241,7 +242,7 @@ def test_data_whose_epochs_are_no_cycles_are_refused_with_a_way_out():
     refuse_other_cycle((parse_rule("adasum"),), 7, 20)
     with pytest.raises(RunError) as refused:
         refuse_other_cycle((REST,), 120, 20)
-    assert "the data have 120 samples, and 3 blocks of 80 (4 steps of 20) are 240" in str(refused.value)
+    assert names(str(refused.value), "120", "3 blocks of 80", "4 steps of 20", " 240")
     assert re.search(r"\b240\b.*block_steps=2\b.*--batch", str(refused.value))
     with pytest.raises(RunError, match=r"240.*--batch"):
         refuse_other_cycle((REST,), 60, 20)
