@@ -70,12 +70,12 @@ cluster:
 	fi; \
 	echo 'make: no OpenSSH server or no Slurm here; the tests of launch that start them are skipped'
 
+# Each of the two type checkers takes one core.
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/python tools/prose.py
-	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/mypy & mypy=$$!; $(BIN)/pyright --pythonpath $(BIN)/python; pyright=$$?; wait $$mypy && exit $$pyright
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format

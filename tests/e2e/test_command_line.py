@@ -152,6 +152,7 @@ def test_a_full_disk_under_stdout_is_one_clear_line(workplace, words, said):
     assert (run.returncode, run.stderr) == (1, f"Error: {said}: No space left on device\n")
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_progress_shows_on_a_terminal_alone(workplace):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

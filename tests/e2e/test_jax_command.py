@@ -41,6 +41,7 @@ def test_the_command_writes_stages_of_jax_that_give_what_the_model_gives(tmp_pat
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # whole models, compiled and run
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript")
 def test_a_pytorch_model_compiles_saves_and_loads(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def above(name: str, chosen: Sequence[Layout], folders: Folders) -> dict[str, fl
     }
 
 
+@pytest.mark.slow  # processes of a run start cold
 def test_a_mixed_pipeline_trains_as_one_process_does(folders: Folders) -> None:
     assert above("skip", [(("torch", "jax"), (2, 1), "1f1b")], folders) == {}
 

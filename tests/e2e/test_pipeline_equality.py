@@ -63,6 +63,7 @@ def test_exact_sums_are_those_of_one_process_to_the_last_bit(folders):
         assert set(worst_of(name, chosen, folders, exact_sums=True).values()) == {0.0}
 
 
+@pytest.mark.slow  # processes of a run start cold
 def test_stages_that_recompute_end_with_the_very_bits_of_those_that_keep_their_activations(folders):
     """Convolutions with batch norms and dropout, whose statistics replicas share; a tied embedding in two stages."""
     turns = [("dropping", (1, 1), "1f1b"), ("dropping", (2, 1), "gpipe"), ("gpt2", (1, 2), "1f1b")]

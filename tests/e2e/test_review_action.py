@@ -232,6 +232,7 @@ def test_the_hook_for_changes_compares_with_the_last_commit(repository):
     assert hook(repository, "heterps-compile-diff", *arguments).returncode == 1
 
 
+@pytest.mark.slow  # commands in processes of their own
 def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
     (repository / "heterps.toml").write_text('[defaults]\nfail_on = "placement"\n[[plan]]\nplan = "plan.json"\n')
     assert hook(repository, "heterps-compile-check-all").returncode == 0
@@ -246,6 +247,7 @@ def test_the_hook_for_models_checks_the_plan(repository):
     assert names(done.stderr + done.stdout, "model changed")
 
 
+@pytest.mark.slow  # commands in processes of their own
 def test_the_recipe_for_any_other_ci_runs_as_it_stands(repository):
     (script,) = re.findall(r"```sh\n# any CI\n(.*?)```", RECIPE, re.DOTALL)
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "BASE": "HEAD~1"}

@@ -36,6 +36,7 @@ def test_the_folder_loads_and_gives_onnx_runtimes_outputs(compiled: Path) -> Non
     np.testing.assert_allclose(ours.detach().numpy(), expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_the_stages_run_where_only_torch_and_safetensors_are(compiled: Path) -> None:
     script = textwrap.dedent(
         """

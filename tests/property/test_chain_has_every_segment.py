@@ -14,6 +14,7 @@ from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.traffic import box_sums
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @settings(max_examples=150, deadline=None)
 @given(problem=small_problems() | st.builds(with_shared_storage, small_problems(), st.integers(0, 2**32 - 1)))
 @pytest.mark.parametrize("cells", [1, 40, 1 << 16])

@@ -44,6 +44,7 @@ def test_exact_finds_the_optimum_of_eight_layers(problem: Problem) -> None:
     assert_same_optimum(problem)
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @settings(max_examples=100, deadline=None)
 @given(problem=small_problems(max_layers=6, units=3))
 @pytest.mark.parametrize("most_listed", [0, 20])

@@ -32,6 +32,7 @@ MARCHED = Effort(
 )
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), units=st.sampled_from([1, 2, 3, 7]))
 @example(seed=8, slow=0.25, units=2)  # where synchronising takes long, one replica reaches further than two

@@ -45,6 +45,7 @@ def test_exact_finds_the_optimum_of_other_objectives(objective: str, data: st.Da
     assert_same_optimum(linked(data.draw(small_problems_for(objective, max_layers=5)), data.draw(SEEDS)))
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @pytest.mark.parametrize("most_segments", [200, 10**9])
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, structure=st.booleans(), units=st.sampled_from([2, 20]))

@@ -66,6 +66,7 @@ def test_the_best_plan_over_placements_replicas_and_rules_is_found_and_proven(
     assert_same_optimum(problem)
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
 def test_the_best_plan_is_found_where_units_share_machines(seed: int) -> None:

@@ -20,6 +20,7 @@ from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 NO_LIMIT = 10**9
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @pytest.mark.parametrize("chunk", [2, 3, 8])
 @settings(max_examples=60, deadline=None)
 @given(

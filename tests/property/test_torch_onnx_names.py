@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,7 @@ def named_model(names: list[str]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+@pytest.mark.slow  # hostile names by the hundred
 @settings(max_examples=40, deadline=None)
 @given(st.lists(NAMES, min_size=PLACES, max_size=PLACES, unique=True))
 @example(HOSTILE[:PLACES])

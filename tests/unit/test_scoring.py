@@ -82,6 +82,7 @@ def frozen_in_two(request, tmp_path_factory) -> tuple[Frozen, Tensor, CompiledMo
     return module, ids, made.save(folder), folder
 
 
+@pytest.mark.slow  # whole models, compiled and run
 def test_a_folder_compiled_for_training_scores_as_the_module_does(frozen_in_two):
     module, ids, made, folder = frozen_in_two
     wanted = scored_by(module, ids)

@@ -76,6 +76,7 @@ def test_onnx_runtime_refuses_a_number_that_it_cannot_have_before_the_search_and
         refuse_unsupported(find_backend("onnxruntime"), graph)
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime"])
 def test_such_sizes_may_cross_from_stage_to_stage(backend: str) -> None:
     model = Chooses().eval()

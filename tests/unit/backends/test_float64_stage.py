@@ -84,6 +84,7 @@ def _compiled() -> heterps_compile.CompiledModel:
     return heterps_compile.compile(Tie(), (x,), backend="onnxruntime", method="greedy", min_stages=4)
 
 
+@pytest.mark.slow  # whole models, compiled and run
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_near_ties_are_told_from_faults_where_onnxruntime_has_no_kernels(
     is_wrong: bool, monkeypatch: pytest.MonkeyPatch

@@ -276,6 +276,7 @@ def test_a_stage_that_drops_is_not_called_without_a_key() -> None:
         export_stablehlo(stage, [np.ones((40, 50), np.float32)])
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_compiled_model_that_drops_runs_with_keys_of_the_seeded_generator_and_says_how_it_was_verified() -> None:
     module = nn.Sequential(nn.Linear(50, 50), nn.Dropout(0.25), nn.Linear(50, 50), nn.Dropout(0.5))
     x = torch.ones(40, 50)
@@ -464,6 +465,7 @@ class Branching(nn.Module):
         return taken
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of torch.cond's own tracing
 def test_both_branches_of_a_pytorch_model_have_its_outputs_and_gradients(tmp_path: Path) -> None:
     torch.manual_seed(0)

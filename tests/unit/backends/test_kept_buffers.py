@@ -189,6 +189,7 @@ def test_a_buffer_that_nothing_reads_is_kept() -> None:
     np.testing.assert_array_equal(compiled.stages[0].arrays["last"], BATCH[0])
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_rows_that_are_scaled_again_are_the_same_rows() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 8, max_norm=0.5, dtype=F64), nn.Linear(8, 8, dtype=F64)).eval()

@@ -58,6 +58,7 @@ def ops_and_difference(
     return {node.op_type for node in made.graph}, float(np.abs(found - wanted).max())
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("padding", [None, 2])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_one_length(mode: str, padding: int | None) -> None:
@@ -84,6 +85,7 @@ def test_offsets_with_the_last_one() -> None:
     assert difference < 1e-6
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("padding", [None, 2])
 def test_items_with_weights(padding: int | None) -> None:
     items = ITEMS if padding is not None else ITEMS.clamp(min=3)

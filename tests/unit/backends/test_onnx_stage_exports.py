@@ -103,6 +103,7 @@ def test_three_stages_of_a_real_model_give_what_it_gives(make: Any) -> None:
     assert worst_difference(graph, cut_into(graph, 3), TORCH.example_inputs(graph, 0)) < 1e-5
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_initializers_are_the_models_parameters_and_share_their_memory() -> None:
     module, inputs = skip_net()
     graph = import_torch(module, inputs)
@@ -127,6 +128,7 @@ class Varying(nn.Module):
         return self.second(wide.view(x.shape[0], 2, 4)).reshape(x.shape[0] * 2, 3)
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_varying_batch_stays_one_in_every_stage() -> None:
     torch.manual_seed(0)
     graph = import_torch(

@@ -36,6 +36,7 @@ def test_a_module_is_compiled_saved_and_loaded(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, model(*inputs).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_what_a_model_returns_keeps_its_structure() -> None:
     model, _, inputs = bert()
     compiled = heterps_compile.compile(

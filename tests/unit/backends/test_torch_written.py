@@ -91,6 +91,7 @@ print(len(module.Stage1(tensors).state_dict()) > 0)
 """
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_a_stage_is_imported_and_built_where_nothing_but_torch_is_installed(tmp_path: Path) -> None:
     written(read_model(REAL["bert"]()), 3, tmp_path)
     command = [sys.executable, "-B", "-c", TORCH_ALONE, str(tmp_path / "stage_1.py")]

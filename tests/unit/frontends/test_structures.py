@@ -108,6 +108,7 @@ class Forms(nn.Module):
         return self.form(x)
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_a_fresh_process_reads_every_result_without_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

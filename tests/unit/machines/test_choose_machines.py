@@ -136,6 +136,7 @@ def test_the_choice_is_the_best_of_all_sets(times):
     assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(fronts))
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 def test_nothing_better_is_pruned_from_spot_and_on_demand_sets(times):
     offers = [replace(o, spot_per_hour=o.price_per_hour * part) for o, part in ((V100, 0.4), (FOUR, 0.9), (T4, 0.5))]
     offers.append(replace(V100, instance="dear", price_per_hour=3.5, spot_per_hour=3.2))  # spot above what stays
@@ -355,6 +356,7 @@ def test_a_set_that_stays_has_no_losses(times):
     assert outlook.median_money == pytest.approx(1000 / 3600 * 2 * 0.526)
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times):
     staying = MachineSet(((Rental(T4), 2),))
     goal = Goal(1e9, (1000,), deadline_s=1.0, transience=Transience(start_up_s=600.0), counts_start=True)
@@ -442,6 +444,7 @@ def test_two_machines_of_one_name_with_other_gpus_are_told_apart_in_a_set(times)
     assert times.searched(machines, 256).step_s > 0
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 def test_machines_with_more_units_than_a_pool_has_are_looked_at_as_far_as_it_goes(times):
     huge = replace(CPU, instance="huge", cores=100_000, memory_bytes=1e6 * GIB)
     goal = Goal(1e6, (256,), deadline_s=1e5, most_machines=16)

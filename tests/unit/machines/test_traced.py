@@ -60,6 +60,7 @@ def test_where_machines_are_always_there_spot_costs_what_they_cost(tmp_path):
     assert [each.money for each in found.policies] == sorted(each.money for each in found.policies)
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 def test_where_they_come_and_go_no_policy_is_below_the_optimum_or_late(tmp_path):
     events = [(0, name) for name in "abcd"] + [(0.3 * n, name) for n in range(1, 20) for name in "ad"]
     trace = read_trace_for(trace_of(tmp_path, *events, hours=6), GOAL)

@@ -42,6 +42,7 @@ def test_neighbours_are_measured_at_the_largest_batch(monkeypatch, mode):
     assert found.spread >= 0
 
 
+@pytest.mark.slow  # processes of a run start cold
 def test_a_neighbour_that_fails_is_told_with_its_reason(monkeypatch):
     write = TorchBackend.write
 

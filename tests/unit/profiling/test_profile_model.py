@@ -192,6 +192,7 @@ def test_jax_is_timed_in_training_too_and_by_the_clock_of_all_its_threads():
     assert make_clock("cpu", "cpu", 1) is time.thread_time
 
 
+@pytest.mark.slow  # whole models, compiled and run
 def test_a_plan_of_two_backends_tells_which_profile_is_of_other_kernels(tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(to_json(profile_model(read, QUICK)))
@@ -266,6 +267,7 @@ def test_replicas_and_the_link_are_measured():
     assert [layer.data_parallel is not None for layer in device.layers] == [several, False, False]  # who reads the ids
 
 
+@pytest.mark.slow  # processes of a run start cold
 def test_a_replica_that_fails_is_told_with_its_reason(monkeypatch):
     write = TorchBackend.write
 

@@ -136,6 +136,7 @@ def test_what_was_measured_served_is_not_measured_again(tmp_path):
     assert not again.devices[0].wholes  # nothing was run
 
 
+@pytest.mark.slow  # processes of a run start cold
 def test_stages_that_keep_their_tables_are_not_timed_without():
     model, inputs, _ = small_ctrdnn()
     (device,) = profile_model(lambda _: read(model, *inputs), replace(QUICK, backend="jax")).devices

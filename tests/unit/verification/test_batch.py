@@ -75,6 +75,7 @@ def test_stages_of_an_onnx_model_are_verified_at_a_smaller_batch(backend: str) -
     assert notes == ("verified at batch 170 of 10,000, to spare memory",)
 
 
+@pytest.mark.slow  # whole models, compiled and run
 @pytest.mark.parametrize(
     ("backend", "mode"),
     [("torch", "training"), ("jax", "training"), ("torch", "inference"), ("onnxruntime", "inference")],

@@ -27,6 +27,7 @@ def test_the_seed_decides(method: PlacementMethod) -> None:
     assert (first.placement, first.evaluations) == (again.placement, again.evaluations)
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @BOTH
 def test_stages_keep_their_number_and_their_places(method: PlacementMethod) -> None:
     uncuttable = np.array([False, True, False, False, False])

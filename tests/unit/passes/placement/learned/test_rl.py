@@ -19,6 +19,7 @@ RECIPE = Recipe(seed=11, layers=20, types=4, limited=True)
 SHORT = Rl(rounds=6, kicks=30)
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
     program = (
         "from heterps_compile.cost.synthetic import *\n"
@@ -32,6 +33,7 @@ def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
     assert there.stdout.strip() == f"{here.placement} {here.evaluations}"
 
 
+@pytest.mark.slow  # trains a policy
 @pytest.mark.parametrize("start", ["shipped", "fresh", "uniform"])
 def test_the_trace_adds_up(start: str) -> None:
     result, trace = replace(SHORT, start=start).trace(replace(synthetic_problem(RECIPE), currency="USD"))  # type: ignore[arg-type] # parametrized
@@ -50,11 +52,13 @@ def test_a_time_limit_ends_the_search_and_is_told() -> None:
     assert np.isfinite(found.value)
 
 
+@pytest.mark.slow  # trains a policy
 def test_patience_starts_the_policy_again() -> None:
     _, trace = Rl(rounds=12, patience=1, kicks=0).trace(synthetic_problem(RECIPE))
     assert trace.restarts > 0
 
 
+@pytest.mark.slow  # trains a policy
 def test_the_elman_policy_learns_from_nothing() -> None:
     method = RlRnn(rounds=6, kicks=30)
     problem = synthetic_problem(RECIPE)

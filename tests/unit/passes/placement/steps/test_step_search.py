@@ -125,6 +125,7 @@ def best(seed: int) -> float:
 SEEDS = [*range(5), *range(RULED, RULED + 5)]
 
 
+@pytest.mark.slow  # more of the same kind on larger problems
 @pytest.mark.parametrize("first", [0, RULED])
 def test_the_search_finds_nothing_better_than_the_best_and_mostly_that(first):
     gaps = []
