@@ -82,7 +82,7 @@ def posed(objective: str, seed: int) -> Problem:
     return linked(problem, seed)
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (3, 4))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 @pytest.mark.parametrize("objective", ["price", "throughput", "latency", "max-load", "cost over links"])
 def test_every_objective_reaches_what_brute_force_finds(objective: str, seed: int) -> None:
     problem = posed(objective, seed)
