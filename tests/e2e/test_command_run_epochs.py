@@ -5,6 +5,7 @@ import runpy
 import pytest
 import torch
 from commands import heterps
+from safetensors.torch import save_file
 from torch.nn.functional import binary_cross_entropy_with_logits
 from written_ctrdnn import (
     BATCH,
@@ -63,11 +64,33 @@ def test_an_iterator_is_refused_for_a_second_epoch(tmp_path):
     assert "Fix: return an iterable, not an iterator" in run.stderr
 
 
-def trained(columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def test_a_run_begins_with_a_state_dict_and_a_label_of_whole_numbers_is_explained(tmp_path):
+    write_ctrdnn(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINING_FILE + DATA)
+    start = {name: tensor * 0.5 for name, tensor in model()[0].state_dict().items()}
+    save_file(start, tmp_path / "init.safetensors")
+    words = (*WORDS, "--weights", "init.safetensors", "--steps", "1")
+    run = heterps(*words, "--checkpoint", "ck", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    batches = list(runpy.run_path(str(tmp_path / "train.py"))["data"]())
+    whole = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+    assert largest_difference(weights_in(tmp_path / "ck" / "step-000001"), trained(whole, 1, start)) < 1e-6
+    (tmp_path / "train.py").write_text(TRAINING_FILE + DATA.replace("l.float()", "l"))
+    run = heterps(*words, cwd=tmp_path)
+    assert run.returncode == 1
+    assert "types=label:float" in run.stderr
+    assert "'label' from 0 to 1" in run.stderr
+
+
+def trained(
+    columns: dict[str, torch.Tensor], steps: int = STEPS, start: dict[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
     built, _ = model()
+    if start is not None:
+        built.load_state_dict(start)
     built.train()
     optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    for step in range(STEPS):
+    for step in range(steps):
         sparse, dense, label = (columns[name][step * BATCH :][:BATCH] for name in ("sparse", "dense", "label"))
         optimizer.zero_grad()
         binary_cross_entropy_with_logits(built(sparse, dense), label).backward()
