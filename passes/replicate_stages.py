@@ -1,6 +1,7 @@
 """Stages with replicas for batches that are of one replica each: the least time from a batch to the next.
 
-The problem is PipeDream's (SOSP 2019, section 3.1), for units of one type: a stage of layers with k replicas takes
+The problem is that of PipeDream's paper (SOSP 2019, section 3.1; its program has another formula), for units of one
+type: a stage of layers with k replicas takes
 
     max( sum of layers / k,  all-reduce of k replicas a batch )
 

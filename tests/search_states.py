@@ -15,7 +15,7 @@ from heterps_compile.tuning.search_record import RecordedClass, SearchRecord
 from heterps_compile.tuning.search_state import SearchState, state_of
 from heterps_compile.tuning.space import Config
 from heterps_compile.tuning.space_file import space_of_text
-from heterps_compile.tuning.subspaces import split_space, subspace_of
+from heterps_compile.tuning.subspaces import Subspace, split_space
 
 SPACE = """
 [train]
@@ -70,6 +70,15 @@ HOSTILE = (
     "' onfocus='document.title=1' x='",
     "[bold]x[/bold] " + "y" * 1_900,
 )
+
+
+def subspace_of(parts: tuple[Subspace, ...], config: Config) -> int:
+    """Return the index of the part that a configuration is of."""
+    for index, part in enumerate(parts):
+        own = part.space.by_name
+        if config.keys() <= own.keys() and all(own[name].accepts(value) for name, value in config.items()):
+            return index
+    raise AssertionError("the configuration is of no part of the space")
 
 
 def auc_of(config: Config, fidelity: float) -> float:

@@ -285,13 +285,13 @@ def main() -> None:
                 f"{1e3 * told.checkpoint_s:.0f} ms, start-ups "
                 f"{' and '.join(f'{one.start_up_s:.2f} s' for one in two)}"
             )
-        print(f"ages by a Weibull of {law.scale_h * HOUR_S:.3g} s and shape {law.shape:g}", flush=True)
+        print(f"ages by a Weibull of {law.scale_hours * HOUR_S:.3g} s and shape {law.shape:g}", flush=True)
         # a machine was killed at its age behind the start-up that was known then; by the one known now it lived
         shift_s = killed_at_s - speeds.start_up_s
         lived_s = [[max(0.0, life_s + shift_s) for life_s in lives_s] for lives_s in all_lives_s]
         rows = [
             row_of(number, given.steps, speeds, attempts, lives_s)
-            | {"lifetime": f"{law.scale_h * HOUR_S:.6f}s,{law.shape:g}"}
+            | {"lifetime": f"{law.scale_hours * HOUR_S:.6f}s,{law.shape:g}"}
             for number, (attempts, lives_s) in enumerate(zip(runs, lived_s, strict=True), 1)
         ]
         path.write_text(rows_text(rows), "utf-8")

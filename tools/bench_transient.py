@@ -128,7 +128,7 @@ def distances(spans: list[Lifespan], splits: int) -> dict[str, list[float]]:
         order = rng.permutation(len(spans))
         quarter = [spans[place] for place in order[: len(spans) // 4]]
         rest = [spans[place] for place in order[len(spans) // 4 :]]
-        if not any(span.by_h < math.inf for span in quarter):
+        if not any(span.by_hours < math.inf for span in quarter):
             continue
         for name in FAMILIES:
             found[name].append(distance_of(fit_lifetime(rest, name).law, quarter))
@@ -156,7 +156,7 @@ def print_lifetimes(own: Path, folder: Path, splits: int) -> Iterator[str]:
         sets |= {f"{len(each)} {gpu}, hourly": each for gpu, each in hourly(folder / "lifetime_cdf.csv").items()}
     for what, each in sets.items():
         apart = distances(each, splits)
-        seen = sum(span.by_h <= 1 for span in each) / len(each)
+        seen = sum(span.by_hours <= 1 for span in each) / len(each)
         for name in FAMILIES:
             law = fit_lifetime(each, name).law
             yield (

@@ -36,24 +36,24 @@ class RevokedRun:
     Attributes:
         name: Of the run.
         work: What it computed, and how losses were made good; its machines stay where no law is given.
-        lives_h: The lifetimes of every machine and of those that took its place.
+        lives_hours: The lifetimes of every machine and of those that took its place.
         lifetime: The law of them; None where the row has none.
         measured_s: End to end.
     """
 
     name: str
     work: TransientWork
-    lives_h: tuple[tuple[float, ...], ...]
+    lives_hours: tuple[tuple[float, ...], ...]
     lifetime: Lifetime | None
     measured_s: float
 
     @property
     def losses(self) -> int:
-        return sum(map(len, self.lives_h))
+        return sum(map(len, self.lives_hours))
 
     def replayed_s(self) -> float:
         """Return what it takes with the lifetimes that were seen."""
-        return replay_run(self.work, [iter(lives) for lives in self.lives_h]).time_s
+        return replay_run(self.work, [iter(lives) for lives in self.lives_hours]).time_s
 
     def expected(self) -> ExpectedRun | None:
         """Return what it takes by the law alone; None where there is none."""

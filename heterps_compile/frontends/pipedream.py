@@ -13,11 +13,15 @@ A node becomes one workload node. In inference it takes its forward time, its ou
 its parameters and activations. In training it takes forward and backward time, the gradient of its output crosses
 the same cut in the other direction, and gradients double what it holds.
 
+As in PipeDream's optimizer, sources named ``Input`` are left out, for their time is that of loading data, and sinks
+named ``__getitem__``, outputs that no layer reads. The assumptions name them.
+
 Left out: CPUs (PipeDream measured none: every node is given to accelerators alone).
 """
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +31,8 @@ from heterps_compile.escape import printable
 
 DEFAULT_BANDWIDTH_BYTES_PER_S = 12e9
 DEFAULT_MEMORY_BYTES = 16 * 2.0**30
+
+_NAMED = 3  # nodes in a note
 
 _NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf)"
 _COSTS = re.compile(
@@ -56,18 +62,18 @@ class ProfiledNode:
     parameter_bytes: float
 
 
-def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple[int, int]]]:
-    """Parse the text of a profile graph: its nodes, and its edges as pairs of their ids.
+def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple[int, int]], list[str]]:
+    """Parse the text of a profile graph: its layers, its edges as pairs of their ids, and assumptions.
 
     Args:
         text: What the file holds.
         path: Where it came from, for messages.
 
     Raises:
-        InputError: where a line is neither a node nor an edge, or a number is missing or none, or several nodes have
-            no edge.
+        InputError: where a line is neither a node nor an edge, or a number is missing or none, two nodes have one id,
+            or several nodes have no edge.
     """
-    nodes: list[ProfiledNode] = []
+    nodes: dict[int, ProfiledNode] = {}
     edges: list[tuple[int, int]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"workload file {str(path)!r}, line {number}"
@@ -86,23 +92,39 @@ def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple
             forward_ms, backward_ms, parameter_bytes = (_number(costs[i], where) for i in (1, 2, 4))
             outputs = costs[3].strip("[]").split(";") if costs[3].startswith("[") else [costs[3]]
             activation_bytes = sum(_number(output.strip(), where) for output in outputs if output.strip())
-            name = " -- ".join(parts[1:-1])
-            nodes.append(
-                ProfiledNode(
-                    _identity(parts[0], where), name, forward_ms, backward_ms, activation_bytes, parameter_bytes
-                )
-            )
+            identity, name = _identity(parts[0], where), " -- ".join(parts[1:-1])
+            if identity in nodes:
+                raise InputError(f"{where}: two nodes are node{identity}; expected one. Fix: number every node anew")
+            nodes[identity] = ProfiledNode(identity, name, forward_ms, backward_ms, activation_bytes, parameter_bytes)
     if len(nodes) > 1 and not edges:
         raise InputError(
             f"workload file {str(path)!r} has {len(nodes)} nodes and no edge between any of them; edges follow the "
             "nodes, one a line (<TAB>nodeA -- nodeB): it was cut off, so copy it again"
         )
-    return nodes, edges
+    layers, between, left_out = _as_optimized(nodes, edges)
+    return layers, between, [*_told_parts(nodes, edges), *left_out]
 
 
-def told_parts(nodes: list[ProfiledNode], edges: list[tuple[int, int]]) -> list[str]:
-    """Say of how many parts a graph consists that no edge joins, as a file's that was cut off among its edges does."""
-    joined_to = {node.id: node.id for node in nodes}  # a forest; its roots are the parts
+def _as_optimized(
+    nodes: dict[int, ProfiledNode], edges: list[tuple[int, int]]
+) -> tuple[list[ProfiledNode], list[tuple[int, int]], list[str]]:
+    """Leave out the nodes that PipeDream's optimizer removes: its main() takes the sources first, then the sinks."""
+    notes = []
+    for name, meaning, end in (("Input", "data loading", 1), ("__getitem__", "outputs that no layer reads", 0)):
+        joined = {edge[end] for edge in edges}
+        out = {i: node for i, node in nodes.items() if node.name.startswith(name) and i not in joined}
+        nodes = {i: node for i, node in nodes.items() if i not in out}
+        edges = [edge for edge in edges if out.keys().isdisjoint(edge)]
+        if out:
+            named = [*(f"node{i}" for i in list(out)[:_NAMED]), *([f"{len(out) - _NAMED} more"] * (len(out) > _NAMED))]
+            spent_ms = sum(node.forward_ms + node.backward_ms for node in out.values())
+            notes.append(f"{meaning} left out, as PipeDream's optimizer does: {', '.join(named)} ({spent_ms:g} ms)")
+    return list(nodes.values()), edges, notes
+
+
+def _told_parts(nodes: Collection[int], edges: list[tuple[int, int]]) -> list[str]:
+    """Report the number of parts that no edge joins, more than one in a file that was cut off among its edges."""
+    joined_to = {node: node for node in nodes}  # a forest; its roots are the parts
 
     def root(identity: int) -> int:
         while joined_to[identity] != identity:
@@ -149,9 +171,9 @@ def parse_pipedream(
     if not 0 < bandwidth_bytes_per_s < math.inf:
         raise InputError(f"a bandwidth of {bandwidth_bytes_per_s} bytes per second must be positive and finite")
     directions = 2 if mode == "training" else 1
-    profiled, edges = parse_profile(text, path)
+    profiled, edges, read = parse_profile(text, path)
     assumptions = [
-        *told_parts(profiled, edges),
+        *read,
         f"transfers at {bandwidth_bytes_per_s / 1e9:g} GB/s",
         f"read as {mode}",
         "no times on CPUs",

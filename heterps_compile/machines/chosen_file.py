@@ -29,7 +29,7 @@ CHOSEN_NAME = "machines.json"
 """The file beside a plan that has the answer it was made from."""
 
 FORMAT = "heterps-compile machines"
-VERSION = 2
+VERSION = 3
 
 _Read = TypeVar("_Read")
 
@@ -128,8 +128,7 @@ def _chosen(document: Any) -> Chosen:
 def read_goal(folder: str | Path) -> Goal:
     """Read what the machines in a folder were chosen for, with the batch that was chosen.
 
-    Lifetimes and start-up are those that the machines were chosen by; the usual ones where an earlier version wrote the
-    file, which does not have them.
+    Lifetimes and start-up are those that the machines were chosen by.
 
     Raises:
         InputError: as :func:`read_chosen` does.
@@ -148,7 +147,7 @@ def _goal(document: Any) -> Goal:
         budget=None if asked["budget_usd"] is None else _above(asked["budget_usd"], "budget_usd"),
         most_machines=_whole(asked["max_machines"], "max_machines"),
         spot=asked["spot"],
-        transience=_transience(asked["transience"]) if "transience" in asked else Transience(),
+        transience=_transience(asked["transience"]),
         counts_start=asked.get("counts_start") is True,
     )
 
@@ -165,9 +164,9 @@ def transience_record(transience: Transience) -> dict[str, Any]:
 def _law_record(law: Lifetime) -> dict[str, float] | None:
     match law:
         case Weibull():
-            return {"shape": law.shape, "scale_h": law.scale_h}
+            return {"shape": law.shape, "scale_hours": law.scale_hours}
         case Exponential():
-            return {"shape": 1.0, "scale_h": law.mean_h}
+            return {"shape": 1.0, "scale_hours": law.mean_hours}
         case _:
             return None
 
@@ -196,7 +195,7 @@ def _law(value: Any) -> Weibull | None:
         return None
     record = _mapping(value, "lifetime")
     try:
-        return Weibull(_above(record["shape"], "shape"), _above(record["scale_h"], "scale_h"))
+        return Weibull(_above(record["shape"], "shape"), _above(record["scale_hours"], "scale_hours"))
     except InputError as error:
         raise ValueError(str(error)) from error
 

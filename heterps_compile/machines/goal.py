@@ -26,7 +26,7 @@ _MONEY = re.compile(rf"\s*({NUMBER})\s*([A-Z]{{3}})?\s*", re.ASCII)
 _FORM = "give one number with one unit of s, min, h or d, such as 36h"
 
 
-USUAL_LIFETIME = Weibull(shape=0.53, scale_h=115.0)
+USUAL_LIFETIME = Weibull(shape=0.53, scale_hours=115.0)
 """Of a transient machine, where a user names no other: 7.8 % are gone within an hour, 35 % within a day."""
 
 USUAL_START_UP_S = 180.0
@@ -179,14 +179,14 @@ def parse_lifetime(text: str) -> Lifetime:
         InputError: where it is neither.
     """
     scale, comma, shape = text.partition(",")
-    scale_h = parse_duration(scale) / HOUR_S
+    scale_hours = parse_duration(scale) / HOUR_S
     if not comma:
-        return Exponential(scale_h)
+        return Exponential(scale_hours)
     if not re.fullmatch(rf"\s*{NUMBER}\s*", shape, re.ASCII):
         raise InputError(
             f"{short(text)} is no lifetime: give a mean such as 20h, or a Weibull's scale and shape, 20h,0.6"
         )
-    return Weibull(float(shape), scale_h)
+    return Weibull(float(shape), scale_hours)
 
 
 def parse_money(text: str) -> float:

@@ -61,7 +61,7 @@ def _spans(path: Path, where: str) -> Iterator[tuple[str, Lifespan]]:
 
 
 def _of_kind(gpu: str, seen: list[Lifespan], where: str) -> KindLifetime:
-    deaths = [span.by_h for span in seen if span.by_h < math.inf]
+    deaths = [span.by_hours for span in seen if span.by_hours < math.inf]
     if len(deaths) < LEAST_DEATHS or len(set(deaths)) < 2:
         ages = counted(len(set(deaths)), "age")
         raise InputError(
@@ -74,7 +74,7 @@ def _of_kind(gpu: str, seen: list[Lifespan], where: str) -> KindLifetime:
         f"machines with {gpu or 'virtual CPUs'} are taken to live {format_duration(median_h * HOUR_S)} in the median, "
         f"{format_percent(100 * fit.law.lost_within(1.0))} of them no hour, by the Weibull of {len(seen):,} machines "
         f"in {where}, {len(deaths):,} of which were lost: shape {_interval(fit, 'shape')}, scale "
-        f"{_interval(fit, 'scale_h')} h (90 % intervals)"
+        f"{_interval(fit, 'scale_hours')} h (90 % intervals)"
     )
     return KindLifetime(gpu, fit.law, words)
 

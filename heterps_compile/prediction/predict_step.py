@@ -19,7 +19,8 @@ together they do a batch in ``C (1 - alpha) + C alpha / k``, as the search has i
 
 Of a problem whose batches are of one replica each (``batch_of: "replica"``) there is no step: batches follow one
 another without a flush, and what is predicted is the time from one to the next, the longest of what stages take over
-their replicas, their all-reduce, and every link (PipeDream, SOSP 2019, section 3.1)::
+their replicas, their all-reduce, and every link (the paper of PipeDream, SOSP 2019, section 3.1; its program
+divides the all-reduce by k once more and adds it to the layers)::
 
     batch_s = max over stages and links of ( sum of layers / k,  2 (k - 1) S / bandwidth / k,  bytes / bandwidth )
 

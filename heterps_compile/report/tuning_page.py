@@ -172,7 +172,7 @@ def _space_of(state: SearchState) -> Space:
 def _tiles(state: SearchState) -> Iterator[_Tile]:
     best, record = state.best, state.record
     if best is None or best.value is None:
-        yield _Tile(f"best {record.metric}", "none", "no trial has a result")
+        yield _Tile(f"best {record.metric}", "none", "no trial of the longest has a result")
     else:
         trained = f"trial {best.number}, after {lengths(state, best.fidelity)}"
         shorter = better_but_shorter(state)

@@ -7,7 +7,7 @@ Left out: running either (``in_process.py``, ``gradients.py``); choosing inputs 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from heterps_compile.errors import VerificationError
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Verification
 
 _LEAST_SCALE = 1e-3
 """Gradients this much smaller than the largest of the model are sums of rounded terms that cancel, not numbers of their
@@ -42,26 +41,6 @@ class Difference:
         return Difference(
             max(self.max_abs, other.max_abs), max(self.max_rel, other.max_rel), self.values + other.values
         )
-
-
-def compare_outputs(
-    names: Sequence[str], staged: Sequence[Any], whole: Sequence[Any], tolerance: float
-) -> Verification:
-    """Compare outputs in order and give the largest differences.
-
-    Args:
-        names: Of the outputs.
-        staged: What the stages gave; arrays, tensors, numbers, booleans or None.
-        whole: What the whole model gave.
-        tolerance: Largest difference relative to an output's scale that passes. Integers must be equal.
-
-    Raises:
-        VerificationError: naming the output that differs, by how much, and what was allowed.
-    """
-    found = Difference()
-    for name, ours, theirs in zip(names, staged, whole, strict=True):
-        found = found.joined(compare_value(f"output {name!r}", ours, theirs, tolerance))
-    return Verification(found.max_abs, found.max_rel, tolerance, len(names))
 
 
 def compare_value(what: str, staged: Any, whole: Any, tolerance: float, *, least_scale: float = 0.0) -> Difference:

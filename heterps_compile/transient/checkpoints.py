@@ -107,14 +107,14 @@ def best_interval(checkpoint_s: float, lifetime: Lifetime, restart_s: float = 0.
 
     A life keeps ``T (S(T + C) + S(2 (T + C)) + ...)`` of its mean and the restart; that is greatest at the interval.
     """
-    mean_s = lifetime.mean_h * HOUR_S
+    mean_s = lifetime.mean_hours * HOUR_S
     _check_times(checkpoint_s, mean_s)
 
     def kept(interval_s: float) -> float:
         stretch_h = (interval_s + checkpoint_s) / HOUR_S
         ends = stretch_h * np.arange(1, _MOST_STRETCHES + 1)
         sums = lifetime.survival(ends)
-        rest_h = max(lifetime.mean_h - lifetime.mean_within(float(ends[-1])), 0.0)
+        rest_h = max(lifetime.mean_hours - lifetime.mean_within(float(ends[-1])), 0.0)
         return -interval_s * (float(sums.sum()) + rest_h / stretch_h) / (mean_s + restart_s)
 
     young_s = young_interval(checkpoint_s, mean_s)

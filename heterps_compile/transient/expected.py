@@ -179,9 +179,7 @@ def best_interval_of_run(work: TransientWork) -> float | None:
 
 
 def _check_limits(work: TransientWork) -> None:
-    limits_s = [
-        kind.lifetime.limit_hours * HOUR_S for kind in work.transient if kind.lifetime for _ in range(kind.count)
-    ]
+    limits_s = [kind.lifetime.max_hours * HOUR_S for kind in work.transient if kind.lifetime for _ in range(kind.count)]
     for limit_s in sorted(set(limits_s)):
         together = limits_s.count(limit_s)
         if together > 1 and work.work_s > limit_s:
@@ -210,8 +208,8 @@ def _redone(work: TransientWork, interval_s: float | None, rate: float) -> tuple
             number = kind.count * mean_renewals(kind.lifetime, work.work_s)
             others = rate * (1 - number / lost / kind.count) * HOUR_S
             moments += number / lost * _phase(kind.lifetime, stretch_s / HOUR_S, work.work_s / HOUR_S, others)
-    mean_h, square_h = moments.tolist()
-    return mean_h * HOUR_S, math.sqrt(max(square_h - mean_h**2, 0.0)) * HOUR_S
+    mean_hours, square_h = moments.tolist()
+    return mean_hours * HOUR_S, math.sqrt(max(square_h - mean_hours**2, 0.0)) * HOUR_S
 
 
 def _phase(law: Lifetime, stretch_h: float, work_h: float, others_per_h: float) -> Array:

@@ -27,24 +27,24 @@ Parameters = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Lifespan:
-    """What was seen of machines: alive at ``after_h``, gone at ``by_h``, ``count`` times.
+    """What was seen of machines: alive at ``after_hours``, gone at ``by_hours``, ``count`` times.
 
-    ``by_h`` equal to ``after_h`` is an exact age, infinity is a machine that was alive when last seen. Machines of
-    one ``group`` were started or lost together; None is a group of its own.
+    ``by_hours`` equal to ``after_hours`` is an exact age, infinity is a machine that was alive when last seen. Machines
+    of one ``group`` were started or lost together; None is a group of its own.
 
     Raises:
         InputError: where the ages are negative, in the wrong order or no numbers, or the count is not positive.
     """
 
-    after_h: float
-    by_h: float
+    after_hours: float
+    by_hours: float
     count: float = 1.0
     group: str | None = None
 
     def __post_init__(self) -> None:
-        if not (0 <= self.after_h < math.inf and self.after_h <= self.by_h and self.by_h > 0):
+        if not (0 <= self.after_hours < math.inf and self.after_hours <= self.by_hours and self.by_hours > 0):
             raise InputError(
-                f"a machine was alive at {self.after_h:g} h and gone at {self.by_h:g} h; "
+                f"a machine was alive at {self.after_hours:g} h and gone at {self.by_hours:g} h; "
                 "both must be numbers that are not negative, the second the later one"
             )
         if not 0 < self.count < math.inf:
@@ -113,10 +113,10 @@ def _early_deaths(logs: Parameters) -> Lifetime:
 
 
 FAMILIES = {
-    "exponential": _Family(("mean_h",), _exponential, lambda mean, _: (math.log(mean),)),
-    "weibull": _Family(("shape", "scale_h"), _weibull, lambda mean, _: (math.log(0.8), math.log(mean))),
+    "exponential": _Family(("mean_hours",), _exponential, lambda mean, _: (math.log(mean),)),
+    "weibull": _Family(("shape", "scale_hours"), _weibull, lambda mean, _: (math.log(0.8), math.log(mean))),
     "early-deaths": _Family(
-        ("share", "early_h", "late_h"),
+        ("share", "early_hours", "late_hours"),
         _early_deaths,
         lambda mean, dead: (math.log(0.3 * dead / (1 - 0.3 * dead)), math.log(mean / 10), math.log(mean)),
     ),
@@ -141,10 +141,10 @@ def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifeti
         raise UnknownNameError("law of lifetimes", family, ("auto", *FAMILIES))
     if not spans:
         raise InputError("no lifetimes are given; a law needs one machine at the least that was seen to die")
-    deaths = sum(span.count for span in spans if span.by_h < math.inf)
+    deaths = sum(span.count for span in spans if span.by_hours < math.inf)
     machines = sum(span.count for span in spans)
     if deaths == 0:
-        alive_h = sum(span.count * span.after_h for span in spans)
+        alive_h = sum(span.count * span.after_hours for span in spans)
         raise InputError(
             f"none of {machines:g} machines was seen to die in {alive_h:g} h; a law needs one death at the least"
         )
@@ -153,7 +153,9 @@ def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifeti
 
 
 def _fitted(spans: tuple[Lifespan, ...], family: _Family, deaths: float, machines: float) -> FittedLifetime:
-    ages = np.array([span.after_h if math.isinf(span.by_h) else (span.after_h + span.by_h) / 2 for span in spans])
+    ages = np.array(
+        [span.after_hours if math.isinf(span.by_hours) else (span.after_hours + span.by_hours) / 2 for span in spans]
+    )
     counts = np.array([span.count for span in spans])
     start = np.array(family.start(max(float(ages @ counts), 1e-9) / deaths, deaths / machines))
     likelihood = _Likelihood(spans, family)
@@ -176,8 +178,8 @@ class _Likelihood:
     """The logarithm of the likelihood of what was seen, as a function of the parameters."""
 
     def __init__(self, spans: tuple[Lifespan, ...], family: _Family) -> None:
-        after = np.array([span.after_h for span in spans])
-        by = np.array([span.by_h for span in spans])
+        after = np.array([span.after_hours for span in spans])
+        by = np.array([span.by_hours for span in spans])
         self._exact = after == by
         self._after, self._by = after, np.where(np.isinf(by), 0.0, by)
         self._is_alive = np.isinf(by)
@@ -277,9 +279,9 @@ def lost_shares(seen: Iterable[Lifespan]) -> tuple[Hours, Hours]:
     A death between two ages is counted at the later one.
     """
     spans = tuple(seen)
-    ages = np.array(sorted({span.by_h for span in spans if span.by_h < math.inf}))
-    by = np.array([span.by_h for span in spans])
-    last = np.array([span.by_h if span.by_h < math.inf else span.after_h for span in spans])
+    ages = np.array(sorted({span.by_hours for span in spans if span.by_hours < math.inf}))
+    by = np.array([span.by_hours for span in spans])
+    last = np.array([span.by_hours if span.by_hours < math.inf else span.after_hours for span in spans])
     counts = np.array([span.count for span in spans])
     at_risk = np.array([counts[last >= age].sum() for age in ages])
     died = np.array([counts[by == age].sum() for age in ages])
@@ -300,11 +302,11 @@ def distance_of(law: Lifetime, seen: Iterable[Lifespan]) -> float:
         raise InputError("no machine was seen to die; there is no distance to a law")
     before = np.concatenate([[0.0], shares[:-1]])
     # a death in an interval has an empirical share at its ends alone, an exact one just before it too
-    starts = {span.by_h: span.after_h for span in spans if span.by_h < math.inf}
+    starts = {span.by_hours: span.after_hours for span in spans if span.by_hours < math.inf}
     starts_h = np.array([starts[age] for age in ages])
     known = np.searchsorted(ages, starts_h, side="right")
     at_start = np.where(starts_h == ages, before, np.concatenate([[0.0], shares])[known])
-    last_h = max(span.after_h for span in spans)
+    last_h = max(span.after_hours for span in spans)
     ends = np.array([last_h]) if last_h > ages[-1] else np.zeros(0)
     gaps = [
         np.abs(1 - law.survival(ages) - shares),

@@ -9,7 +9,7 @@ Left out: fitting (``fit_lifetime.py``), hours of the day, prices that rise befo
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -52,16 +52,16 @@ class Lifetime(ABC):
 
     @property
     @abstractmethod
-    def mean_h(self) -> float:
+    def mean_hours(self) -> float:
         """Return the mean lifetime in hours."""
 
     @property
-    def rate_per_h(self) -> float | None:
+    def rate_per_hour(self) -> float | None:
         """Return the rate of loss an hour where it is the same at every age, else None."""
         return None
 
     @property
-    def limit_hours(self) -> float:
+    def max_hours(self) -> float:
         """Return the age at which every machine ends, infinity where there is none."""
         return math.inf
 
@@ -73,24 +73,24 @@ class Lifetime(ABC):
             InputError: where the share is none.
         """
 
-    def sample(self, rng: np.random.Generator, count: int, age_h: float = 0.0) -> Hours:
+    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
         """Draw the hours that machines of an age have left.
 
         Args:
             rng: Decides; the same generator gives the same lifetimes.
             count: How many.
-            age_h: How old the machines are, all of them alive.
+            age_hours: How old the machines are, all of them alive.
         """
-        alive = float(self.survival(age_h))
+        alive = float(self.survival(age_hours))
         if alive <= 0:
             return np.zeros(count)
         drawn = 1 - alive * rng.random(count)
-        return np.maximum(np.array([self.quantile(min(share, 1 - 1e-16)) for share in drawn]) - age_h, 0.0)
+        return np.maximum(np.array([self.quantile(min(share, 1 - 1e-16)) for share in drawn]) - age_hours, 0.0)
 
-    def lost_within(self, hours: float, age_h: float = 0.0) -> float:
+    def lost_within(self, hours: float, age_hours: float = 0.0) -> float:
         """Return the probability that a machine of an age is lost within some hours; 1 where none is that old."""
-        alive = float(self.survival(age_h))
-        return 1.0 if alive <= 0 else float(1 - self.survival(age_h + hours) / alive)
+        alive = float(self.survival(age_hours))
+        return 1.0 if alive <= 0 else float(1 - self.survival(age_hours + hours) / alive)
 
     def mean_within(self, hours: float) -> float:
         """Return the mean of the lesser of the lifetime and some hours, by integrating the survival function."""
@@ -108,10 +108,10 @@ class Weibull(Lifetime):
     """
 
     shape: float
-    scale_h: float
+    scale_hours: float
 
     def __post_init__(self) -> None:
-        _positive("scale", self.scale_h)
+        _positive("scale", self.scale_hours)
         if not _LEAST_SHAPE <= self.shape <= _MOST_SHAPE:
             raise InputError(
                 f"shape of a lifetime is {self.shape:g}; it must lie between {_LEAST_SHAPE:g} and {_MOST_SHAPE:g}"
@@ -119,29 +119,29 @@ class Weibull(Lifetime):
 
     def survival(self, hours: Hours | float) -> Hours:
         """Return the probability to be alive at each age."""
-        alive: Hours = np.exp(-((np.maximum(hours, 0.0) / self.scale_h) ** self.shape))
+        alive: Hours = np.exp(-((np.maximum(hours, 0.0) / self.scale_hours) ** self.shape))
         return alive
 
     def density(self, hours: Hours | float) -> Hours:
         """Return the density of lifetimes an hour."""
-        part = hours / self.scale_h
-        lost: Hours = self.shape / self.scale_h * part ** (self.shape - 1) * np.exp(-(part**self.shape))
+        part = hours / self.scale_hours
+        lost: Hours = self.shape / self.scale_hours * part ** (self.shape - 1) * np.exp(-(part**self.shape))
         return lost
 
     @property
-    def mean_h(self) -> float:
+    def mean_hours(self) -> float:
         """Return the mean lifetime in hours."""
-        return self.scale_h * math.gamma(1 + 1 / self.shape)
+        return self.scale_hours * math.gamma(1 + 1 / self.shape)
 
     def quantile(self, share: float) -> float:
         """Return the age by which a share is gone."""
         _check_share(share)
-        return float(self.scale_h * (-math.log1p(-share)) ** (1 / self.shape))
+        return float(self.scale_hours * (-math.log1p(-share)) ** (1 / self.shape))
 
-    def sample(self, rng: np.random.Generator, count: int, age_h: float = 0.0) -> Hours:
+    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
         """Draw the hours that machines of an age have left."""
-        gone = (age_h / self.scale_h) ** self.shape
-        left: Hours = self.scale_h * (gone + rng.exponential(size=count)) ** (1 / self.shape) - age_h
+        gone = (age_hours / self.scale_hours) ** self.shape
+        left: Hours = self.scale_hours * (gone + rng.exponential(size=count)) ** (1 / self.shape) - age_hours
         return left
 
 
@@ -153,7 +153,7 @@ class Exponential(Lifetime):
         InputError: where the mean is not positive.
     """
 
-    mean_hours: float
+    mean_hours: float = field()  # not a bare annotation, which would take the property of Lifetime as the default
 
     def __post_init__(self) -> None:
         _positive("mean", self.mean_hours)
@@ -168,12 +168,7 @@ class Exponential(Lifetime):
         return lost
 
     @property
-    def mean_h(self) -> float:
-        """Return the mean lifetime in hours."""
-        return self.mean_hours
-
-    @property
-    def rate_per_h(self) -> float | None:
+    def rate_per_hour(self) -> float | None:
         """Return the rate of loss an hour, which is the same at every age."""
         return 1 / self.mean_hours
 
@@ -182,7 +177,7 @@ class Exponential(Lifetime):
         _check_share(share)
         return -self.mean_hours * math.log1p(-share)
 
-    def sample(self, rng: np.random.Generator, count: int, age_h: float = 0.0) -> Hours:
+    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
         """Draw the hours that machines have left, whatever their age."""
         return rng.exponential(self.mean_hours, size=count)
 
@@ -212,9 +207,9 @@ class EarlyDeaths(Lifetime):
         return self.share * self.early.density(hours) + (1 - self.share) * self.late.density(hours)
 
     @property
-    def mean_h(self) -> float:
+    def mean_hours(self) -> float:
         """Return the mean lifetime in hours."""
-        return self.share * self.early.mean_h + (1 - self.share) * self.late.mean_h
+        return self.share * self.early.mean_hours + (1 - self.share) * self.late.mean_hours
 
     def quantile(self, share: float) -> float:
         """Return the age by which a share is gone, by bisection between the quantiles of the two."""
@@ -226,12 +221,12 @@ class EarlyDeaths(Lifetime):
             low, high = (middle, high) if 1 - float(self.survival(middle)) < share else (low, middle)
         return high
 
-    def sample(self, rng: np.random.Generator, count: int, age_h: float = 0.0) -> Hours:
+    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
         """Draw the hours that machines of an age have left; the older, the likelier it is not one that dies early."""
-        early = self.share * float(self.early.survival(age_h))
-        alive = float(self.survival(age_h))
+        early = self.share * float(self.early.survival(age_hours))
+        alive = float(self.survival(age_hours))
         is_early = rng.random(count) < (early / alive if alive > 0 else 1.0)
-        return np.where(is_early, self.early.sample(rng, count, age_h), self.late.sample(rng, count, age_h))
+        return np.where(is_early, self.early.sample(rng, count, age_hours), self.late.sample(rng, count, age_hours))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,36 +238,36 @@ class Limited(Lifetime):
     """
 
     law: Lifetime
-    limit_h: float
+    limit_hours: float
 
     def __post_init__(self) -> None:
-        _positive("limit", self.limit_h)
+        _positive("limit", self.limit_hours)
 
     def survival(self, hours: Hours | float) -> Hours:
         """Return the probability to be alive at each age; 0 from the limit on."""
-        return np.where(np.asarray(hours) < self.limit_h, self.law.survival(hours), 0.0)
+        return np.where(np.asarray(hours) < self.limit_hours, self.law.survival(hours), 0.0)
 
     def density(self, hours: Hours | float) -> Hours:
         """Return the density of lifetimes an hour; what ends at the limit has none."""
-        return np.where(np.asarray(hours) < self.limit_h, self.law.density(hours), 0.0)
+        return np.where(np.asarray(hours) < self.limit_hours, self.law.density(hours), 0.0)
 
     @property
-    def mean_h(self) -> float:
+    def mean_hours(self) -> float:
         """Return the mean lifetime in hours."""
-        return self.law.mean_within(self.limit_h)
+        return self.law.mean_within(self.limit_hours)
 
     @property
-    def limit_hours(self) -> float:
+    def max_hours(self) -> float:
         """Return the age at which every machine ends."""
-        return min(self.limit_h, self.law.limit_hours)
+        return min(self.limit_hours, self.law.max_hours)
 
     def quantile(self, share: float) -> float:
         """Return the age by which a share is gone: the limit, where the law alone comes later."""
-        return min(self.law.quantile(share), self.limit_h)
+        return min(self.law.quantile(share), self.limit_hours)
 
-    def sample(self, rng: np.random.Generator, count: int, age_h: float = 0.0) -> Hours:
+    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
         """Draw the hours that machines of an age have left, up to the limit."""
-        return np.clip(self.law.sample(rng, count, age_h), 0.0, max(self.limit_h - age_h, 0.0))
+        return np.clip(self.law.sample(rng, count, age_hours), 0.0, max(self.limit_hours - age_hours, 0.0))
 
 
 def _check_share(share: float) -> None:

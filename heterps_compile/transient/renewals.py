@@ -28,10 +28,10 @@ Array = NDArray[np.floating[Any]]
 def mean_renewals(law: Lifetime, time_s: float) -> float:
     """Return how many losses a machine has within some seconds, in the mean."""
     hours = time_s / HOUR_S
-    if law.rate_per_h is not None:
-        return hours * law.rate_per_h
-    if hours > _MOST_RENEWALS * law.mean_h:
-        mean, variance = law.mean_h, _variance(law)
+    if law.rate_per_hour is not None:
+        return hours * law.rate_per_hour
+    if hours > _MOST_RENEWALS * law.mean_hours:
+        mean, variance = law.mean_hours, _variance(law)
         return hours / mean + (variance - mean**2) / (2 * mean**2)
     horizon_h, shares = _sums(law, _horizon(hours))
     return float(np.interp(hours, np.linspace(0.0, horizon_h, _CELLS + 1), shares.sum(axis=0)))
@@ -40,19 +40,19 @@ def mean_renewals(law: Lifetime, time_s: float) -> float:
 def variance_of_renewals(law: Lifetime, time_s: float) -> float:
     """Return the variance of a machine's losses within some seconds, of many renewals."""
     hours = time_s / HOUR_S
-    return hours * law.rate_per_h if law.rate_per_h is not None else _variance(law) * hours / law.mean_h**3
+    return hours * law.rate_per_hour if law.rate_per_hour is not None else _variance(law) * hours / law.mean_hours**3
 
 
 def renewal_chances(law: Lifetime, times_s: Array, most: int) -> Array:
     """Return the probabilities that a machine has 0, 1, ... up to ``most - 1`` losses by each time: [times, losses]."""
     hours = times_s / HOUR_S
     numbers = np.arange(most)
-    if law.rate_per_h is not None:
-        means = hours[:, None] * law.rate_per_h
+    if law.rate_per_hour is not None:
+        means = hours[:, None] * law.rate_per_hour
         factorials = np.array([math.lgamma(number + 1) for number in numbers])
         chances: Array = np.exp(numbers * np.log(means) - means - factorials)
         return chances
-    if hours[-1] > _MOST_RENEWALS * law.mean_h:
+    if hours[-1] > _MOST_RENEWALS * law.mean_hours:
         means = np.array([mean_renewals(law, time_s) for time_s in times_s])[:, None]
         variances = np.array([variance_of_renewals(law, time_s) for time_s in times_s])[:, None]
         chances = np.exp(-((numbers - means) ** 2) / (2 * np.maximum(variances, 1e-6)))
@@ -105,4 +105,4 @@ def _variance(law: Lifetime) -> float:
     last_h = law.quantile(1 - 1e-13)
     ages = last_h * part**4
     second = float(np.sum(weights * 4 * part**3 * 2 * ages * law.survival(ages)) * last_h)
-    return max(second - law.mean_h**2, 0.0)
+    return max(second - law.mean_hours**2, 0.0)

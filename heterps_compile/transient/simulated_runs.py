@@ -90,12 +90,12 @@ def _drawn(law: Lifetime | None, rng: np.random.Generator) -> Iterator[float]:
         yield from law.sample(rng, 8).tolist()
 
 
-def replay_run(work: TransientWork, lives_h: Sequence[Iterator[float]]) -> Run:
+def replay_run(work: TransientWork, lives_hours: Sequence[Iterator[float]]) -> Run:
     """Return the run of machines that live so long.
 
     Args:
         work: What is computed; an interval that is None means no checkpoints.
-        lives_h: For every machine, in the order of ``work.machines``: its lifetime in hours and of those that take
+        lives_hours: For every machine, in the order of ``work.machines``: its lifetime in hours and of those that take
             its place; one that ends before the run does means that the last machine stays.
 
     Raises:
@@ -103,7 +103,7 @@ def replay_run(work: TransientWork, lives_h: Sequence[Iterator[float]]) -> Run:
     """
     recovery = work.recovery
     start_s = work.first_start_s
-    lives = [iter(life) for life in lives_h]
+    lives = [iter(life) for life in lives_hours]
     lost_at = np.array([start_s + HOUR_S * next(life, math.inf) for life in lives])
     speeds = np.array([kind.speed for kind in work.machines for _ in range(kind.count)])
     go_on = _slow_run if recovery.rest_goes_on else _stopped_run

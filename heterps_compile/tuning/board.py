@@ -72,7 +72,7 @@ def print_board(console: Console, state: SearchState) -> None:
 def _figures(state: SearchState, width: int) -> list[tuple[str, str]]:
     record, best = state.record, state.best
     more = "more" if record.is_maximised else "less"
-    found = "none: no trial has a result"
+    found = f"none: no trial of {lengths(state, record.most)} has a result"
     if best is not None and best.value is not None:
         found = (
             f"{metric_words([best.value])[0]} by trial {best.number}, after {lengths(state, best.fidelity)} on "

@@ -25,6 +25,12 @@ def rung_sizes(levels: int, eta: int, bracket: int) -> tuple[int, ...]:
     return tuple(max(first // eta**rung, 1) for rung in range(halvings + 1))
 
 
+def trials_to_longest(levels: int, eta: int) -> int:
+    """Return the number of trials of which the last one can be of the highest level, and none before."""
+    sizes = [rung_sizes(levels, eta, bracket) for bracket in range(levels)]
+    return 1 + min(sum(size[0] for size in sizes[:begun]) + sum(sizes[begun][:-1]) for begun in range(levels))
+
+
 @dataclass(slots=True)
 class Bracket:
     """A bracket that runs.

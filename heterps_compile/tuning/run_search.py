@@ -17,11 +17,12 @@ from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import open_source
 
 from .model_file import ModelFile
+from .search_methods import lengths_of
 from .search_request import Search
 from .search_run import SearchRun
 from .search_state import SearchState
 from .trial_engine import TrialEngine, Worker, workers_of
-from .trial_plans import Length, TrialPlans
+from .trial_plans import Length, TrialPlan, TrialPlans
 
 PLANS_FOLDER = "plans"
 
@@ -86,15 +87,24 @@ def _length(search: Search, plans: TrialPlans) -> Length:
     """Return how fidelities become steps, for which the samples of an epoch are counted.
 
     Raises:
-        InputError: where the first model cannot be built, or the data have no end.
+        InputError: where the first model cannot be built, the data have no end, or two lengths are as many steps.
     """
     config = search.space.config_at(search.space.draw(np.random.default_rng(search.record.seed)))
     first = next((plan for each in search.classes if not (plan := plans.plan(config, each.name)).misfit), None)
     if first is not None and first.fault:
         raise InputError(first.fault)
-    unit = search.record.unit
-    if unit != "epochs":
-        return Length(unit)
+    length = Length(search.record.unit, _epoch_samples(search, first) if search.record.unit == "epochs" else 0)
+    lengths = lengths_of(search.record.method, search.record.fidelity)
+    steps = [length.steps(one, first.batch) for one in lengths if first is not None]
+    if len({*steps}) < len(steps):
+        raise InputError(
+            f"trials of {', '.join(f'{one:g}' for one in lengths)} {length.unit} are {', '.join(map(str, steps))} "
+            "steps; expected each to be longer. Fix: a longer --fidelity, or a larger --eta"
+        )
+    return length
+
+
+def _epoch_samples(search: Search, first: TrialPlan | None) -> int:
     data = search.path("data")
     if not data:
         raise InputError(
@@ -105,4 +115,4 @@ def _length(search: Search, plans: TrialPlans) -> Length:
     samples = open_source(data, wanted=wanted, seed=search.record.seed).samples
     if samples is None:
         raise InputError(f"{printable(data)} has no end, and so no epochs; count in steps or samples (--fidelity)")
-    return Length(unit, samples)
+    return samples

@@ -10,15 +10,20 @@ from heterps_compile.errors import UnknownNameError
 from .ask_tell import Fidelity, Method
 from .space import Space
 
-METHODS: Mapping[str, tuple[str, str]] = MappingProxyType(
+METHODS: Mapping[str, tuple[str, str, bool]] = MappingProxyType(
     {
-        "random": ("random_search", "RandomSearch"),
-        "hyperband": ("hyperband", "Hyperband"),
-        "tpe": ("tpe", "Tpe"),
-        "dehb": ("dehb", "Dehb"),
+        "random": ("random_search", "RandomSearch", False),
+        "hyperband": ("hyperband", "Hyperband", True),
+        "tpe": ("tpe", "Tpe", False),
+        "dehb": ("dehb", "Dehb", True),
     }
 )
-"""Module and class of each."""
+"""Module and class of each, and whether its trials differ in length."""
+
+
+def lengths_of(name: str, fidelity: Fidelity) -> tuple[float, ...]:
+    """Return the lengths of a method's trials, ascending."""
+    return fidelity.levels if METHODS[name][2] else (fidelity.most,)
 
 
 def make_search(name: str, space: Space, fidelity: Fidelity, seed: int) -> Method:
@@ -30,5 +35,5 @@ def make_search(name: str, space: Space, fidelity: Fidelity, seed: int) -> Metho
     """
     if name not in METHODS:
         raise UnknownNameError("search method", name, METHODS)
-    module, cls = METHODS[name]
+    module, cls, _ = METHODS[name]
     return cast(Method, getattr(import_module(f".{module}", __package__), cls)(space, fidelity, seed))

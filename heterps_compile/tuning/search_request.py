@@ -24,7 +24,8 @@ from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
 from .assignment import RULE, RULES, parts_of
-from .search_methods import make_search
+from .brackets import trials_to_longest
+from .search_methods import lengths_of, make_search
 from .search_record import RECORD_FILE, SearchRecord, write_record
 from .space import Space
 from .space_file import read_space_text, space_of_text
@@ -144,9 +145,13 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     classes = worker_classes(pool, request.workers)
     rule = request.rule or (RULE if len(classes) > 1 else "whole")
     parts = parts_of(space, rule)
-    make_search(
-        request.method, parts[0].space, fidelity, request.seed
-    )  # which refuses what is unknown or not installed
+    make_search(request.method, parts[0].space, fidelity, request.seed)  # refuses unknown and missing ones
+    least_trials = trials_to_longest(len(lengths_of(request.method, fidelity)), request.eta)
+    if request.trials < least_trials:
+        raise InputError(
+            f"trials is {request.trials}; expected {least_trials} or more, for {request.method} to start one of "
+            f"{most:g} {unit}. Fix: --trials {least_trials}, or fewer lengths (--fidelity {most:g}:{unit})"
+        )
     _check_cores(request, classes)
     _check_training(request)
     folder = _check_folder(output)

@@ -126,8 +126,12 @@ class SearchState:
 
     @property
     def best(self) -> TrialState | None:
-        """Return the trial with the best value among those told that trained the longest; the first of equal ones."""
-        told = [(trial, trial.value) for trial in self.trials if trial.value is not None]
+        """Return the trial with the best value among those told that trained the longest; the first of equal ones.
+
+        After the end of a search only whole trials count: a shorter one is not comparable with those that failed.
+        """
+        least = 0.0 if self.ended_why is None else self.record.most
+        told = [(trial, trial.value) for trial in self.trials if trial.value is not None and trial.fidelity >= least]
         found = min(told, key=lambda one: (-one[0].fidelity, self.record.loss_of(one[1])), default=None)
         return None if found is None else found[0]
 
@@ -183,18 +187,8 @@ class Fold:
 
     def state(self, *, is_torn: bool = False) -> SearchState:
         """Return how the search stands."""
-        return SearchState(
-            self.record,
-            tuple(self.trials),
-            self.wanted,
-            tuple(self.misfits),
-            tuple(self.without.items()),
-            self.now_s,
-            tuple(self.resumed),
-            self.ended_why,
-            is_torn,
-            self.folder,
-        )
+        done = tuple(self.trials), self.wanted, tuple(self.misfits), tuple(self.without.items()), self.now_s
+        return SearchState(self.record, *done, tuple(self.resumed), self.ended_why, is_torn, self.folder)
 
     def take(self, event: Event) -> None:
         """Take an event.
@@ -239,18 +233,8 @@ class Fold:
         if event.continues is not None:
             self._of(event.continues, TOLD, FAILED)
         self.without.pop(event.class_name, None)
-        self.trials.append(
-            TrialState(
-                event.trial,
-                event.part,
-                event.class_name,
-                event.config,
-                event.fidelity,
-                event.continues,
-                event.predicted_s,
-                event.at_s,
-            )
-        )
+        what = event.trial, event.part, event.class_name, event.config
+        self.trials.append(TrialState(*what, event.fidelity, event.continues, event.predicted_s, event.at_s))
 
     def _start(self, event: Started) -> None:
         trial = self._of(event.trial, WAITING)

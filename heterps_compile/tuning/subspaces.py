@@ -14,7 +14,7 @@ from heterps_compile.escape import printable
 
 from .make_space import make_space
 from .parameters import IN, Choice, Clause, Condition, Parameter, Value, holder
-from .space import Config, Space
+from .space import Space
 
 MOST = 256
 
@@ -59,19 +59,6 @@ def split_space(space: Space) -> tuple[Subspace, ...]:
     if not found:
         raise InputError("the space is empty: everything in it is forbidden")
     return tuple(found)
-
-
-def subspace_of(parts: tuple[Subspace, ...], config: Config) -> int:
-    """Return the index of the part that a configuration lies in.
-
-    Raises:
-        InputError: where it lies in none.
-    """
-    for index, part in enumerate(parts):
-        own = part.space.by_name
-        if config.keys() <= own.keys() and all(own[name].accepts(value) for name, value in config.items()):
-            return index
-    raise InputError("the configuration lies in no part of the space")
 
 
 def _split(space: Space, chosen: tuple[str, ...]) -> Iterator[tuple[str, Space]]:

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - the user's files raise what they like; told, and kept in output.txt
         result = TrialResult(value=None, error=f"{type(error).__name__}: {one_line(str(error))}"[:_LONGEST])
         traceback.print_exc()
-    time_s = time.monotonic() - began_s
-    write_result(
-        Path(job.folder),
-        TrialResult(value=result.value, validations=result.validations, time_s=time_s, error=result.error),
-    )
+    write_result(Path(job.folder), replace(result, time_s=time.monotonic() - began_s))
     return 0
 
 

@@ -105,7 +105,7 @@ def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
     folder = written(tmp_path)
     for name, text in {"pool.toml": POOL, "model.py": MODEL, "space.toml": SPACE}.items():
         (folder / name).write_text(text)
-    words = ("--trials", "2", "--retries", "3", "--validate-every", "2", "--pool", "pool.toml")
+    words = ("--trials", "2", "--method", "random", "--retries", "3", "--validate-every", "2", "--pool", "pool.toml")
     with cluster_of(monkeypatch, {"heterps_cpu-core": 1}, {"heterps_small-gpu": 1}) as cluster:
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x1:cpu-core+1:small-gpu")
         code, out, err = end_of(begin(folder, *WORDS, *words, *where), 2 * PATIENCE_S)
@@ -132,11 +132,11 @@ def test_a_worker_of_two_units_has_two_nodes_where_none_has_both(tmp_path, monke
     )
     with cluster_of(monkeypatch, {"heterps_core": 1}, {"heterps_core": 1}) as cluster:
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x2")
-        done = heterps(*WORDS, "--trials", "1", *where, cwd=folder)
-        over = heterps(*WORDS[:-1], "other", "--trials", "1", *where[:-1], "pair=2x2", cwd=folder)
+        done = heterps(*WORDS, "--trials", "1", "--method", "random", *where, cwd=folder)
+        over = heterps(*WORDS[:-1], "other", "--trials", "1", "--method", "random", *where[:-1], "pair=2x2", cwd=folder)
     assert done.returncode == 0, done.stderr
     on_ray = read_search(folder / "run").trials[0]
-    here = heterps(*WORDS[:-1], "here", "--trials", "1", "--workers", "pair=1x2", cwd=folder)
+    here = heterps(*WORDS[:-1], "here", "--trials", "1", "--method", "random", "--workers", "pair=1x2", cwd=folder)
     assert here.returncode == 0, here.stderr
     assert on_ray.value == pytest.approx(read_search(folder / "here").trials[0].value, abs=1e-6)
     assert over.returncode == 1
@@ -176,7 +176,7 @@ def test_a_node_that_is_lost_takes_no_result_along(tmp_path, monkeypatch):
         lost = sorted(cluster.list_all_nodes(), key=lambda node: node.node_id)[-1]
         lost = next(node for node in (lost, *cluster.list_all_nodes()) if node is not cluster.head_node)
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "core=1x1", "--retries", "3")
-        process = begin(folder, *WORDS, "--trials", "4", *where)
+        process = begin(folder, *WORDS, "--trials", "4", "--method", "random", *where)
         wait_for(lambda: bool(told(folder)), process)
         cluster.remove_node(lost, allow_graceful=False)
         code, out, err = end_of(process, PATIENCE_S)
@@ -188,7 +188,18 @@ def test_a_search_on_ray_survives_its_workers(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster that nobody named is not joined
     process = begin(
-        written(tmp_path), *WORDS, "--trials", "3", "--engine", "ray", "--workers", "core=1x1", "--retries", "3"
+        written(tmp_path),
+        *WORDS,
+        "--trials",
+        "3",
+        "--method",
+        "random",
+        "--engine",
+        "ray",
+        "--workers",
+        "core=1x1",
+        "--retries",
+        "3",
     )
     kill_trial(tmp_path, 1, process)
     code, out, err = end_of(process, PATIENCE_S)

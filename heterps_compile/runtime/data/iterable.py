@@ -1,4 +1,4 @@
-"""Any iterable of samples or batches as a source: read once, from front to back.
+"""Any iterable of samples or batches as a source: read from front to back, again and again.
 
 Samples are numbered as they come. A rank goes past those of others; it may go back by ``keep_samples`` (the stages of
 one rank may read the same micro-batch at different times), and no further.
@@ -6,8 +6,11 @@ one rank may read the same micro-batch at different times), and no further.
 Left out: random access (an iterable has none; so it cannot be shuffled here), reading in other processes.
 """
 
+import math
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,8 @@ from .sample_source import check_range, join
 
 _KNOWN_BY = 8192  # numbers of a column
 
+_COUNT_S = 30.0
+
 KEEP_SAMPLES = 8192
 """How far an iterable may be read backwards, unless told otherwise."""
 
@@ -29,11 +34,17 @@ KEEP_SAMPLES = 8192
 class IterableSource:
     """Samples out of an iterable of dicts.
 
-    An iterable that can be gone through again (a list, a DataLoader) begins again when it ends; an iterator ends.
+    An iterable that can be gone through again (a list, a DataLoader) begins again when it ends. An iterator ends,
+    unless ``make_again`` makes another one.
     """
 
     def __init__(
-        self, items: Iterable[Mapping[str, Any]], *, is_batched: bool, keep_samples: int = KEEP_SAMPLES
+        self,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        is_batched: bool,
+        keep_samples: int = KEEP_SAMPLES,
+        make_again: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
         """Take an iterable and its first item.
 
@@ -41,6 +52,7 @@ class IterableSource:
             items: Each a dict of columns: tensors, arrays, numbers or lists of numbers.
             is_batched: Whether an item is a batch, columns [n, ...] with n of its own, or one sample.
             keep_samples: How many samples behind the foremost one can be read again; the batch at least.
+            make_again: Makes the items again after the end of an iterator; None for an iterator that ends.
 
         Raises:
             InputError: where it is no iterable, there is no item, or it is no dict of columns.
@@ -51,7 +63,7 @@ class IterableSource:
         if not isinstance(items, Iterable):
             raise InputError(f"the data are a {type(items).__name__}, which gives no items; give an iterable of dicts")
         self._iterator: Iterator[Mapping[str, Any]] = iter(items)
-        self._can_restart = self._iterator is not items
+        self._make_again = make_again if self._iterator is items else lambda: items
         self._window: deque[tuple[int, dict[str, Tensor]]] = deque()  # (number of its first sample, batch)
         self._end = 0  # samples taken out of the iterable so far
         self._columns: tuple[str, ...] = ()
@@ -91,15 +103,34 @@ class IterableSource:
                 parts.append({name: batch[name][low:high] for name in columns})
         return join(parts)
 
+    def count(self) -> int:
+        """Read to the end, of which such a source is for nothing else afterwards, and return the number of samples.
+
+        Raises:
+            RunError: if items without a length have not ended within half a minute.
+        """
+        until_s = math.inf if length_hint(self._items, -1) >= 0 else time.monotonic() + _COUNT_S
+        while (item := self._next()) is not None:
+            self._end += _length(self._batch(item))
+            if time.monotonic() > until_s:
+                raise RunError(
+                    f"the data gave {self._end:,} samples in {_COUNT_S:g} s without an end; expected one. "
+                    "Fix: give the number of steps (--steps N), or data with a length"
+                )
+        return self._end
+
     def _take(self) -> None:
         """Take the next item, or begin again."""
         item = self._next()
-        if item is None and self._can_restart and self._end:
-            self._iterator = iter(self._items)
+        if item is None and self._make_again is not None and self._end:
+            self._iterator = iter(self._make_again())
             item = self._next()
         if item is None:
             if self._end:
-                raise RunError(f"the iterable ended after {self._end:,} samples; give fewer steps, or more data")
+                raise RunError(
+                    f"the data are an iterator that ended after {self._end:,} samples; expected an iterable. "
+                    "Fix: return an iterable, not an iterator (a list, a DataLoader), or give fewer steps"
+                )
             raise InputError("the iterable has no items")
         batch = self._batch(item)
         self._window.append((self._end, batch))

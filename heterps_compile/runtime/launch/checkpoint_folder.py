@@ -36,6 +36,16 @@ def find_checkpoints(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found) if (path / STATE_NAME).is_file()]
 
 
+def is_state_dict(checkpoint: Path) -> bool:
+    """Check whether weights to begin with are a state dict in one file, instead of a checkpoint's folder."""
+    return checkpoint.suffix == ".safetensors" and checkpoint.is_file()
+
+
+def stage_file(checkpoint: Path, kind: str, stage: int) -> str:
+    """Return the name of a stage's file in a checkpoint; "" for a state dict, which is the file itself."""
+    return "" if is_state_dict(checkpoint) else f"{kind}-{stage}.safetensors"
+
+
 def way_out(checkpoint: Path) -> str:
     """Say what is to be done where a checkpoint is damaged: which one lies before it."""
     match = _STEP.fullmatch(checkpoint.name)

@@ -41,7 +41,7 @@ from heterps_compile.escape import printable
 from heterps_compile.runtime.data.identity import identity_from_json
 from heterps_compile.runtime.pipeline.scaling import Scaling
 
-from .checkpoint_folder import STATE_NAME, way_out
+from .checkpoint_folder import STATE_NAME, is_state_dict, stage_file, way_out
 from .checkpoint_hashes import (
     check_file,
     check_files,
@@ -175,11 +175,13 @@ def write_state(folder: Path, state: RunState) -> None:
 
 
 def read_state(checkpoint: Path) -> RunState:
-    """Read and check what a checkpoint knows beside tensors.
+    """Read and check what a checkpoint knows beside tensors; a state dict knows nothing.
 
     Raises:
         RunError: where it is damaged, or of a later version.
     """
+    if is_state_dict(checkpoint):
+        return RunState(0, 0, 0, 0, model="", plan="", stages=(0,), tied=None)
     path, advice = checkpoint / STATE_NAME, way_out(checkpoint)
     written = _read_bytes(path)
     is_sealed = check_seal(path, written, advice)
@@ -236,7 +238,7 @@ def check_written(checkpoint: Path, state: RunState) -> None:
 
 def unchecked_note(checkpoint: Path, state: RunState) -> str | None:
     """Tell that the files of a checkpoint cannot be checked; None where they can."""
-    if state.files is not None:
+    if state.files is not None or is_state_dict(checkpoint):
         return None
     return (
         f"{printable(checkpoint.name)} was written by an earlier version, without hashes: damage in its files is not "
@@ -267,7 +269,7 @@ def read_weights(
         RunError: where one is missing or a file is damaged.
     """
     kind = _AVERAGE if averaged else "weights" if block is None else f"{_BLOCK}-{block + 1}"
-    files = [f"{kind}-{stage}.safetensors" for stage in state.stages]
+    files = [stage_file(checkpoint, kind, stage) for stage in state.stages]
     wanted = dict.fromkeys(names)
     found = _read_tensors(checkpoint, state, files, lambda key: key in wanted)
     if state.servers and len(found) < len(wanted):
@@ -333,7 +335,7 @@ def find_tensor(checkpoint: Path, state: RunState, kind: str, name: str) -> Path
         RunError: where a file is damaged.
     """
     for stage in state.stages:
-        path = checkpoint / f"{kind}-{stage}.safetensors"
+        path = checkpoint / stage_file(checkpoint, kind, stage)
         if path.is_file() and _has_tensor(path, name):
             check_some(checkpoint, state, [path.name])
             return path

@@ -21,7 +21,7 @@ from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.units import counted
 
 from .block_notes import block_notes, refuse_other_blocks, refuse_unknown_block
-from .checkpoint_folder import STATE_NAME, find_checkpoints, tidy, way_out
+from .checkpoint_folder import STATE_NAME, find_checkpoints, is_state_dict, stage_file, tidy, way_out
 from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tables, unchecked_note
 from .checkpoint_state import RunState
 from .own_state import own_state_notes
@@ -84,7 +84,7 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Compiled, *, resu
         if found[name][1] != wanted[name][1]:  # a dtype is looked at where the tensor is put
             refuse_other(checkpoint, name, found[name], wanted[name])
     notes = _tie_notes(checkpoint, state, prepared, {*wanted, *found}, resumes=resumes)
-    if state.model != prepared.plan.hashes.get("model", ""):
+    if state.model not in ("", prepared.plan.hashes.get("model", "")):
         notes.append(
             f"{printable(checkpoint.name)} was written by a model in another mode or of other code (SHA-256 "
             f"{state.model[:12]}…): its tensors are taken by name"
@@ -223,7 +223,7 @@ def describe_tensors(checkpoint: Path, state: RunState) -> dict[str, tuple[str, 
     """
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for stage in state.stages:
-        path = checkpoint / f"weights-{stage}.safetensors"
+        path = checkpoint / stage_file(checkpoint, "weights", stage)
         try:
             found |= tensors_in(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -254,10 +254,11 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
                 f"is for stages of the backends {' and '.join(training_backends())}"
             )
     checkpoint = Path(options.weights)
-    if not (checkpoint / STATE_NAME).exists():
+    if not (checkpoint / STATE_NAME).exists() and not is_state_dict(checkpoint):
         found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
-        which = f"; it holds some: name one of them (--weights {found[-1]})" if found else f": it has no {STATE_NAME}"
-        raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
+        own = "write weights of your own by safetensors.torch.save_file(model.state_dict(), 'init.safetensors')"
+        fix = f"name a checkpoint in it (--weights {found[-1]})" if found else own
+        raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint and no .safetensors file. Fix: {fix}")
     if options.averaged and read_state(checkpoint).averaged is None:
         raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
     if options.from_block is not None:

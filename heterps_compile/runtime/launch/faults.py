@@ -16,7 +16,12 @@ STARTING = "starting"
 WAITING = "waiting for other ranks"
 
 _CAUSE_LENGTH = 2000
-_HINTS = {"index out of range in self": "an id lies outside of the table that it is looked up in"}
+_FLOATS = "the loss takes floats, and a column has whole numbers; of a CSV file say --data FILE.csv?types=label:float"
+_HINTS = {
+    "index out of range in self": "an id lies outside of the table that it is looked up in",
+    "can't be cast to the desired output type Long": _FLOATS,
+    "Found dtype Long but expected Float": _FLOATS,
+}
 _WHERE = re.compile(r"stages? [\d ,and]+, replica \d+ \(rank \d+\), ")  # how the pipeline says where an action failed
 
 
@@ -199,11 +204,5 @@ def is_from_a_peer(error: BaseException) -> bool:
         seen.append(f"{type(chain).__name__}: {chain}")
         chain = chain.__cause__ or chain.__context__
     text = " ".join(seen).lower()
-    signs: Sequence[str] = (
-        "gloo",
-        "connection closed by peer",
-        "connection reset",
-        "broken pipe",
-        "distnetwork",
-    )
+    signs: Sequence[str] = ("gloo", "connection closed by peer", "connection reset", "broken pipe", "distnetwork")
     return any(sign in text for sign in signs)

@@ -8,12 +8,15 @@ Left out: the sources (``data/``).
 
 import json
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from heterps_compile.errors import InputError, RunError
@@ -36,7 +39,7 @@ from .progress import READING, ProgressRecorder
 from .rank_context import RankContext
 from .repeated_batches import refuse_other_sum
 from .run_options import ALL_SAMPLES, GIVEN, RunOptions
-from .training_file import Training, in_function, may_define, two_sources
+from .training_file import Training, called_in, in_function, may_define, two_sources
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,14 +84,7 @@ class MicroBatches:
     """
 
     def __init__(
-        self,
-        source: Source,
-        layout: Layout,
-        rank: int,
-        steps: range,
-        *,
-        feed: Feed,
-        progress: ProgressRecorder,
+        self, source: Source, layout: Layout, rank: int, steps: range, *, feed: Feed, progress: ProgressRecorder
     ) -> None:
         """Begin to read.
 
@@ -214,6 +210,24 @@ def open_data(context: RankContext, training: Training | None) -> tuple[Source, 
     elif window is not None:
         raise _unshufflable(name)
     return source, identity_of(source, name if window is None else f"{name} --shuffle {window}")
+
+
+def count_data(context: RankContext, training: Training | None) -> int | None:
+    """Count the samples of an epoch of data() by going through them; None if the number of steps is given.
+
+    Random numbers are drawn afterwards as if they had not been counted.
+
+    Raises:
+        HeterpsError: where they cannot be read, or have no end.
+    """
+    if training is None or training.data is None or context.options.steps is not None:
+        return None
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=()):
+        samples = _data_of(training).count()
+    random.setstate(drawn)
+    np.random.set_state(drawn_by_numpy)
+    return samples
 
 
 def _unshufflable(name: str) -> InputError:
@@ -343,7 +357,11 @@ def _open(context: RankContext, training: Training | None) -> Source:
         wanted = inputs_of_run(prepared.plan, prepared.folder, spec.options, training)
         return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed, index_folder=index_folder)
     if training is not None and training.data is not None:
-        with in_function("data", training.data):
-            items = training.data()
-        return IterableSource(items, is_batched=True)
+        return _data_of(training)
     raise RunError("there are no data: name some (--data FILE), or define data() in the training file")
+
+
+def _data_of(training: Training) -> IterableSource:
+    assert training.data is not None  # noqa: S101 - the caller looked
+    make = called_in("data", training.data)
+    return IterableSource(make(), is_batched=True, make_again=make if isgeneratorfunction(training.data) else None)

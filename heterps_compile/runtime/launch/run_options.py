@@ -164,7 +164,7 @@ class RunOptions:
     seed: int = option("--seed", SEED, "Of chance.", metavar="N", default=0)
     threads: int = option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
     weights: str | None = option(
-        "--weights", Text(), "Begin with the weights of this checkpoint.", metavar="DIR/step-N"
+        "--weights", Text(), "Weights to begin with, a checkpoint or a state dict.", metavar="DIR|FILE.safetensors"
     )
     averaged: bool = option(
         "--averaged", Flag(), "Of these weights, the average (--ema).", default=False, needs=("weights",)

@@ -50,7 +50,7 @@ from .own_state import keeps_own_state
 from .prepare import count_steps
 from .rank_context import RESULT_KEY, STEPS_KEY, RankContext, Result
 from .repeated_batches import order_of_batches, refuse_other_sum
-from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
+from .run_data import ALL, Feed, MicroBatches, check_same_data, count_data, open_data, say_data, telling_ids
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
@@ -58,14 +58,7 @@ from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
 from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
-from .validation_data import (
-    ValidationData,
-    ValidationSize,
-    hear_size,
-    refuse_other_columns,
-    say_size,
-    validates,
-)
+from .validation_data import ValidationData, ValidationSize, hear_size, refuse_other_columns, say_size, validates
 from .validation_pass import ValidationPass
 from .validator import Validator
 from .weight_average import WeightAverage
@@ -142,7 +135,7 @@ def run_stage_rank(context: RankContext) -> Result:
     has_validation = validates(options, training, context.spec.validation)
     if rank == 0:
         source, data = open_data(context, training)
-        data = _decide_steps(context, source, data)
+        data = _decide_steps(context, source, data, training)
         if training is not None and has_validation:
             counted = ValidationData(context, training).size()
             refuse_other_columns(source.columns, counted.identity.columns)
@@ -397,7 +390,7 @@ def _serve(context: RankContext, served: ServerSpec, stages: Mapping[int, Runnab
     return client
 
 
-def _decide_steps(context: RankContext, source: Source, data: Identity) -> Identity:
+def _decide_steps(context: RankContext, source: Source, data: Identity, training: Training | None) -> Identity:
     """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this.
 
     Returns:
@@ -414,7 +407,7 @@ def _decide_steps(context: RankContext, source: Source, data: Identity) -> Ident
     for note in () if is_launched or options.quiet else start_notes(options, context.prepared, checkpoint):
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
-    samples, batch = _samples(source), context.layout.batch
+    samples, batch = _samples(source) or count_data(context, training), context.layout.batch
     refuse_other_cycle(context.prepared.sync, samples, batch)
     refuse_other_sum(context.prepared.sync, samples, context.layout)
     steps = count_steps(samples, options, batch)

@@ -14,7 +14,7 @@ from heterps_compile.problem_file.pipedream_problem import read_pipedream
 DATA = Path(__file__).parents[3] / "../shared/data/pipedream"
 
 TEXT = """\
-node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=0.0, parameter_size=0.000
+node1 -- ReLU -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=0.0, parameter_size=0.000
 node2 -- LSTM(4 -- 8) -- forward_compute_time=3.0, backward_compute_time=5.0, \
 activation_size=[6000.0; 2000.0], parameter_size=1e3
 \tnode1 -- node2
@@ -54,6 +54,19 @@ def test_parts_that_no_edge_joins_are_told(tmp_path):
     assert read_pipedream(path, load_cluster("heterps-paper")).assumptions[0] == told
 
 
+def test_data_loading_and_unread_outputs_are_no_layers_and_are_named(tmp_path):
+    loading = TEXT.splitlines()[1].replace("node2 -- LSTM(4 -- 8)", "node7 -- Input") + "\n"
+    unread = "".join(loading.replace("node7 -- Input", f"node{i} -- __getitem__({i})") for i in range(10, 15))
+    edges = "\tnode7 -- node1\n" + "".join(f"\tnode2 -- node{i}\n" for i in range(10, 15))
+    path = written(tmp_path, loading + TEXT.replace("\tnode1", unread + "\tnode1") + edges)
+    for read in (read_workload(path, accelerators=2), read_pipedream(path, load_cluster("heterps-paper"))):
+        first, second = read.assumptions[:2]
+        assert "node7 (8 ms)" in first
+        assert "node10, node11, node12, 2 more (40 ms)" in second
+    alone = read_workload(written(tmp_path, TEXT), accelerators=2)
+    assert (read_workload(path, accelerators=2).nodes, alone.edges) == (alone.nodes, ((1, 2),))
+
+
 def test_what_the_file_does_not_say_is_listed(tmp_path):
     workload = read_workload(written(tmp_path, TEXT), accelerators=2)
     assert workload.assumptions == (
@@ -64,7 +77,7 @@ def test_what_the_file_does_not_say_is_listed(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("file", "nodes", "edges"), [("vgg16", 41, 41), ("resnet50", 177, 193), ("gnmt", 48, 58)])
+@pytest.mark.parametrize(("file", "nodes", "edges"), [("vgg16", 40, 40), ("resnet50", 176, 192), ("gnmt", 37, 46)])
 def test_published_profiles_are_read(file, nodes, edges):
     path = DATA / f"{file}.graph.txt"
     if not path.exists():
@@ -81,7 +94,7 @@ def test_published_profiles_are_read(file, nodes, edges):
         ("node1 -- a -- forward_compute_time=1.0\n", r"line 1\b.*nodeN"),
         ("node1\n", r"line 1\b.*nodeN"),
         (TEXT.replace("node2 -- LSTM", "nodeX -- LSTM"), r"line 2\b.*'nodeX'"),
-        (TEXT.replace("node2 -- LSTM", "node1 -- LSTM"), r"nodes.*\b1\b"),
+        (TEXT.replace("node2 -- LSTM", "node1 -- LSTM"), r"line 2\b.*\bnode1\b"),
         (TEXT.replace("=3.0", "=nan"), r"line 2\b.*nan"),
         (TEXT.replace("=3.0", "=-3.0"), r"line 2\b.*-3.0.*\b0\b"),
         (TEXT.replace("=3.0", "=3.0.0"), r"line 2\b.*'3.0.0'"),
@@ -89,6 +102,7 @@ def test_published_profiles_are_read(file, nodes, edges):
         (TEXT.replace("\tnode1 -- node2", "\tnode1 node2"), r"line 3\b"),
         (TEXT.replace("\tnode1 -- node2", "\tnode1 -- node9"), r"\b9\b"),
         (TEXT + "\tnode2 -- node1\n", "cycle"),
+        (TEXT.replace("ReLU", "Input").replace("LSTM", "Input") + "\tnode2 -- node1\n", "cycle"),
     ],
 )
 def test_bad_lines_are_input_errors_that_say_where(tmp_path, text, message):

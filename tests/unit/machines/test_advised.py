@@ -72,10 +72,8 @@ def test_lifetimes_that_machines_were_chosen_by_are_those_that_it_is_decided_by(
     goal = read_goal(tmp_path)
     assert (goal.transience.lifetime, goal.transience.lifetime_of("t4")) == (Weibull(1.0, 20.0), Weibull(0.6, 9.0))
     assert (goal.transience.start_up_s, goal.counts_start) == (60.0, True)
-    del document["asked"]["transience"]  # as an earlier version wrote it
-    (tmp_path / "machines.json").write_text(json.dumps(document))
-    assert read_goal(tmp_path).transience == Transience()
-    for broken in ({"start_up_s": -1, "lifetime": None, "seen": []}, {"start_up_s": 1, "lifetime": {"shape": 0}}, 3):
+    version_2 = {"start_up_s": 1, "lifetime": {"shape": 1.0, "scale_h": 20.0}, "seen": []}
+    for broken in ({"start_up_s": -1, "lifetime": None, "seen": []}, version_2, 3):
         document["asked"]["transience"] = broken
         (tmp_path / "machines.json").write_text(json.dumps(document))
         with pytest.raises(InputError):

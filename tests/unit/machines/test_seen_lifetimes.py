@@ -28,7 +28,7 @@ def test_every_kind_has_the_weibull_that_its_machines_were_drawn_from(tmp_path):
     for each in found:
         law = laws[each.gpu]
         assert each.law.shape == pytest.approx(law.shape, rel=0.12)
-        assert each.law.scale_h == pytest.approx(law.scale_h, rel=0.12)
+        assert each.law.scale_hours == pytest.approx(law.scale_hours, rel=0.12)
     transience = Transience(seen=found)
     assert transience.lifetime_of("t4") is found[1].law
     assert transience.lifetime_of("a100") is USUAL_LIFETIME

@@ -63,4 +63,4 @@ def test_the_interval_of_a_weibull_keeps_more_than_any_other() -> None:
         return float((np.floor(hours * HOUR_S / (interval_s + checkpoint_s)) * interval_s).mean())
 
     assert kept_h(best_s) > max(kept_h(best_s / 3), kept_h(best_s * 3))
-    assert best_s > daly_interval(checkpoint_s, law.mean_h * HOUR_S)
+    assert best_s > daly_interval(checkpoint_s, law.mean_hours * HOUR_S)

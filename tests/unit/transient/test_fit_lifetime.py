@@ -12,23 +12,23 @@ from heterps_compile.transient.fit_lifetime import Lifespan, distance_of, fit_li
 from heterps_compile.transient.lifetime import Exponential, Weibull
 
 
-def drawn(count: int = 200, limit_h: float = 24.0) -> list[Lifespan]:
+def drawn(count: int = 200, limit_hours: float = 24.0) -> list[Lifespan]:
     hours = Weibull(0.6, 60.0).sample(np.random.default_rng(5), count).tolist()
-    return [Lifespan.died(h) if h < limit_h else Lifespan.alive(limit_h) for h in hours]
+    return [Lifespan.died(h) if h < limit_hours else Lifespan.alive(limit_hours) for h in hours]
 
 
 def test_weibull_is_fitted_as_scipy_fits_it() -> None:
     seen = drawn()
-    dead = [span.by_h for span in seen if span.by_h < math.inf]
+    dead = [span.by_hours for span in seen if span.by_hours < math.inf]
     data = stats.CensoredData(uncensored=dead, right=[24.0] * (len(seen) - len(dead)))
     shape, _, scale = stats.weibull_min.fit(data, floc=0)
     fit = fit_lifetime(seen, "weibull")
-    assert (fit.parameters["shape"], fit.parameters["scale_h"]) == pytest.approx((shape, scale), rel=1e-3)
+    assert (fit.parameters["shape"], fit.parameters["scale_hours"]) == pytest.approx((shape, scale), rel=1e-3)
     assert (fit.deaths, fit.machines) == (len(dead), 200)
 
 
 def test_deaths_known_to_the_hour_are_fitted_as_scipy_fits_intervals() -> None:
-    exact = [span.by_h for span in drawn() if span.by_h < math.inf]
+    exact = [span.by_hours for span in drawn() if span.by_hours < math.inf]
     seen = [Lifespan(math.floor(h), math.floor(h) + 1.0) for h in exact] + [
         Lifespan(24.0, math.inf, 200.0 - len(exact))
     ]
@@ -42,8 +42,8 @@ def test_deaths_known_to_the_hour_are_fitted_as_scipy_fits_intervals() -> None:
 def test_the_exponential_is_hours_over_deaths_with_the_error_of_their_number() -> None:
     seen = [Lifespan.died(2.0), Lifespan.died(4.0), *[Lifespan.alive(24.0)] * 6]
     fit = fit_lifetime(seen, "exponential")
-    assert fit.parameters["mean_h"] == pytest.approx(150.0 / 2, rel=1e-6)
-    assert fit.errors["mean_h"] == pytest.approx(math.sqrt(0.5), rel=0.2)
+    assert fit.parameters["mean_hours"] == pytest.approx(150.0 / 2, rel=1e-6)
+    assert fit.errors["mean_hours"] == pytest.approx(math.sqrt(0.5), rel=0.2)
 
 
 def test_machines_that_go_together_count_as_one_in_the_errors() -> None:
@@ -60,7 +60,7 @@ def test_early_deaths_are_found_where_there_are_any() -> None:
     mixed = [*rng.exponential(0.5, 60), *rng.exponential(200.0, 240)]
     seen = [Lifespan.died(h) if h < 24 else Lifespan.alive(24.0) for h in mixed]
     assert fit_lifetime(seen).parameters["share"] == pytest.approx(0.2, abs=0.06)
-    assert list(fit_lifetime(drawn(limit_h=1e9)).parameters) == ["shape", "scale_h"]
+    assert list(fit_lifetime(drawn(limit_hours=1e9)).parameters) == ["shape", "scale_hours"]
 
 
 def test_the_share_lost_is_that_of_kaplan_and_meier() -> None:

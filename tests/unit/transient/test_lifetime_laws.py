@@ -20,10 +20,10 @@ LAWS = [
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_samples_follow_the_survival_function_at_every_age(law: Lifetime) -> None:
-    for age_h in (0.0, 7.0):
-        drawn = np.sort(law.sample(np.random.default_rng(3), 4000, age_h))
+    for age_hours in (0.0, 7.0):
+        drawn = np.sort(law.sample(np.random.default_rng(3), 4000, age_hours))
         places = np.array([0.01, 0.5, 2.0, 10.0, 16.9])
-        expected = np.array([law.lost_within(place, age_h) for place in places])
+        expected = np.array([law.lost_within(place, age_hours) for place in places])
         seen = np.searchsorted(drawn, places, side="right") / len(drawn)
         assert np.abs(seen - expected).max() < 0.03
 
@@ -37,22 +37,22 @@ def test_a_quantile_undoes_the_survival_function(law: Lifetime) -> None:
 def test_a_limit_ends_all_that_is_alive() -> None:
     law = Limited(Weibull(0.6, 127.0), 24.0)
     assert (float(law.survival(23.99)) > 0.6, float(law.survival(24.0))) == (True, 0.0)
-    assert law.quantile(0.9) == 24.0 == law.limit_hours
+    assert law.quantile(0.9) == 24.0 == law.max_hours
     assert law.sample(np.random.default_rng(0), 100).max() == 24.0
-    assert law.mean_h == pytest.approx(law.sample(np.random.default_rng(1), 40_000).mean(), rel=0.01)
+    assert law.mean_hours == pytest.approx(law.sample(np.random.default_rng(1), 40_000).mean(), rel=0.01)
 
 
 def test_means_are_those_of_scipy() -> None:
-    assert Weibull(0.6, 127.0).mean_h == pytest.approx(stats.weibull_min(0.6, scale=127.0).mean())
-    assert Weibull(0.6, 127.0).mean_within(1e6) == pytest.approx(Weibull(0.6, 127.0).mean_h, rel=1e-6)
-    assert EarlyDeaths(0.1, Exponential(2.0), Exponential(90.0)).mean_h == pytest.approx(81.2)
+    assert Weibull(0.6, 127.0).mean_hours == pytest.approx(stats.weibull_min(0.6, scale=127.0).mean())
+    assert Weibull(0.6, 127.0).mean_within(1e6) == pytest.approx(Weibull(0.6, 127.0).mean_hours, rel=1e-6)
+    assert EarlyDeaths(0.1, Exponential(2.0), Exponential(90.0)).mean_hours == pytest.approx(81.2)
 
 
 def test_an_old_machine_of_a_shape_below_one_is_the_safer_one() -> None:
     law = Weibull(0.6, 127.0)
-    assert law.lost_within(1.0) > 3 * law.lost_within(1.0, age_h=10.0)
-    assert Exponential(5.0).lost_within(1.0) == pytest.approx(Exponential(5.0).lost_within(1.0, age_h=10.0))
-    assert Limited(law, 24.0).lost_within(1.0, age_h=24.0) == 1.0
+    assert law.lost_within(1.0) > 3 * law.lost_within(1.0, age_hours=10.0)
+    assert Exponential(5.0).lost_within(1.0) == pytest.approx(Exponential(5.0).lost_within(1.0, age_hours=10.0))
+    assert Limited(law, 24.0).lost_within(1.0, age_hours=24.0) == 1.0
 
 
 @pytest.mark.parametrize(

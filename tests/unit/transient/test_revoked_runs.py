@@ -57,7 +57,7 @@ def test_rows_that_are_written_are_read_again_with_their_law(tool, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(tool.rows_text([row]), "utf-8")
     (run,) = tool.read_revoked(path)
-    assert run.lives_h == ((0.01, 0.02),)
+    assert run.lives_hours == ((0.01, 0.02),)
     assert run.work.work_s == 200.0
     assert run.lifetime.shape == 0.9
     assert run.expected().time_s.mean > 200.0

@@ -87,7 +87,7 @@ def test_every_line_fits_its_terminal(name, width):
 def test_a_sentence_is_one_line_where_there_is_no_terminal():
     told = board(STATES["all failed"], None)
     assert "left for good): no loss, attempt 1\n" in told
-    assert "none: no trial has a result" in told
+    assert "none: no trial of 9 epochs has a result" in told
 
 
 @pytest.mark.parametrize("width", [40, 100, None])
@@ -112,7 +112,9 @@ def test_hostile_names_are_text(width):
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_a_long_name_of_a_parameter_leaves_room_for_its_value(width):
     name = "the_width_of_the_hidden_layers_of_the_encoder_in_channels"
-    record = replace(RECORD, space_text=f"[model]\n{name} = {{ integer = [1, 4] }}", parts=("all",), trials=1)
+    record = replace(
+        RECORD, space_text=f"[model]\n{name} = {{ integer = [1, 4] }}", parts=("all",), trials=1, method="random"
+    )
     told = board(searched_state(record, value=lambda *_: 0.5, ends="done"), width)
     assert [line for line in told.splitlines() if cells(line) > width] == []
     shown = next(line for line in told.splitlines() if line.startswith("  model.t"))

@@ -12,6 +12,7 @@ import pytest
 from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.plan.swap import locked
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
+from heterps_compile.tuning.export_best import export_best
 from heterps_compile.tuning.journal import JOURNAL_FILE
 from heterps_compile.tuning.run_search import run_search
 from heterps_compile.tuning.search_record import read_record
@@ -220,8 +221,27 @@ def test_a_trial_that_fails_every_time_is_left_with_its_reason_and_the_others_go
     assert state.count(TOLD) == 11
 
 
+def test_a_search_whose_longest_trials_all_fail_has_no_best_configuration(tmp_path: Path) -> None:
+    search = begun(tmp_path, method="hyperband", trials=12)
+    state = search_run(search, HandEngine(lambda job, n: "no data" if job.steps == 16 else well(job, n))).run()
+    longest = [trial.status for trial in state.trials if trial.fidelity == 16]
+    assert longest == [FAILED] * len(longest) != []
+    assert state.count(TOLD) == 12 - len(longest)
+    with pytest.raises(RunError, match=rf"none of {len(longest)} trials? of 16 steps.*no data.*--fidelity"):
+        export_best(state)
+
+
+@pytest.mark.parametrize(("method", "least"), [("hyperband", 7), ("dehb", 7), ("random", 1), ("tpe", 1)])
+def test_a_number_of_trials_that_never_reaches_the_longest_is_refused(tmp_path: Path, method: str, least: int) -> None:
+    if least > 1:
+        with pytest.raises(InputError, match=rf"trials is {least - 1}; expected {least} "):
+            begun(tmp_path, method=method, trials=least - 1)
+    state = search_run(begun(tmp_path, method=method, trials=least), HandEngine(well)).run()
+    assert [trial.fidelity for trial in state.trials].index(16) == least - 1
+
+
 def test_a_process_that_leaves_nothing_is_told_with_where_its_output_lies(tmp_path: Path) -> None:
-    search = begun(tmp_path, retries=0, trials=3)
+    search = begun(tmp_path, retries=0, trials=3, method="random")
     state = search_run(search, HandEngine(lambda job, n: "" if trial_of(job) == 0 else well(job, n))).run()
     assert state.trials[0].reason.startswith("its process left without a result; ")
     assert state.trials[0].reason.endswith("trials/0/attempt-0/output.txt has what it printed")
@@ -248,7 +268,7 @@ def test_a_model_that_cannot_be_compiled_fails_without_another_try(tmp_path: Pat
 
 def test_a_trial_that_never_ends_is_ended_at_its_time_limit(tmp_path: Path) -> None:
     engine = HandEngine(lambda job, attempt: None if trial_of(job) == 1 else well(job, attempt), takes_s=1.0)
-    state = search_run(begun(tmp_path, time_limit_s=4.0, retries=0, trials=4), engine).run()
+    state = search_run(begun(tmp_path, time_limit_s=4.0, retries=0, trials=4, method="random"), engine).run()
     assert state.trials[1].status == FAILED
     assert state.trials[1].reason == "it did not end within 4 s (--time-limit), and was ended"
     assert state.trials[1].time_s == 5.0
@@ -303,7 +323,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_told(tmp_path: Path) -> None:
 
 
 def test_more_trials_can_be_asked_for(tmp_path: Path) -> None:
-    search = begun(tmp_path, trials=3)
+    search = begun(tmp_path, trials=3, method="random")
     search_run(search, HandEngine(well)).run()
     engine = HandEngine(well)
     state = search_run(again(search), engine, trials=5).run()
@@ -415,7 +435,7 @@ def test_money_counts_every_attempt(tmp_path: Path) -> None:
     def ends(job: TrialJob, attempt: int) -> TrialResult | str:
         return "it was lost" if trial_of(job) == 0 and attempt == 0 else well(job, attempt)
 
-    search = begun(tmp_path, device("core", price=3600.0), trials=1)
+    search = begun(tmp_path, device("core", price=3600.0), trials=1, method="random")
     state = search_run(search, HandEngine(ends, takes_s=2.0)).run()
     assert state.trials[0].time_s == pytest.approx(2.0)
     assert state.money == pytest.approx(4.0)
@@ -423,7 +443,7 @@ def test_money_counts_every_attempt(tmp_path: Path) -> None:
 
 
 def test_the_clock_stands_while_nobody_runs_the_search(tmp_path: Path) -> None:
-    search = begun(tmp_path, trials=3)
+    search = begun(tmp_path, trials=3, method="random")
     with pytest.raises(Killed):
         search_run(search, HandEngine(well, dies_after=2, takes_s=1.0)).run()
     state = search_run(again(search), HandEngine(well, takes_s=1.0)).run()

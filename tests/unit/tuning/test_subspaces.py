@@ -5,12 +5,13 @@ import tomllib
 
 import numpy as np
 import pytest
+from search_states import subspace_of
 
 from heterps_compile.errors import InputError
 from heterps_compile.tuning.parameters import Choice
 from heterps_compile.tuning.space import Space
 from heterps_compile.tuning.space_file import parse_space
-from heterps_compile.tuning.subspaces import split_space, subspace_of
+from heterps_compile.tuning.subspaces import split_space
 
 SVM = """
 [model.kernel]

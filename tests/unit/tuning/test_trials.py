@@ -12,6 +12,7 @@ from heterps_compile.errors import InputError, OptionError, RunError, UnknownNam
 from heterps_compile.tuning.assignment import RULES
 from heterps_compile.tuning.local_engine import deal_cores
 from heterps_compile.tuning.model_file import ModelFile
+from heterps_compile.tuning.run_search import run_search
 from heterps_compile.tuning.search_methods import METHODS
 from heterps_compile.tuning.search_request import (
     SearchRequest,
@@ -169,7 +170,7 @@ def request(folder: Path, **changes: object) -> SearchRequest:
     (folder / "model.py").write_text(MODEL)
     given: dict[str, object] = {
         **{name: str(folder / f"{name}.{'toml' if name == 'space' else 'py'}") for name in ("space", "train", "model")},
-        "data": "random", "validate": "random", "metric": "auc", "is_maximised": True, "trials": 3,
+        "data": "random", "validate": "random", "metric": "auc", "is_maximised": True, "trials": 13,
     }  # fmt: skip
     return SearchRequest(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -402,6 +403,14 @@ def test_a_model_that_cannot_be_built_is_a_fault_that_the_next_process_knows(pla
     assert "KeyError: 'width'" in fault
     fresh = TrialPlans(plans._folder, plans._model, list(plans._classes.values()), 0)
     assert fresh.plan(config, "cpu-core").fault == fault
+
+
+def test_lengths_that_are_as_many_steps_are_refused_before_a_trial(tmp_path: Path) -> None:
+    made = request(tmp_path, fidelity="1:27:samples", trials=40, workers="core=1x1", verifies=False)
+    (tmp_path / "space.toml").write_text("[model]\nwidth = 4\n")
+    search = begin_search(made, str(tmp_path / "run"))
+    with pytest.raises(InputError, match="1, 3, 9, 27 samples are 1, 1, 1, 2 steps"):
+        run_search(search, lambda _: None)
 
 
 def test_a_search_goes_on_with_another_engine(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Iterables are read from front to back, with samples numbered as they come."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 import torch
@@ -36,8 +38,19 @@ def test_a_list_begins_again_and_an_iterator_ends():
     again = IterableSource([{"id": n} for n in range(3)], is_batched=False)
     assert again.read(0, 7, ["id"])["id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     once = IterableSource(samples(3), is_batched=False)
-    with pytest.raises(RunError, match=r"\b3\b"):
+    with pytest.raises(RunError, match=r"\b3\b.*iterable, not an iterator"):
         once.read(0, 4, ["id"])
+    made = IterableSource(samples(3), is_batched=False, make_again=lambda: samples(3))
+    assert made.read(0, 7, ["id"])["id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_samples_are_counted_to_the_end_and_no_further_than_half_a_minute(monkeypatch):
+    batches = [{"id": torch.arange(n)} for n in (3, 1, 5)]
+    assert IterableSource(batches, is_batched=True).count() == 9
+    assert IterableSource(iter(batches), is_batched=True).count() == 9
+    monkeypatch.setattr("heterps_compile.runtime.data.iterable._COUNT_S", 0.01)
+    with pytest.raises(RunError, match="--steps N"):
+        IterableSource(cycle(batches), is_batched=True).count()
 
 
 def test_going_back_is_possible_for_so_many_samples():

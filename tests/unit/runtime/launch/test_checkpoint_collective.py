@@ -263,7 +263,7 @@ def test_where_a_run_begins(tmp_path):
 
 def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
     options = RunOptions(directory="m", data="x", weights=str(tmp_path))
-    with pytest.raises(RunError, match=r"state\.json"):
+    with pytest.raises(RunError, match=r"save_file\(model\.state_dict\(\), 'init\.safetensors'\)"):
         check_weights(options, PREPARED)
     for step in ("step-000005", "step-000007"):
         (tmp_path / step).mkdir()
