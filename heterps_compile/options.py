@@ -61,9 +61,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """On where it is given; ``off`` is the word that switches it off, where it is on otherwise."""
-
-    off: str = ""
+    """On where it is given."""
 
     def read(self, text: str) -> bool:
         """Return True."""

@@ -9,7 +9,7 @@ within a heuristic after several. Who cancels, or presses Ctrl-C, gets away at o
 
 While it works, this thread may go on with another search (``Budget.meanwhile``).
 
-Left out: what is to be solved (``max_load/split_programme.py``, ``placement/proof/path_programme.py``).
+Left out: what is to be solved (``placement/proof/path_programme.py``).
 """
 
 from concurrent.futures import Future

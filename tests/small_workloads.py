@@ -111,8 +111,8 @@ def is_in_line(workload: Workload, devices: Sequence[int]) -> bool:
     )
 
 
-def valid_splits(workload: Workload, *, contiguous: bool) -> Iterator[tuple[int, ...]]:
-    """Every split that keeps support, colours, memory and, where asked for, contiguity."""
+def valid_splits(workload: Workload) -> Iterator[tuple[int, ...]]:
+    """Every split that keeps support, colours, memory and contiguity."""
     classes: dict[object, int] = {}
     block = [classes.setdefault(("n", n.id) if n.colour is None else n.colour, len(classes)) for n in workload.nodes]
     for choice in product(range(workload.device_count), repeat=len(classes)):
@@ -124,11 +124,11 @@ def valid_splits(workload: Workload, *, contiguous: bool) -> Iterator[tuple[int,
             held[device] += node.size_bytes
         if max(held[: workload.accelerators], default=0.0) > workload.memory_bytes:
             continue
-        if not contiguous or is_in_line(workload, devices):
+        if is_in_line(workload, devices):
             yield devices
 
 
-def brute_force(workload: Workload, *, contiguous: bool) -> float:
+def brute_force(workload: Workload) -> float:
     """The least largest load, inf where there is no valid split."""
-    splits = valid_splits(workload, contiguous=contiguous)
+    splits = valid_splits(workload)
     return min((max(plain_loads(workload, devices)) for devices in splits), default=math.inf)

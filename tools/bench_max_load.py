@@ -1,8 +1,8 @@
 """Solve workloads for the least largest load: `python tools/bench_max_load.py [FILE|FOLDER ...]`.
 
 Without arguments: the published workloads beside the checkout, where they are there, and generated larger ones of
-their family. Every workload is solved as a contiguous and, with --non-contiguous, as a free split. The table gives the
-value, the proven bound, the gap, the seconds, and the ratio to the best value known from elsewhere.
+their family. The table gives the value, the proven bound, the gap, the seconds, and the ratio to the best value known
+from elsewhere.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from heterps_compile.passes.partial_orders import enumerate_down_sets
 
 DATA = Path(__file__).parents[1] / "../shared/data/dnn-partitioning"
 
-# The authors' own programs' results: contiguous, proven; non-contiguous, best known.
+# The authors' own programs' results: proven.
 KNOWN = {
-    "LayerGraphs/bert24_inference": (17.7899, None),
-    "LayerGraphs/bert24_training": (41.7458, 39.79),
-    "LayerGraphs/resnet50_inference": (33.7747, None),
-    "LayerGraphs/gnmt_inference": (32.9107, 31.77),
-    "OperatorGraphs/bert_l-3_inference": (27.9186, 21.908),
-    "OperatorGraphs/bert_l-6_inference": (29.5795, None),
+    "LayerGraphs/bert24_inference": 17.7899,
+    "LayerGraphs/bert24_training": 41.7458,
+    "LayerGraphs/resnet50_inference": 33.7747,
+    "LayerGraphs/gnmt_inference": 32.9107,
+    "OperatorGraphs/bert_l-3_inference": 27.9186,
+    "OperatorGraphs/bert_l-6_inference": 29.5795,
 }
 
 
@@ -58,7 +58,6 @@ def down_sets(workload: Workload) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", nargs="*", type=Path, help="workload files, or folders of them")
-    parser.add_argument("--non-contiguous", action="store_true", help="also without contiguity")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for each search")
     parser.add_argument("--method", default="exact")
     arguments = parser.parse_args()
@@ -67,23 +66,15 @@ def main() -> None:
     cases = [(name, read_workload(path)) for name, path in found]
     if not arguments.path:
         cases += [(workload.name, workload) for workload in generated()]
-    print(f"{'workload':38}{'nodes':>7}{'down-sets':>10} {'kind':10}", end="")
+    print(f"{'workload':38}{'nodes':>7}{'down-sets':>10}", end="")
     print(f"{'value':>11}{'bound':>11}{'gap %':>8}{'seconds':>9}{'x known':>9}")
     for name, workload in cases:
-        for contiguous in (True, False) if arguments.non_contiguous else (True,):
-            start_s = time.perf_counter()
-            result = solve_max_load(
-                workload, contiguous=contiguous, method=arguments.method, time_limit_s=arguments.time_limit
-            )
-            took_s = time.perf_counter() - start_s
-            known = KNOWN.get(name, (None, None))[0 if contiguous else 1]
-            ratio = f"{result.value_ms / known:9.5f}" if known else f"{'-':>9}"
-            kind = "contiguous" if contiguous else "free"
-            count = down_sets(workload) if contiguous else ""
-            print(f"{name:38}{len(workload.nodes):7,}{count:>10} {kind:10}", end="")
-            print(
-                f"{result.value_ms:11.4f}{result.bound_ms:11.4f}{100 * result.gap:8.3f}{took_s:9.2f}{ratio}", flush=True
-            )
+        start_s = time.perf_counter()
+        result = solve_max_load(workload, method=arguments.method, time_limit_s=arguments.time_limit)
+        took_s = time.perf_counter() - start_s
+        ratio = f"{result.value_ms / KNOWN[name]:9.5f}" if name in KNOWN else f"{'-':>9}"
+        print(f"{name:38}{len(workload.nodes):7,}{down_sets(workload):>10}", end="")
+        print(f"{result.value_ms:11.4f}{result.bound_ms:11.4f}{100 * result.gap:8.3f}{took_s:9.2f}{ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,8 @@ from truth import cm_dare
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
-from heterps_compile.transient.burst_plan import BurstPlan
-from heterps_compile.transient.bursts import CALMS, Watch, calm_chances, law_of
 from heterps_compile.transient.checkpoints import MeasuredCheckpoint, fit_checkpoint_time
-from heterps_compile.transient.deadline_job import Job, JobState, Way, run_job
+from heterps_compile.transient.deadline_job import Job, Way, run_job
 from heterps_compile.transient.fit_lifetime import FAMILIES, Lifespan, distance_of, fit_lifetime, lost_shares
 from heterps_compile.transient.offline_optimum import offline_optimum
 from heterps_compile.transient.policies import POLICIES
@@ -43,8 +41,6 @@ CHANGE = 5
 DEADLINE = 240
 WORK_SHARES = (0.4, 0.6, 0.8)
 WINDOW_STEP = 30
-DRAWN = 12
-"""Windows of every size of set and share of work that are drawn from the law of a trace."""
 
 PRICES = {"K80": 0.45, "P100": 1.46}
 """Of a GPU an hour on Google Cloud, on demand, as in the paper's year."""
@@ -226,102 +222,6 @@ def print_deadlines(path: Path, *, spares: bool) -> Iterator[str]:
         yield f"| {name} | {missed} | {100 * gaps[0] / best.sum():+.1f} % | {over} | {parts} |"
 
 
-def print_known_law(path: Path, *, spares: bool) -> Iterator[str]:
-    """Windows drawn from the law of a trace: what a policy that knows it, and no future, has of greedy's gap.
-
-    No policy has less in the mean, so that this share of the gap is the future's.
-    """
-    trace = read_trace(path)
-    names = ("all spot", "expected cost", "burst aware")
-    money: dict[str, float] = dict.fromkeys(("best", *names, "knows the law"), 0.0)
-    for machines in set_sizes(trace):
-        drawn = DrawnWindows(both_seen(trace, machines, spares=spares), np.random.default_rng(machines))
-        for share in WORK_SHARES:
-            plan = None
-            for _ in range(DRAWN):
-                states, spot, mix = drawn.window(DEADLINE)
-                job = job_of(share, spot, mix)
-                plan = plan or BurstPlan(drawn.law, job, JobState(0, job.work), DEADLINE)
-                money["best"] += offline_optimum(job)
-                money["knows the law"] += run_job(job, KnowsLaw(plan, states)).money
-                for name in names:
-                    money[name] += run_job(job, POLICIES[name]()).money
-    gap = money["all spot"] - money["best"]
-    yield (
-        f"{len(set_sizes(trace)) * len(WORK_SHARES) * DRAWN} windows drawn from the law of {path.name}, "
-        + ("a spare takes a lost one's place" if spares else "every loss stops the set")
-        + f"; the gap of all spot is {100 * gap / money['best']:.1f} % of the optimum."
-    )
-    yield ""
-    yield "| policy | gap / that of all spot |"
-    yield "|---|---|"
-    for name in (*names, "knows the law"):
-        yield f"| {name} | {(money[name] - money['best']) / gap:.2f} |"
-
-
-class KnowsLaw:
-    """The best policy of who knows the law, and is told of the calm as it was drawn."""
-
-    def __init__(self, plan: BurstPlan, states: Sequence[int]) -> None:
-        self.plan, self.states = plan, states
-
-    def choose(self, job: Job, state: JobState) -> int | None:
-        return self.plan.choose(job, state, self.states[state.step])
-
-
-class DrawnWindows:
-    """Windows of a law whose shares are those of a trace, as a set of machines and a mix saw it."""
-
-    def __init__(self, seen: tuple[Seen, Seen], rng: np.random.Generator) -> None:
-        self.rng, ways = rng, len(seen) + 1
-        watch = Watch(ways)
-        breaks, calm_moves = np.full((CALMS, 2), 1e-3), np.eye(ways) * 1e-3
-        break_moves = np.zeros((ways, ways, 2, ways))
-        self.what: list[list[tuple[int, tuple[bool, ...]]]] = [[] for _ in range(ways)]
-        levels = []
-        for step in range(len(seen[0].there)):
-            level = next((way for way, each in enumerate(seen) if each.there[step]), ways - 1)
-            broken = (*(each.broken[step] for each in seen), False)
-            if watch.state >= 0:
-                before, calm = divmod(watch.state, CALMS)
-                breaks[calm] += (any(broken), 1)
-                if any(broken):
-                    self.what[before].append((level, broken))
-                else:
-                    calm_moves[before, level] += 1
-            watch.see(level, broken)
-            levels.append(level)
-        for before in range(ways):
-            found = self.what[before] = self.what[before] or [(before, (True,) * (ways - 1) + (False,))]
-            for level, broken in found:
-                for way, is_broken in enumerate(broken):
-                    break_moves[way, before, int(is_broken), level] += 1
-        self.starts = np.bincount(levels, minlength=ways) / len(levels)
-        self.rate, self.calm_moves = breaks[:, 0] / breaks[:, 1], calm_moves / calm_moves.sum(axis=1, keepdims=True)
-        self.law = law_of(self.rate, calm_moves, break_moves)
-
-    def window(self, steps: int) -> tuple[list[int], Seen, Seen]:
-        """Return the states of a window, and what both sets see of it."""
-        level, calm = int(self.rng.choice(len(self.starts), p=self.starts)), CALMS - 1
-        states, broken = [level * CALMS + calm], [(False,) * len(self.starts)]
-        for _ in range(steps - 1):
-            if self.rng.random() < self.rate[calm]:
-                level, gone = self.what[level][self.rng.integers(len(self.what[level]))]
-                calm = 0
-            else:
-                gone = broken[0]
-                level = int(self.rng.choice(len(self.starts), p=self.calm_moves[level]))
-                calm = int(self.rng.choice(CALMS, p=calm_chances()[calm]))
-            states.append(level * CALMS + calm)
-            broken.append(gone)
-        levels = [state // CALMS for state in states]
-        seen = [
-            Seen(tuple(level <= way for level in levels), tuple(each[way] for each in broken))
-            for way in range(len(self.starts) - 1)
-        ]
-        return states, seen[0], seen[1]
-
-
 def print_choices(folder: Path) -> Iterator[str]:
     """Choose GPU and workers of a net for a deadline; clusters of 5-8 are predicted from 1-4."""
     speeds = cm_dare.cluster_speeds(folder)
@@ -368,9 +268,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument(
-        "--only", default="checkpoints,lifetimes,deadlines,losses,known-law,known-law-of-losses,choices"
-    )
+    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses,choices")
     given = parser.parse_args()
     folder = given.data / "cm-dare"
     trace = given.trace or given.data / "bamboo" / "p3-trace.csv"
@@ -379,8 +277,6 @@ def main() -> None:
         "lifetimes": lambda: print_lifetimes(given.lifetimes or folder / "lifetimes.csv", folder, given.splits),
         "deadlines": lambda: print_deadlines(trace, spares=True),
         "losses": lambda: print_deadlines(trace, spares=False),
-        "known-law": lambda: print_known_law(trace, spares=True),
-        "known-law-of-losses": lambda: print_known_law(trace, spares=False),
         "choices": lambda: print_choices(folder),
     }
     if given.runs is not None:

@@ -457,7 +457,7 @@ def compare_assignment(given: argparse.Namespace) -> bool:
             f"{workers.name}\n{'rule':<8}{'least_share':>12}{'trials/h':>10}{'over plain':>12}{'rarest':>8}{'best':>10}"
         )
         plain: list[tuple[float, float, float]] = []
-        for rule, least in (("plain", 1.0), ("size", 1.0), ("cost", 1.0), ("cost", 0.5), ("both", 1.0), ("both", 0.5)):
+        for rule, least in (("plain", 1.0), ("cost", 1.0), ("cost", 0.5)):
             found = [
                 simulate(workers, rule, least, seed, given.hours)
                 for seed in range(given.first_seed, given.first_seed + given.seeds)

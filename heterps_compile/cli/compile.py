@@ -80,7 +80,7 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --passes "?"
       heterps-compile model.onnx --report plan.html --trace step.json
-      heterps-compile workload.json --non-contiguous
+      heterps-compile workload.json --accelerators 4
       heterps-compile problem.json --objective throughput
       heterps-compile graph.txt --cluster my-pool.toml --objective throughput
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace

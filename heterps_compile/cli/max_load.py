@@ -53,7 +53,6 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         progress.show(Progress("solving", 0, 1))
         result = solve_max_load(
             workload,
-            contiguous=asked["contiguous"],
             method=method,
             seed=asked["seed"],
             time_limit_s=asked["time_limit"],

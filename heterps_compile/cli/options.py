@@ -38,9 +38,6 @@ def click_option(option: Option) -> Callable[[F], F]:
         help_text += f"  [default: {option.default_words or option.default_text}]"
     kind = option.type
     if isinstance(kind, Flag):
-        if kind.off:
-            words = [f"{words[0]}/{kind.off}"]
-            return click.option(*words, option.name, default=option.default, help=help_text)
         return click.option(*words, option.name, is_flag=True, help=help_text)
     if isinstance(kind, Choice):
         return click.option(*words, option.name, type=click.Choice(kind.names), default=option.default, help=help_text)

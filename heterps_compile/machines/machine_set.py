@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.offers import Rental, pool_of
-from heterps_compile.offers.as_device import names_of
+from heterps_compile.offers.as_device import GUESS_OVER, guessed_network_bytes_per_s, names_of
 
 from .learned import NOTHING, Correction, Learned
 
@@ -44,6 +44,19 @@ class MachineSet:
     def late(self) -> float:
         """Return by which part nine of ten runs on them are at most longer than predicted."""
         return self.learned.late(rental.offer.gpu for rental, _ in self.parts)
+
+    @property
+    def guesses_network(self) -> bool:
+        """Return whether the step depends on a network that no catalogue states."""
+        return self.count > 1 and any(not rental.offer.network_bytes_per_s for rental, _ in self.parts)
+
+    def with_slow_networks(self) -> "MachineSet":
+        """Return the machines with the networks that nine of ten guesses stay above."""
+        parts = []
+        for rental, count in self.parts:
+            slow = rental.offer.network_bytes_per_s or guessed_network_bytes_per_s(rental.offer) / GUESS_OVER
+            parts.append((replace(rental, offer=replace(rental.offer, network_bytes_per_s=slow)), count))
+        return replace(self, parts=tuple(parts))
 
     @property
     def has_spot(self) -> bool:

@@ -42,11 +42,18 @@ class Option:
 
 
 def rank(option: Option, goal: Goal) -> tuple[object, ...]:
-    """Return what options are ranked by: the value, of equal ones the other of time and money, then what is smaller."""
+    """Return what options are ranked by: value, known networks first, time or money, fewer machines."""
     outlook = option.outlook
     other = outlook.median_s if goal.minimises_money else outlook.median_money
     machines = option.machines
-    return _rounded(outlook.value(goal)), _rounded(other), machines.count, machines.title, option.batch
+    return (
+        _rounded(outlook.value(goal)),
+        machines.guesses_network,
+        _rounded(other),
+        machines.count,
+        machines.title,
+        option.batch,
+    )
 
 
 def _rounded(value: float) -> float:

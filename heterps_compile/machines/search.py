@@ -135,7 +135,7 @@ class _Found:
         self.best = float("inf")
         self._least_s: dict[tuple[MachineSet, int], float] = {}
         self._ruled_out: set[tuple[MachineSet, int]] = set()
-        self._outlooks: dict[tuple[MachineSet, int, float], Outlook | str] = {}
+        self._outlooks: dict[tuple[MachineSet, int, float, float], Outlook | str] = {}
 
     def search(self, candidate: Candidate) -> None:
         """Search for the plan of a set, unless that was done."""
@@ -148,8 +148,11 @@ class _Found:
             return
         self._least_s[key] = step.least_s
         used, step = step.on_what_it_uses(candidate.machines)
+        if used.guesses_network:
+            slow = self._times.searched(used.with_slow_networks(), candidate.batch)
+            step = step if isinstance(slow, str) else replace(step, slower=max(1.0, slow.step_s / step.step_s))
         try:
-            outlook = self.outlook(used, candidate.batch, step.step_s)
+            outlook = self.outlook(used, candidate.batch, step.step_s, step.slower)
         except InfeasibleError as error:
             self.options[key] = str(error)
             return
@@ -158,13 +161,13 @@ class _Found:
         if not option.fails:
             self.best = min(self.best, outlook.value(self._goal))
 
-    def outlook(self, machines: MachineSet, batch: int, step_s: float) -> Outlook:
+    def outlook(self, machines: MachineSet, batch: int, step_s: float, slower: float = 1.0) -> Outlook:
         """Return time and money of a set; raise InfeasibleError where its transient machines let no run end."""
-        key = (machines, batch, step_s)
+        key = (machines, batch, step_s, slower)
         if key not in self._outlooks:
             checkpoint_s = self._checkpoint_s(machines, batch)
             try:
-                self._outlooks[key] = outlook_of(machines, step_s, batch, self._goal, checkpoint_s)
+                self._outlooks[key] = outlook_of(machines, step_s, batch, self._goal, checkpoint_s, slower=slower)
             except InfeasibleError as error:
                 self._outlooks[key] = str(error)
         found = self._outlooks[key]
@@ -392,7 +395,8 @@ def _answer(
     value, others = best.outlook.value(goal), _unlike(best, keeping[1:])
     rentals = [rental for option in (best, *others[:RUNNERS_UP]) for rental, _ in option.machines.parts]
     taken = dict.fromkeys(words for rental in rentals for words in assumed(rental.offer))
-    there = elsewhere(best, kinds[0], goal, lambda machines: found.outlook(machines, best.batch, best.step.step_s))
+    step = best.step
+    there = elsewhere(best, kinds[0], goal, lambda each: found.outlook(each, best.batch, step.step_s, step.slower))
     return Answer(
         goal, best, tuple(others[:RUNNERS_UP]), let_in(ranked, best, goal), there, tuple(front_of(found.plans)),
         min(*bounds.values(), value), min(bounds[1], value), looked_at, found.searched, left, kinds[1],

@@ -74,6 +74,7 @@ class Kind:
             (not self.rental.spot or other.rental.spot)  # what may be taken away dominates nothing that stays
             and self.rental.price_per_hour <= other.rental.price_per_hour
             and mine.memory_bytes >= others.memory_bytes
+            and (self.rental.offer.network_bytes_per_s > 0 or not other.rental.offer.network_bytes_per_s)  # no guess
             and mine.network_bytes_per_s >= others.network_bytes_per_s
             and mine.inner_bytes_per_s >= others.inner_bytes_per_s
         )

@@ -95,6 +95,7 @@ class StepFound:
             empty where every stage has units of one kind.
         least_s: No plan on the set whose stages have one kind each and that keeps the order of the layers has a shorter
             step; 0 where nothing is proven beyond the bound that costs nothing.
+        slower: Factor on the step for nine of ten runs because a network is a guess; 1 for known networks.
     """
 
     step_s: float
@@ -103,6 +104,7 @@ class StepFound:
     schedule: str
     shares: tuple[float, ...] = ()
     least_s: float = 0.0
+    slower: float = 1.0
 
     def on_what_it_uses(self, machines: MachineSet) -> tuple[MachineSet, "StepFound"]:
         """Return the machines of a set that the plan uses, and the step on these."""

@@ -129,7 +129,7 @@ def read_catalogue(path: str | Path | None = None) -> Catalogue:
         return _built_in()
     where = printable(repr(str(path)))
     file = Path(path)
-    return _read(read_rows(file, where), where, lambda: _file(file))
+    return _with_known_networks(_read(read_rows(file, where), where, lambda: _file(file)))
 
 
 @cache
@@ -137,6 +137,33 @@ def _built_in() -> Catalogue:
     text = resources.files("heterps_compile.offers").joinpath("snapshot.csv")
     with text.open(encoding="utf-8") as file:
         return _read(parse_rows(file, BUILT_IN), BUILT_IN, lambda: File("", dt.date.min, BUILT_IN))
+
+
+def _with_known_networks(read: Catalogue) -> Catalogue:
+    """Fill in networks that the built-in catalogue has for the same provider and instance; add a note of them."""
+    known = {(offer.provider, offer.instance): offer for offer in _built_in().offers}
+    guessed = {
+        offer: same
+        for offer in read.offers
+        if not offer.network_bytes_per_s
+        and (same := known.get((offer.provider, offer.instance))) is not None
+        and same.network_bytes_per_s
+    }
+    if not guessed:
+        return read
+    offers = tuple(
+        replace(
+            offer,
+            network_bytes_per_s=guessed[offer].network_bytes_per_s,
+            inner_bytes_per_s=offer.inner_bytes_per_s or guessed[offer].inner_bytes_per_s,
+        )
+        if offer in guessed
+        else offer
+        for offer in read.offers
+    )
+    joined = dict.fromkeys(offer.instance for offer in guessed)
+    note = f"networks from the {BUILT_IN}: {_few(joined)}"
+    return replace(read, offers=offers, notes=(*read.notes, note))
 
 
 def _file(path: Path) -> File:

@@ -116,10 +116,6 @@ COMPILE = Command(
         REQUEST["seed"],
         REQUEST["time_limit"],
         _option(
-            "contiguous", "--contiguous", Flag("--non-contiguous"), "Of a workload: devices in one line, or free.",
-            default=True, subjects=_COSTS,
-        ),
-        _option(
             "accelerators", "--accelerators", Whole(0), "Of a workload, in place of the file's.", "N", subjects=_COSTS
         ),
         _option("cpus", "--cpus", Whole(0), "Of a workload, in place of the file's.", "N", subjects=(WORKLOAD,)),

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .burst_plan import BurstPlan
-from .bursts import Prior, Watch
 from .deadline_job import Job, JobState, Policy
 
 Money = NDArray[np.floating[Any]]
@@ -182,41 +180,11 @@ class _Plan:
         return best[2]
 
 
-@dataclass(slots=True)
-class BurstAware:
-    """Takes the way of the least expected money to the end where losses come in bursts, as they were seen so far.
-
-    The dynamic programming of ``burst_plan.py`` over the law of ``bursts.py``, anew every ``renewed`` steps.
-
-    Attributes:
-        prior: What was seen before the first step.
-        renewed: Steps after which the expected money is found anew.
-    """
-
-    prior: Prior = field(default_factory=Prior)
-    renewed: int = 30
-    _watch: Watch | None = None
-    _plan: BurstPlan | None = None
-    _planned_at: int = 0
-
-    def choose(self, job: Job, state: JobState) -> int | None:
-        """Return the way of the least expected money."""
-        if self._watch is None:
-            self._watch = Watch(len(job.ways), self.prior)
-        level = next(index for index, way in enumerate(job.ways) if way.is_there(state.step))
-        self._watch.see(level, [way.is_broken(state.step) for way in job.ways])
-        if self._plan is None or state.step - self._planned_at >= self.renewed:
-            self._plan = BurstPlan(self._watch.law(), job, state, self.renewed)
-            self._planned_at = state.step
-        return self._plan.choose(job, state, self._watch.state)
-
-
 POLICIES: dict[str, Callable[[], Policy]] = {
     "on demand": OnDemand,
     "all spot": Greedy,
     "spot and floor": Floor,
     "uniform progress": UniformProgress,
     "expected cost": ExpectedCost,
-    "burst aware": BurstAware,
 }
 """The policies by name, each made anew for a job."""

@@ -6,9 +6,7 @@ part it comes from is decided by a rule:
 ====== ==========================================================================================
 whole  the space is not split: one search of all of it, whichever class asks
 plain  every part in turn, whichever class asks: what a search that knows of no classes does
-size   complexity times uncertainty of the parts, as in the paper
 cost   what a trial is predicted to take on each class, corrected by what trials took
-both   as cost, where half of the wanted trials are for parts by complexity times uncertainty
 ====== ==========================================================================================
 
 Whatever the rule: no trial is given to a class whose memory it is predicted to exceed. It waits for a class that it
@@ -28,14 +26,13 @@ from heterps_compile.escape import printable
 from heterps_compile.units import format_bytes
 
 from .ask_tell import Fidelity, Method, Trial
-from .class_shares import Matrix, shares_by_cost, shares_by_size
+from .class_shares import Matrix, shares_by_cost
 from .compute_classes import ComputeClass, CorrectedTimes, Predict, TrialCost, check_classes
 from .search_methods import make_search
-from .space import Config, Space, Vector
+from .space import Config, Space
 from .subspaces import Subspace, split_space
-from .uncertainty import uncertainty
 
-RULES = ("whole", "plain", "size", "cost", "both")
+RULES = ("whole", "plain", "cost")
 _UNASSIGNED = ("whole", "plain")
 REVIEWED = 25
 LEAST_SHARE = 0.5
@@ -45,7 +42,6 @@ RULE = "cost"
 """Unless another is asked for: it gains, and costs no result (``python tools/bench_tune.py assignment``)."""
 
 _MOST_MISFITS = 100
-_MORE = 1.25  # results that a part has more, before its uncertainty is computed anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +77,8 @@ class _Part:
     subspace: Subspace
     search: Method
     waiting: list[Trial] = field(default_factory=list)
-    vectors: list[Vector] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
     reached: dict[int, float] = field(default_factory=dict)  # how far each trial with a result was trained
-    uncertain: float | None = None
-    seen: int = 0  # results that it was computed from
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +196,7 @@ class AssignedSearch:
         part = self._parts[assigned.part]
         part.search.tell(assigned.trial.number, loss)
         part.reached[assigned.trial.number] = assigned.trial.fidelity
-        self._close(assigned, loss, time_s)
+        self._close(assigned, time_s, has_result=math.isfinite(loss))
         self.spent += self.classes[assigned.class_name].price_of(lost_s)
 
     def tell_failed(self, number: int, time_s: float) -> None:
@@ -215,7 +207,7 @@ class AssignedSearch:
         """
         assigned = self._running(number, time_s)
         self._parts[assigned.part].search.tell_failed(assigned.trial.number)
-        self._close(assigned, math.inf, time_s)
+        self._close(assigned, time_s, has_result=False)
 
     def _running(self, number: int, time_s: float) -> Assigned:
         if number not in self.open:
@@ -224,16 +216,13 @@ class AssignedSearch:
             raise InputError(f"trial {number} took {time_s} s; a time is positive and finite")
         return self.open[number]
 
-    def _close(self, assigned: Assigned, loss: float, time_s: float) -> None:
+    def _close(self, assigned: Assigned, time_s: float, *, has_result: bool) -> None:
         of = self.classes[assigned.class_name]
-        if math.isfinite(loss):
+        if has_result:
             trained = self._trained(self._parts[assigned.part], assigned.trial)
             self.times.measured(assigned.part, assigned.config, trained, of, time_s)
         del self.open[assigned.number]
         self.spent += of.price_of(time_s)
-        part = self._parts[assigned.part]
-        part.vectors.append(assigned.trial.vector)
-        part.losses.append(loss)
         self._told += 1
         if self._told % REVIEWED == 0:
             self.shares = self._shares()
@@ -266,7 +255,7 @@ class AssignedSearch:
         owed += shares
         return sorted(range(len(self._parts)), key=lambda part: (shares[part] <= 0, -owed[part], part))
 
-    def _credit_of(self, of: ComputeClass) -> Vector:
+    def _credit_of(self, of: ComputeClass) -> Matrix:
         """Return the account of a class; there is one for all where the rule knows of no classes."""
         return self._credit[:, 0 if self.settings.rule in _UNASSIGNED else list(self.classes).index(of.name)]
 
@@ -317,14 +306,8 @@ class AssignedSearch:
 
     def _shares(self) -> Matrix:
         count, classes = len(self._parts), list(self.classes.values())
-        equal = np.full(count, 1 / count)
         if self.settings.rule in _UNASSIGNED:
             return np.ones((count, len(classes)))
-        sizes = np.array([part.subspace.complexity for part in self._parts])
-        if self.settings.rule != "cost":
-            sizes = sizes * self._uncertainties()
-        if self.settings.rule == "size":
-            return shares_by_size(sizes.tolist(), [each.flops_per_s for each in classes])
         times_s = np.array([[self._mean_s(index, of) for of in classes] for index in range(count)])
         for index, row in enumerate(times_s):
             if not np.isfinite(row).any():
@@ -332,8 +315,8 @@ class AssignedSearch:
                     f"no compute class has the memory for the trials of {self._parts[index].subspace.name!r}; take "
                     "that part out of the space, or add a class with more memory"
                 )
-        wanted = equal if self.settings.rule == "cost" else (equal + sizes / sizes.sum()) / 2
-        return shares_by_cost(times_s, [each.workers for each in classes], wanted.tolist(), self.settings.least_share)
+        workers = [each.workers for each in classes]
+        return shares_by_cost(times_s, workers, [1 / count] * count, self.settings.least_share)
 
     def _mean_s(self, index: int, of: ComputeClass) -> float:
         """Return the mean time of what was drawn of a part; infinite where half of it does not fit the class."""
@@ -341,15 +324,3 @@ class AssignedSearch:
         costs = [self.times.cost(index, config, most, of) for config in self._probes[index]]
         fitting = [cost.time_s for cost in costs if cost.memory_bytes <= of.memory_bytes]
         return math.fsum(fitting) / len(fitting) if 2 * len(fitting) > len(costs) else math.inf
-
-    def _uncertainties(self) -> Matrix:
-        """Return how uncertain each part is beside the others: 1 on average, and 1 where too little is known."""
-        for part in self._parts:
-            if len(part.losses) > _MORE * part.seen:
-                part.uncertain = uncertainty(part.vectors, part.losses, self._random)
-                part.seen = len(part.losses)
-        known = [part.uncertain for part in self._parts if part.uncertain is not None]
-        mean = math.fsum(known) / len(known) if known else 0.0
-        if mean <= 0:
-            return np.ones(len(self._parts))
-        return np.array([1.0 if part.uncertain is None else max(part.uncertain / mean, 0.1) for part in self._parts])

@@ -7,9 +7,6 @@ By cost, from what a trial of part s takes on class c, ``T[s, c]``, and how ofte
 2. The most trials an hour where part s gets ``least`` of that at least: ``sum_c x[s, c] >= least rate w[s]``. With
    ``least = 1`` the mix is the one wanted, and all that is gained is that parts go where they run well.
 
-By size, as SHADHO's code does (Kinnison et al., WACV 2018): parts by complexity and uncertainty, classes by speed,
-both descending, dealt out evenly in that order; each part is shared with the neighbouring class.
-
 Left out: prices, which bound a search (``assignment.py``) but do not choose a class.
 """
 
@@ -57,26 +54,6 @@ def shares_by_cost(times_s: Matrix, workers: Sequence[int], wanted: Sequence[flo
     worth = np.concatenate([fits.ravel().astype(float), [dearer]])
     found = maximise(worth, bounded, np.append(limits, least * rate))
     return np.where(fits, found[:size].reshape(parts, classes), 0.0) / scale
-
-
-def shares_by_size(sizes: Sequence[float], speeds: Sequence[float]) -> Matrix:
-    """Return the chance of each part (row) on each class (column): 1, 2, ... by rank, over their sum."""
-    parts = sorted(range(len(sizes)), key=lambda part: (-sizes[part], part))
-    classes = sorted(range(len(speeds)), key=lambda at: (-speeds[at], at))
-    many, few = (parts, classes) if len(parts) >= len(classes) else (classes, parts)
-    dealt = np.zeros((len(sizes), len(speeds)), bool)
-    for place, one in enumerate(many):
-        own = place * len(few) // len(many)
-        neighbour = own + 1 if place < len(many) / 2 else own - 1
-        for other in {own, min(max(neighbour, 0), len(few) - 1)}:
-            part, at = (one, few[other]) if many is parts else (few[other], one)
-            dealt[part, at] = True
-    shares = np.zeros(dealt.shape)
-    for at in range(len(speeds)):
-        here = [part for part in parts if dealt[part, at]]
-        for rank, part in enumerate(here):
-            shares[part, at] = (len(here) - rank) / (len(here) * (len(here) + 1) / 2)
-    return shares
 
 
 def maximise(worth: Matrix, rows: Matrix, limits: Matrix) -> Matrix:

@@ -30,7 +30,7 @@ class ComputeClass:
         workers: How many there are.
         memory_bytes: Of one worker.
         price_per_hour: Of one worker, in the currency of the budget.
-        flops_per_s: What one reaches in float32, by which classes are ordered where nothing better is known.
+        flops_per_s: What one reaches in float32.
     """
 
     name: str

@@ -110,12 +110,6 @@ class Float:
         high = min(self.high, edge) if clause.relation == BELOW else self.high
         return replace(self, low=low, high=high) if low < high else None
 
-    @property
-    def complexity(self) -> float:
-        """Return 2 and the length of the range, on the scale that is drawn from (natural logarithms)."""
-        low, high = self._scale()
-        return 2 + (high - low)
-
     def _scale(self) -> tuple[float, float]:
         return _number(self.low, self.log), _number(self.high, self.log)
 
@@ -162,11 +156,6 @@ class Integer:
         high = min(self.high, math.ceil(edge) - 1) if clause.relation == BELOW else self.high
         return replace(self, low=low, high=high) if low <= high else None
 
-    @property
-    def complexity(self) -> float:
-        """Return 2 less one over the number of values."""
-        return 2 - 1 / (self.high - self.low + 1)
-
     def _scale(self) -> tuple[float, float]:
         return _number(self.low - 0.5, self.log), _number(self.high + 0.5, self.log)
 
@@ -208,11 +197,6 @@ class Choice:
         holds = holder(clause, self)
         left = tuple(choice for choice in self.choices if holds(choice))
         return replace(self, choices=left) if left else None
-
-    @property
-    def complexity(self) -> float:
-        """Return 2 less one over the number of choices: 1 for a constant."""
-        return 2 - 1 / len(self.choices)
 
 
 Parameter = Float | Integer | Choice

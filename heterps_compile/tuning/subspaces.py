@@ -1,7 +1,7 @@
 """Disjoint parts of a space, one for every outcome of the choices that decide what is active.
 
 They are the trees of SHADHO (Kinnison et al., WACV 2018): each can be searched by itself, and each configuration of the
-space lies in one of them. ``complexity`` is their measure of how large a part is.
+space lies in one of them.
 
 Left out: numbers that decide what is active; they stay conditions inside a part.
 """
@@ -30,14 +30,6 @@ class Subspace:
 
     name: str
     space: Space
-
-    @property
-    def complexity(self) -> float:
-        """Return the sum over the parameters: 2 + length of a range, 2 - 1/n of n values, 1 of a constant.
-
-        As SHADHO's published code has it; a range on a logarithmic scale is as long as its natural logarithm.
-        """
-        return sum(parameter.complexity for parameter in self.space.parameters)
 
 
 def split_space(space: Space) -> tuple[Subspace, ...]:

@@ -7,7 +7,7 @@ from heterps_compile.options import SEED, Amount, Choice, Command, Flag, Option,
 BEGUN, RESUMED, SHOWN = "a search that begins", "a search that goes on", "a search that is shown"
 
 METHOD_NAMES = ("random", "hyperband", "tpe", "dehb")
-RULE_NAMES = ("whole", "plain", "size", "cost", "both")
+RULE_NAMES = ("whole", "plain", "cost")
 ENGINE_NAMES = ("local", "ray")
 
 _BEGINS = (BEGUN,)

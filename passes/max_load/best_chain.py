@@ -53,14 +53,11 @@ class ChainResult:
 
 
 class Relief:
-    """How much of what accelerators would do a given amount of CPU time can take over at most: a fractional knapsack.
+    """The most accelerator time that a given CPU time can replace: a fractional knapsack."""
 
-    What is taken over counts by its time on an accelerator, or by a worth of its own.
-    """
-
-    def __init__(self, blocks: Blocks, worth: Floats | None = None) -> None:
+    def __init__(self, blocks: Blocks) -> None:
         both = blocks.on_accelerator & blocks.on_cpu
-        worth = (blocks.accelerator_ms if worth is None else worth)[both]
+        worth = blocks.accelerator_ms[both]
         cpu_ms = blocks.cpu_ms[both]
         with np.errstate(divide="ignore", invalid="ignore"):
             order = np.argsort(-(worth / cpu_ms), kind="stable")  # nan, for 0 / 0, goes last: it is worth 0

@@ -53,7 +53,7 @@ class Loose(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """A contracted workload of n blocks, in a topological order where the split is contiguous.
+    """A contracted workload of n blocks, in a topological order.
 
     Attributes:
         members: [n], indices of the nodes in each block.
@@ -62,7 +62,7 @@ class Blocks:
         on_accelerator: [n], whether the block may be on an accelerator.
         on_cpu: [n], whether the block may be on a CPU.
         size_bytes: [n].
-        before: [n], the blocks that must not be on a later device; empty in a non-contiguous split.
+        before: [n], the blocks that must not be on a later device.
         after: [n], the same relation the other way.
         nets: Ascending blocks of each net, two or more.
         net_ms: Time of each net, above 0.
@@ -124,12 +124,12 @@ def precedence(workload: Workload, flow: Flow) -> list[tuple[int, int]]:
     return pairs
 
 
-def contract(workload: Workload, flow: Flow | None, loose: Loose = Loose.STAY) -> Blocks:
+def contract(workload: Workload, flow: Flow, loose: Loose = Loose.STAY) -> Blocks:
     """Contract a workload by the four rules.
 
     Args:
         workload: It keeps its laws.
-        flow: Of a contiguous split; None for a non-contiguous one, which knows no order.
+        flow: Of the backward pass.
         loose: What becomes of loose blocks where memory is scarce.
 
     Raises:
@@ -137,12 +137,10 @@ def contract(workload: Workload, flow: Flow | None, loose: Loose = Loose.STAY) -
     """
     block_of = _colour_classes(workload)
     _check_fit(workload, block_of, "colour class")
-    pairs: set[tuple[int, int]] = set()
-    if flow is not None:
-        order = precedence(workload, flow)
-        block_of = _fuse_cycles(block_of, {(block_of[a], block_of[b]) for a, b in order})
-        _check_fit(workload, block_of, f"colour classes and contiguity, with the backward pass {flow.value}")
-        pairs = {(block_of[a], block_of[b]) for a, b in order if block_of[a] != block_of[b]}
+    order = precedence(workload, flow)
+    block_of = _fuse_cycles(block_of, {(block_of[a], block_of[b]) for a, b in order})
+    _check_fit(workload, block_of, f"colour classes and contiguity, with the backward pass {flow.value}")
+    pairs = {(block_of[a], block_of[b]) for a, b in order if block_of[a] != block_of[b]}
     draft = _Draft(workload, block_of, pairs)
     dropped_bytes = draft.join_loose(loose)
     return draft.finish(dropped_bytes)
@@ -159,7 +157,7 @@ def _colour_classes(workload: Workload) -> list[int]:
 
 def _fuse_cycles(block_of: list[int], pairs: Iterable[tuple[int, int]]) -> list[int]:
     """Return the block of every node after blocks that precede each other became one."""
-    import networkx as nx  # noqa: PLC0415 - 0.3 s that a non-contiguous split does not need
+    import networkx as nx  # noqa: PLC0415 - 0.3 s
 
     graph = nx.DiGraph()
     graph.add_nodes_from(range(max(block_of) + 1))

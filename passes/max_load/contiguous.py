@@ -50,7 +50,6 @@ class Best:
 
     Attributes:
         workload: What is split.
-        contiguous: Whether only contiguous splits count.
         deadline: When to stop.
         value_ms: Its largest load.
         assignment: Device of every node; empty where none was seen.
@@ -59,7 +58,6 @@ class Best:
     """
 
     workload: Workload
-    contiguous: bool
     deadline: Deadline
     value_ms: float = math.inf
     assignment: tuple[int, ...] = ()
@@ -68,7 +66,7 @@ class Best:
 
     def offer(self, assignment: Sequence[int]) -> bool:
         """Take a split if it keeps every rule; tell whether it does."""
-        if next(faults(self.workload, assignment, contiguous=self.contiguous), None) is not None:
+        if next(faults(self.workload, assignment), None) is not None:
             return False
         value_ms = max(evaluate_split(self.workload, assignment))
         if value_ms < self.value_ms:
@@ -126,7 +124,7 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
             raise InfeasibleError(_why_infeasible(workload, lines[0][0], best.deadline))
         raise InfeasibleError(
             f"workload {workload.name!r}: no contiguous split was found in the time given, and none was ruled out; "
-            "give more time, more memory, or allow a non-contiguous split"
+            "give more time or more memory"
         )
     return min(
         simple_bound(blocks) if bound_ms is None else bound_ms
@@ -207,7 +205,7 @@ def _proven(best: Best, flow: Flow, joined: Blocks) -> float | None:
     if family is None:
         return None
     # Without the memory of loose blocks a split may look better than any that fits, so it is kept apart from the best.
-    relaxed = Best(replace(best.workload, memory_bytes=_total_bytes(best.workload)), True, deadline)
+    relaxed = Best(replace(best.workload, memory_bytes=_total_bytes(best.workload)), deadline)
     bound_ms = _search(relaxed, floating, family, deadline)
     best.evaluations += relaxed.evaluations
     if not relaxed.assignment or not best.offer(relaxed.assignment):
@@ -283,8 +281,7 @@ def _why_infeasible(workload: Workload, flow: Flow, deadline: Deadline) -> str:
         elif is_all and result.is_complete:
             return (
                 f"workload {workload.name!r}: contiguity is impossible on {pool}: nodes that only accelerators or only "
-                "CPUs can run take turns along the graph more often than the devices do; add devices or allow a "
-                "non-contiguous split"
+                "CPUs can run take turns along the graph more often than the devices do; add devices"
             )
     except TimeUpError:
         pass  # the reason stands without the number
@@ -292,5 +289,5 @@ def _why_infeasible(workload: Workload, flow: Flow, deadline: Deadline) -> str:
     them = "more memory" if heaviest_bytes is None else "that much"
     return (
         f"workload {workload.name!r}: no contiguous split on {pool} keeps every accelerator within {room}{would_do}. "
-        f"Give the accelerators {them}, add devices, or allow a non-contiguous split"
+        f"Give the accelerators {them}, or add devices"
     )

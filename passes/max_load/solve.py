@@ -1,6 +1,6 @@
 """Solves a workload: the one entry to the searches of this folder.
 
-Left out: the searches themselves (``contiguous.py``, ``non_contiguous.py``), reading workloads, writing splits.
+Left out: the searches themselves (``contiguous.py``), reading workloads, writing splits.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from heterps_compile.packages import SEARCH, need
 from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
-from .non_contiguous import TIME_LIMIT_S, split_freely
 from .split import MaxLoadResult, evaluate_split, faults
 
 METHODS = ("exact", "sample")
@@ -23,7 +22,6 @@ METHODS = ("exact", "sample")
 def solve_max_load(
     workload: Workload,
     *,
-    contiguous: bool = True,
     method: str = "exact",
     seed: int = 0,
     time_limit_s: float | None = None,
@@ -31,13 +29,14 @@ def solve_max_load(
 ) -> MaxLoadResult:
     """Spread a workload over its pool so that the largest load is least.
 
+    The devices form one line along which data flows one way; see ``blocks.py``.
+
     Args:
         workload: What to place, and on what.
-        contiguous: Whether the devices must stand in one line along which data flows one way; see ``blocks.py``.
         method: ``"exact"`` goes on to the proof; ``"sample"`` stops at a good split with a simple bound.
-        seed: Of sampling and annealing; the contiguous proof needs no chance.
-        time_limit_s: Stop with the best split and bound so far. None: as long as a contiguous proof takes, but 60 s
-            where there are too many down-sets for one, or for a non-contiguous split.
+        seed: Of sampling; the proof needs no chance.
+        time_limit_s: Stop with the best split and bound so far. None: as long as the proof takes, but 60 s
+            where there are too many down-sets for one.
         warm_start: Device of every node in a split to start from, for example an old plan's.
 
     Raises:
@@ -53,18 +52,15 @@ def solve_max_load(
         raise InputError(f"a time limit of {time_limit_s} s must be above 0")
     verify_workload(workload)
     start_s = now_s()
-    if time_limit_s is None and not contiguous:
-        time_limit_s = TIME_LIMIT_S
     pool = _useful(workload)
-    best = Best(pool, contiguous, Deadline.after(time_limit_s))
+    best = Best(pool, Deadline.after(time_limit_s))
     if warm_start is not None:
         evaluate_split(workload, warm_start)  # raises where it does not fit
-        fault = next(faults(workload, warm_start, contiguous=contiguous), None)
+        fault = next(faults(workload, warm_start), None)
         if fault is not None:
             raise InputError(f"workload {workload.name!r}: the warm start is no valid split: {fault}")
         best.offer(_renumbered(workload, pool, warm_start))
-    search = split_contiguously if contiguous else split_freely
-    bound_ms = search(best, np.random.default_rng(seed), prove=method == "exact")
+    bound_ms = split_contiguously(best, np.random.default_rng(seed), prove=method == "exact")
     # Bounds are proven up to rounding; one that touches the value is the value.
     if bound_ms > best.value_ms * (1 - 1e-9):
         bound_ms = best.value_ms
@@ -76,7 +72,6 @@ def solve_max_load(
         assignment=assignment,
         loads_ms=evaluate_split(workload, assignment),
         bound_ms=bound_ms,
-        contiguous=contiguous,
         method=method,
         seed=seed,
         evaluations=best.evaluations,

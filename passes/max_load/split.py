@@ -24,11 +24,10 @@ class MaxLoadResult:
     """What a search for the least largest load gives back.
 
     Attributes:
-        assignment: Device of every node, in the workload's order; accelerators first, then CPUs. In a contiguous
-            split the devices of each kind are numbered along the pipeline.
+        assignment: Device of every node, in the workload's order; accelerators first, then CPUs, each numbered along
+            the pipeline.
         loads_ms: Load of every device, by :func:`evaluate_split`.
-        bound_ms: No split of the asked kind has a largest load below this.
-        contiguous: Whether a contiguous split was asked for.
+        bound_ms: No contiguous split has a largest load below this.
         method: Name of the method.
         seed: What it ran with.
         evaluations: How many loads or moves it weighed.
@@ -39,7 +38,6 @@ class MaxLoadResult:
     assignment: tuple[int, ...]
     loads_ms: tuple[float, ...]
     bound_ms: float
-    contiguous: bool
     method: str
     seed: int
     evaluations: int
@@ -86,8 +84,8 @@ def evaluate_split(workload: Workload, assignment: Sequence[int]) -> tuple[float
     return tuple(loads_ms)
 
 
-def faults(workload: Workload, assignment: Sequence[int], *, contiguous: bool) -> Iterator[str]:
-    """Yield every rule that a split breaks: support, memory, colours and, where asked for, contiguity."""
+def faults(workload: Workload, assignment: Sequence[int]) -> Iterator[str]:
+    """Yield every rule that a split breaks: support, memory, colours, contiguity."""
     nodes, k = workload.nodes, workload.accelerators
     sizes_bytes = [0.0] * workload.device_count
     device_of_colour: dict[int, int] = {}
@@ -101,7 +99,7 @@ def faults(workload: Workload, assignment: Sequence[int], *, contiguous: bool) -
         if size_bytes > workload.memory_bytes * MEMORY_SLACK:
             room = format_bytes(workload.memory_bytes)
             yield f"accelerator {device} needs {format_bytes(size_bytes)} and has {room}"
-    if contiguous and not any(stands_in_line(workload, assignment, flow) for flow in Flow):
+    if not any(stands_in_line(workload, assignment, flow) for flow in Flow):
         yield "the devices cannot stand in one line: the split is not contiguous"
 
 

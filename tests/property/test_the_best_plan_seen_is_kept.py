@@ -105,21 +105,21 @@ def test_nothing_that_a_policy_drew_is_better_than_the_plan(problem: Problem) ->
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(workload=workloads(), contiguous=st.booleans(), method=st.sampled_from(["exact", "sample"]))
-def test_no_valid_split_that_was_offered_is_better_than_the_split(workload, contiguous, method):
+@given(workload=workloads(), method=st.sampled_from(["exact", "sample"]))
+def test_no_valid_split_that_was_offered_is_better_than_the_split(workload, method):
     offered: list[float] = []
     best_of = solve_max_load.__globals__["Best"]
 
     class Noting(best_of):
         def offer(self, assignment):
-            if next(splits.faults(self.workload, assignment, contiguous=contiguous), None) is None:
+            if next(splits.faults(self.workload, assignment), None) is None:
                 offered.append(max(splits.evaluate_split(self.workload, assignment)))
             super().offer(assignment)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(solve_max_load.__globals__, "Best", Noting)
         try:
-            found = solve_max_load(workload, contiguous=contiguous, method=method)
+            found = solve_max_load(workload, method=method)
         except InfeasibleError:
             assert not offered
             return

@@ -122,7 +122,7 @@ def written(option: Option) -> list[str]:
     """Return the option as a user would write it."""
     kind, word = option.type, option.word
     if isinstance(kind, Flag):
-        return [kind.off or word]
+        return [word]
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
         Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", Deal: "a=2", CountRange: "1:2",
@@ -229,13 +229,13 @@ LIVE = {
     WORKLOAD: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
         "method": ["--method", "sample"], "seed": ["--seed", "3"], "time_limit": ["--time-limit", "5"],
-        "contiguous": ["--non-contiguous"], "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
+        "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
         "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },
     SPLIT_GRAPH: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
         "mode": ["--mode", "training"], "method": ["--method", "sample"], "seed": ["--seed", "3"],
-        "time_limit": ["--time-limit", "5"], "contiguous": ["--non-contiguous"],
+        "time_limit": ["--time-limit", "5"],
         "accelerators": ["--accelerators", "1"], "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },
 }  # fmt: skip

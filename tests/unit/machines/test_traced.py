@@ -65,7 +65,7 @@ def test_where_they_come_and_go_no_policy_is_below_the_optimum_or_late(tmp_path)
     events = [(0, name) for name in "abcd"] + [(0.3 * n, name) for n in range(1, 20) for name in "ad"]
     trace = read_trace_for(trace_of(tmp_path, *events, hours=6), GOAL)
     found = compare_policies(trace, "trace.csv", option_of((Rental(T4, spot=True), 4)), GOAL)
-    assert {each.name for each in found.policies} >= {"burst aware", "spot and floor"}
+    assert {each.name for each in found.policies} >= {"expected cost", "spot and floor"}
     assert all(each.over >= -1e-12 and each.missed == 0 for each in found.policies)
     assert next(each for each in found.policies if each.name == "on demand").over > 0.1
     lines = list(told(found))
@@ -78,7 +78,7 @@ def test_where_they_come_and_go_no_policy_is_below_the_optimum_or_late(tmp_path)
     with console.capture() as shown:
         print_policies(console, found)
     assert "over the optimum" in shown.get()
-    assert "burst aware" in shown.get()
+    assert "expected cost" in shown.get()
 
 
 def test_what_cannot_be_compared_is_said(tmp_path):

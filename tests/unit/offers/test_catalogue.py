@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.offers import csv_rows
+from heterps_compile.offers import assumed, csv_rows, device_of
 from heterps_compile.offers.catalogue import read_catalogue
 from heterps_compile.offers.formats import OWN_COLUMNS
 
@@ -72,7 +72,19 @@ def test_skypilots_rows_of_zones_are_one_offer_with_the_lowest_spot_price(tmp_pa
         "left out: 1 row without a price",
         "left out: 1 machine without a price on demand",
         "joined: 1 row of further zones of a region, whose lowest price counts",
+        "networks from the built-in catalogue: p3.2xlarge",
     )
+
+
+def test_a_network_that_the_built_in_catalogue_states_is_no_guess(tmp_path):
+    rows = (
+        "p3.8xlarge,V100,4,32,244,,12.24,,us-east-1,us-east-1a\np9.8xlarge,V100,4,32,244,,12.24,,us-east-1,us-east-1a\n"
+    )
+    found = read_catalogue(written(tmp_path, SKY + rows, "aws/vms.csv"))
+    assert [device_of(offer).network_bytes_per_s for offer in found.offers] == [1.25e9, 6.25e9]
+    assert [len(assumed(offer)) for offer in found.offers] == [0, 2]
+    assert any("p3.8xlarge" in note for note in found.notes)
+    assert not any("p9.8xlarge" in note for note in found.notes)
 
 
 def test_google_machines_cost_what_their_gpus_in_rows_of_their_own_cost_too(tmp_path):
@@ -99,6 +111,7 @@ def test_google_machines_cost_what_their_gpus_in_rows_of_their_own_cost_too(tmp_
         "left out: 2 rows with a GPU and no machine",
         "left out: 1 row with a machine whose GPUs have no price",
         "joined: 1 row of further zones of a region, whose lowest price counts",
+        "networks from the built-in catalogue: a2-highgpu-1g",
     )
 
 

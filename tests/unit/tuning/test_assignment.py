@@ -12,11 +12,10 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.tuning.ask_tell import Fidelity
 from heterps_compile.tuning.assignment import Assigned, AssignedSearch, SearchSettings
-from heterps_compile.tuning.class_shares import maximise, shares_by_cost, shares_by_size
+from heterps_compile.tuning.class_shares import maximise, shares_by_cost
 from heterps_compile.tuning.compute_classes import ComputeClass, CorrectedTimes, TrialCost, classes_of
 from heterps_compile.tuning.space import Config
 from heterps_compile.tuning.space_file import parse_space
-from heterps_compile.tuning.uncertainty import uncertainty
 
 SPACE = parse_space(
     tomllib.loads(
@@ -117,17 +116,6 @@ def test_shares_keep_what_is_wanted_and_what_there_is():
         assert rate >= sum(mixed) * (1 - 1e-6)  # what sharing without knowing of classes comes to
 
 
-def test_by_size_neighbours_share():
-    shares = shares_by_size([1.0, 4.0, 3.0, 2.0], [1.0, 3.0, 2.0])
-    assert np.round(shares, 2).tolist() == [
-        [1.0, 0.0, 0.1],  # the smallest: on the slowest class, and on the one before it
-        [0.0, 0.5, 0.4],  # the largest: on the fastest, and on the one behind it
-        [0.0, 0.33, 0.3],
-        [0.0, 0.17, 0.2],
-    ]
-    assert shares.sum(0) == pytest.approx([1, 1, 1])
-
-
 def test_large_models_are_on_the_gpu_and_small_ones_beside_it():
     search = AssignedSearch(settings(rule="cost", least_share=1.0), [GPU, CPU], predict)
     assert kinds(search, "gpu", 20).count("large") >= 15
@@ -169,7 +157,7 @@ def test_a_wrong_prediction_is_assigned_anew():
 
 @pytest.mark.parametrize(
     ("rule", "method"),
-    [("whole", "random"), ("plain", "random"), ("size", "random"), ("cost", "random"), ("both", "dehb")],
+    [("whole", "random"), ("plain", "random"), ("cost", "dehb")],
 )
 def test_no_trial_exceeds_the_memory_of_its_class(rule, method):
     search = AssignedSearch(settings(rule=rule, method=method), [GPU, CPU], predict)
@@ -219,19 +207,6 @@ def test_the_same_calls_give_the_same_trials():
         for _ in range(2)
     )
     assert first == again
-
-
-def test_results_that_settle_are_less_uncertain():
-    random = np.random.default_rng(0)
-    vectors = list(random.random((60, 2)))
-    smooth = [float((v**2).sum()) for v in vectors]
-    assert uncertainty(vectors[:4], smooth[:4], random) is None
-    few, many = uncertainty(vectors[:6], smooth[:6], random), uncertainty(vectors, smooth, random)
-    assert few is not None
-    assert many is not None
-    assert many < few
-    assert uncertainty(vectors, [1.0] * 60, random) == 0.0
-    assert uncertainty(vectors, [math.inf] * 60, random) is None
 
 
 def test_a_pool_gives_a_class_for_each_type():

@@ -34,7 +34,6 @@ def test_a_colour_is_one_block_with_the_sum_of_its_costs():
 def test_blocks_that_precede_each_other_both_ways_are_one():
     workload = drawn("1 1/1 colour=1 -> 2\n2 1/1 -> 3\n3 1/1 colour=1 -> 4\n4 1/1")
     assert ids(workload, contract(workload, Flow.AGAINST)) == [[1, 2, 3], [4]]
-    assert ids(workload, contract(workload, None)) == [[1, 3], [2], [4]]
 
 
 def test_nets_over_the_same_blocks_add_up():
@@ -112,8 +111,3 @@ def test_a_block_with_two_neighbours_is_not_loose():
 def test_what_must_share_a_device_but_cannot_is_named_with_every_reason(text, pool, message):
     with pytest.raises(InfeasibleError, match=message):
         contract(drawn(text, **pool), Flow.AGAINST)
-
-
-def test_only_contiguity_binds_what_lies_between():
-    workload = drawn("1 1/- colour=1 size=60 -> 2\n2 1/- size=60 -> 3\n3 1/- colour=1")
-    assert contract(workload, None).count == 2

@@ -4,23 +4,18 @@ The clock is a counter here, as in ``test_deadlines.py``: it stands still until 
 time is up. So it is up at every place in turn where the search asks, and nothing depends on the machine.
 """
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
-import highspy
 import pytest
 from small_workloads import drawn
 
 from heterps_compile.cost.workload import Workload
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline as deadline_module
-from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.max_load import contiguous, non_contiguous
-from heterps_compile.passes.max_load.blocks import contract
+from heterps_compile.passes.max_load import contiguous
 from heterps_compile.passes.max_load.solve import METHODS, solve_max_load
 from heterps_compile.passes.max_load.split import faults
-from heterps_compile.passes.max_load.split_programme import solve_milp
 
 LIMIT_S = 0.1
 MOST_ASKED_AFTERWARDS = 40
@@ -67,71 +62,41 @@ WORKLOADS = {
 
 @pytest.fixture
 def stop_after(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Set the clock, and note every time limit that HiGHS is started with, and when."""
-    run = highspy.Highs.run
-    monkeypatch.setattr(non_contiguous, "_MOST_STEPS", 60)
+    """Set the clock."""
     monkeypatch.setattr(contiguous, "_ENDLESS", 1)
     monkeypatch.setattr(contiguous, "_ROUNDS", 1)
     monkeypatch.setattr(contiguous, "MAX_DOWN_SETS", 300)
 
-    def set_clock(patience: int) -> tuple[Clock, list[int]]:
-        clock, started = Clock(patience), list[int]()
-
-        def counted(solver: Any) -> Any:
-            started.append(clock.asked_afterwards)
-            return run(solver)
-
+    def set_clock(patience: int) -> Clock:
+        clock = Clock(patience)
         monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=clock.monotonic))
-        monkeypatch.setattr(highspy.Highs, "run", counted)
-        return clock, started
+        return clock
 
     return set_clock
 
 
-def solve(workload: Workload, method: str, *, contiguous: bool) -> Any:
+def solve(workload: Workload, method: str) -> Any:
     try:
-        return solve_max_load(workload, contiguous=contiguous, method=method, time_limit_s=LIMIT_S)
+        return solve_max_load(workload, method=method, time_limit_s=LIMIT_S)
     except InfeasibleError as error:
         return error
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize(
-    ("method", "is_contiguous"), [(method, is_contiguous) for method in METHODS for is_contiguous in (True, False)]
-)
-def test_whenever_the_time_is_up_no_solver_is_started_and_the_search_ends(name, method, is_contiguous, stop_after):
+@pytest.mark.parametrize("method", METHODS)
+def test_whenever_the_time_is_up_the_search_ends(name, method, stop_after):
     workload = WORKLOADS[name]
-    clock, _ = stop_after(10**9)
-    whole = solve(workload, method, contiguous=is_contiguous)
+    clock = stop_after(10**9)
+    whole = solve(workload, method)
     looks = clock.asked
     for patience in sorted({0, 1, 2, *(looks * part // 6 for part in range(2, 6, 2)), looks - 4}):
-        clock, started = stop_after(patience)
-        found = solve(workload, method, contiguous=is_contiguous)
+        clock = stop_after(patience)
+        found = solve(workload, method)
         assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS + GRACE_ASKED, patience
-        assert all(afterwards == 0 for afterwards in started), patience
         if isinstance(whole, InfeasibleError):
             assert isinstance(found, InfeasibleError)
             continue
         assert not isinstance(found, InfeasibleError), found
-        assert list(faults(workload, found.assignment, contiguous=is_contiguous)) == []
+        assert list(faults(workload, found.assignment)) == []
         assert found.bound_ms <= whole.value_ms * (1 + 1e-9)
         assert whole.bound_ms <= found.value_ms * (1 + 1e-9)
-
-
-def test_a_solver_is_not_started_where_writing_took_longer_than_what_is_left(monkeypatch):
-    """Where a look takes a second: the programme is written, and what is left is less than that took."""
-    now = [0.0]
-
-    def monotonic() -> float:
-        now[0] += 1.0
-        return now[0]
-
-    started = []
-    monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(highspy.Highs, "run", lambda solver: started.append(solver))  # noqa: PLW0108 - gets itself
-    blocks = contract(WORKLOADS["few down-sets"], None)
-    for left_s, runs in ((4.0, 0), (100.0, 1)):
-        now[0] = 0.0
-        started.clear()
-        result = solve_milp(blocks, None, (0.0, math.inf), Deadline(left_s))
-        assert (len(started), result.devices) == (runs, None)

@@ -4,20 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from small_workloads import drawn
 
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.frontends.workload import read_workload
 from heterps_compile.passes import deadline as deadline_module
-from heterps_compile.passes.deadline import NO_DEADLINE
-from heterps_compile.passes.max_load import contiguous, non_contiguous
-from heterps_compile.passes.max_load.annealing import Cooling, anneal, random_starts
+from heterps_compile.passes.max_load import contiguous
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.load_bounds import simple_bound
 from heterps_compile.passes.max_load.solve import solve_max_load
-from heterps_compile.passes.max_load.split import evaluate_split, faults
+from heterps_compile.passes.max_load.split import faults
 
 DATA = Path(__file__).parents[4] / "../shared/data"
 
@@ -45,24 +42,7 @@ def test_contiguous_optima_of_published_workloads(file, optimum):
     result = solve_max_load(workload)
     assert result.value_ms == pytest.approx(optimum, abs=5e-5)
     assert (result.gap, result.notes) == (0.0, ())
-    assert list(faults(workload, result.assignment, contiguous=True)) == []
-
-
-@pytest.mark.slow  # minutes of search: the largest published workloads
-@pytest.mark.parametrize(
-    ("file", "best_known"),
-    [
-        ("LayerGraphs/bert24_training", 39.79),
-        ("LayerGraphs/gnmt_inference", 31.77),
-        ("OperatorGraphs/bert_l-3_inference", 21.908),
-    ],
-)
-def test_non_contiguous_splits_reach_the_best_known_values(file, best_known):
-    workload = published(f"dnn-partitioning/{file}.json")
-    result = solve_max_load(workload, contiguous=False)
-    assert result.value_ms <= best_known * 1.01
-    assert result.bound_ms <= best_known * 1.001
-    assert list(faults(workload, result.assignment, contiguous=False)) == []
+    assert list(faults(workload, result.assignment)) == []
 
 
 def test_a_pipedream_profile_is_solved_on_a_pool_of_ones_own():
@@ -93,26 +73,11 @@ def test_small_answers(pool, devices, value):
     assert devices is None or result.assignment == devices
 
 
-def test_a_split_in_turns_beats_a_contiguous_one():
-    workload = drawn("1 5/9 -> 2\n2 1/9 -> 3\n3 1/9 -> 4\n4 5/9 -> 5\n5 5/9 -> 6\n6 1/9", accelerators=2)
-    assert solve_max_load(workload).value_ms == 11
-    assert solve_max_load(workload, contiguous=False).value_ms == 10
-
-
 def test_a_warm_start_is_never_lost():
     workload = drawn(CHAIN)
     assert solve_max_load(workload, warm_start=(0, 0, 1, 1), method="sample").value_ms == 8
     with pytest.raises(InputError, match="'drawn'"):
         solve_max_load(workload, warm_start=(0, 1, 0, 1))
-
-
-def test_the_seed_decides():
-    workload = published("dnn-partitioning/LayerGraphs/bert24_inference.json")
-    limit_s = 3600.0  # annealing ends by its steps, however busy the machine
-    first, second = (
-        solve_max_load(workload, contiguous=False, method="sample", seed=5, time_limit_s=limit_s) for _ in range(2)
-    )
-    assert (first.assignment, first.evaluations) == (second.assignment, second.evaluations)
 
 
 def test_a_time_limit_gives_the_best_split_and_bound_so_far():
@@ -136,22 +101,16 @@ def test_many_parallel_chains_are_sampled_and_certified(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "pool", "contiguous", "message"),
+    ("text", "pool", "message"),
     [
-        ("1 1/- size=70 -> 2\n2 1/- size=60 -> 3\n3 1/- size=60", {}, True, "100.*120"),
-        ("1 1/- size=70\n2 1/- size=60\n3 1/- size=60", {}, False, "split keeps"),
-        ("1 1/- -> 2\n2 -/1 -> 3\n3 1/-", {"accelerators": 1, "cpus": 1}, True, "contiguity"),
-        ("1 1/- colour=1\n2 -/1 colour=1", {"cpus": 1}, False, "contradict"),
+        ("1 1/- size=70 -> 2\n2 1/- size=60 -> 3\n3 1/- size=60", {}, "100.*120"),
+        ("1 1/- -> 2\n2 -/1 -> 3\n3 1/-", {"accelerators": 1, "cpus": 1}, "contiguity"),
+        ("1 1/- colour=1\n2 -/1 colour=1", {"cpus": 1}, "contradict"),
     ],
 )
-def test_what_cannot_be_met_is_said_with_its_way_out(text, pool, contiguous, message):
+def test_what_cannot_be_met_is_said_with_its_way_out(text, pool, message):
     with pytest.raises(InfeasibleError, match=message):
-        solve_max_load(drawn(text, **pool), contiguous=contiguous)
-
-
-def test_a_device_in_turns_may_do_what_a_line_cannot():
-    workload = drawn("1 1/- -> 2\n2 -/1 -> 3\n3 1/-", accelerators=1, cpus=1)
-    assert solve_max_load(workload, contiguous=False).assignment == (0, 1, 0)
+        solve_max_load(drawn(text, **pool))
 
 
 def test_bad_options_are_named():
@@ -176,23 +135,12 @@ def test_the_simple_bound(text, pool, bound):
     assert simple_bound(contract(drawn(text, **pool), Flow.AGAINST)) == pytest.approx(bound)
 
 
-def test_annealing_finds_a_small_optimum_and_says_how_it_stands():
-    workload = drawn("1 3/- out=1 -> 2 3\n2 2/- out=1 -> 4\n3 4/- -> 4\n4 1/-")
-    blocks = contract(workload, None)
-    rng = np.random.default_rng(3)
-    starts = random_starts(blocks, 16, rng)
-    found = anneal(blocks, starts, Cooling(300, 0.1, 0.01), NO_DEADLINE, best_ms=np.inf, rng=rng)
-    assert found.evaluations == 300 * 16
-    assert found.value_ms == max(evaluate_split(workload, blocks.spread(found.devices))) == 7
-
-
-@pytest.mark.parametrize("contiguous_only", [True, False])
-def test_devices_beyond_the_number_of_nodes_stay_empty(contiguous_only: bool):
+def test_devices_beyond_the_number_of_nodes_stay_empty():
     workload = replace(drawn("1 1/9 -> 2\n2 1/9"), accelerators=1000, cpus=1000)
-    result = solve_max_load(workload, contiguous=contiguous_only, warm_start=[7, 1500])
+    result = solve_max_load(workload, warm_start=[7, 1500])
     assert len(result.loads_ms) == 2000
     assert (result.value_ms, result.gap) == (1.0, 0.0)
-    assert list(faults(workload, result.assignment, contiguous=contiguous_only)) == []
+    assert list(faults(workload, result.assignment)) == []
 
 
 def test_a_cpu_keeps_its_number_where_accelerators_are_left_out():
@@ -226,10 +174,3 @@ def test_what_is_too_large_to_search_and_does_not_fit_says_so(monkeypatch):
     monkeypatch.setattr(contiguous, "MAX_BLOCKS", 11)
     with pytest.raises(InfeasibleError, match=r"\b11\b"):
         solve_max_load(drawn(TWELVE.replace("1/9", "1/9 size=90")))
-
-
-def test_more_blocks_than_a_programme_takes_are_annealed(monkeypatch):
-    monkeypatch.setattr(non_contiguous, "MAX_BLOCKS", 11)
-    result = solve_max_load(drawn(TWELVE, accelerators=5), contiguous=False)
-    assert result.value_ms == 3
-    assert result.notes == ("over 11 blocks of nodes: annealed alone, the bound is a simple one",)

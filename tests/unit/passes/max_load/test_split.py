@@ -44,8 +44,7 @@ def test_a_split_must_fit_its_workload(devices, message):
     ],
 )
 def test_a_contiguous_split_stands_in_one_line(devices, fault):
-    assert list(faults(drawn(FAN), devices, contiguous=True)) == fault
-    assert list(faults(drawn(FAN), devices, contiguous=False)) == []
+    assert list(faults(drawn(FAN), devices)) == fault
 
 
 def test_the_backward_pass_runs_only_one_way():
@@ -57,9 +56,9 @@ def test_the_backward_pass_runs_only_one_way():
         5 1/1 back -> 6
         6 1/1 back
     """
-    assert list(faults(drawn(both), [0, 1, 0, 1, 0, 1], contiguous=True)) == []
-    assert list(faults(drawn(both), [0, 1, 1, 0, 1, 0], contiguous=True)) == []
-    assert list(faults(drawn(both), [0, 1, 0, 1, 1, 0], contiguous=True)) != []
+    assert list(faults(drawn(both), [0, 1, 0, 1, 0, 1])) == []
+    assert list(faults(drawn(both), [0, 1, 1, 0, 1, 0])) == []
+    assert list(faults(drawn(both), [0, 1, 0, 1, 1, 0])) != []
 
 
 def test_every_broken_rule_is_named():
@@ -71,13 +70,13 @@ def test_every_broken_rule_is_named():
         accelerators=1,
         cpus=1,
     )
-    assert list(faults(workload, [0, 1], contiguous=False)) == [
+    assert list(faults(workload, [0, 1])) == [
         "node 1 cannot run on an accelerator",
         "node 2 cannot run on a CPU",
         "colour class 3 is on devices 0 and 1",
     ]
     crowded = drawn("1 1/1 size=60\n2 1/1 size=60", accelerators=1)
-    assert list(faults(crowded, [0, 0], contiguous=True)) == ["accelerator 0 needs 120 B and has 100 B"]
+    assert list(faults(crowded, [0, 0])) == ["accelerator 0 needs 120 B and has 100 B"]
 
 
 def test_the_authors_form_names_every_id_once():
@@ -89,6 +88,6 @@ def test_the_authors_form_names_every_id_once():
 
 
 def test_the_gap_is_relative_to_the_value():
-    result = MaxLoadResult((0,), (8.0, 2.0), 6.0, True, "exact", 0, 1, 0.1)
+    result = MaxLoadResult((0,), (8.0, 2.0), 6.0, "exact", 0, 1, 0.1)
     assert (result.value_ms, result.gap) == (8.0, 0.25)
-    assert MaxLoadResult((0,), (0.0,), 0.0, True, "exact", 0, 1, 0.1).gap == 0.0
+    assert MaxLoadResult((0,), (0.0,), 0.0, "exact", 0, 1, 0.1).gap == 0.0
