@@ -85,6 +85,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         graph_outputs=graph.outputs,
         batch=graph.batch,
         bindings=dict(graph.bindings),
+        batch_symbol=graph.batch_symbol or "",
         request=draft.request,
         cluster=pool.name,
         currency=pool.currency,

@@ -89,6 +89,11 @@ def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
         found = training_nodes(graph)
         if not found:
             return ()
+        if isinstance(model, nn.Module) and not is_training(model):
+            return (
+                f"{OTHER_MODE} evaluation mode, and {printable(found[0])!r} drops at random or moves statistics there "
+                f"too; pass it training=self.training where that is not meant",
+            )
         return (
             f"{OTHER_MODE} training mode: {printable(found[0])!r} and whatever else drops at random or "
             f"moves statistics does so in inference; call model.eval() before compiling where that is not meant",

@@ -49,6 +49,7 @@ PLAN = Plan(
     graph_outputs=("click",),
     batch=64,
     bindings=MappingProxyType({"N": 64}),
+    batch_symbol="N",
     request=Request(
         min_throughput=1000.0, min_stages=2, max_stages=4, pins=(("embedding", "cpu"),), seed=7, time_limit_s=2.5
     ),

@@ -12,6 +12,7 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import PLAN, PLAN_WITH_MODEL, SIMULATE
+from heterps_compile.units import counted
 
 from . import options
 from .output import printing, quiet_libraries, result_stream
@@ -96,9 +97,17 @@ def _simulate(plan: str, asked: Asked) -> None:
 
 
 def _check_count(plan: "Plan", micro_batches: int | None) -> None:
+    from heterps_compile.schedule.order import MOST_ACTIONS  # noqa: PLC0415 - only where the command runs
+
+    most = min(plan.batch, MOST_ACTIONS // len(plan.stages))
+    if micro_batches is not None and micro_batches > most:
+        raise InputError(
+            f"--micro-batches is {micro_batches:,}; expected at most {most:,} of a batch of {plan.batch:,} in "
+            f"{counted(len(plan.stages), 'stage')}. Fix: take fewer"
+        )
     if micro_batches is not None and plan.batch % micro_batches:
-        near = [n for n in range(1, plan.batch + 1) if plan.batch % n == 0]
-        nearest = min(near, key=lambda n: (abs(n - micro_batches), n))
+        near = (n for away in range(1, micro_batches) for n in (micro_batches - away, micro_batches + away))
+        nearest = next(n for n in near if plan.batch % n == 0)  # 1 divides all
         raise InputError(
             f"{micro_batches} micro-batches do not divide the plan's batch of {plan.batch}; the nearest that do are "
             f"{nearest} (--micro-batches {nearest})"

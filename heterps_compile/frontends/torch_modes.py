@@ -102,6 +102,8 @@ def _trains(node: fx.Node) -> bool:
         given[argument.name] = node.kwargs.get(argument.name, positional)
     if any(given.get(name) for name in _ALWAYS):
         return True
+    if "eps" in given and given.get("running_mean") is None:  # a norm by its batch in both modes
+        return False
     has_flag = any(given.get(name) is True for name in _FLAGS)
     amounts = [given[name] for name in _AMOUNTS if name in given]
     return has_flag and all(amount != 0 for amount in amounts)

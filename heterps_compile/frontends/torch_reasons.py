@@ -31,9 +31,12 @@ _REGISTER = (
     "give tuples, lists and dicts there, or make the type known: "
     "torch.export.register_dataclass(TYPE, serialized_type_name=NAME)"
 )
+_PACKED = "__obj_flatten__"
+_UNPACK = "pass the model as it was before it was quantised, or its ONNX export quantised by onnxruntime.quantization"
 _FIXES: tuple[tuple[str, str], ...] = (
     (", which is not a known type", _REGISTER),
     ("fake tensor in the exported program constant", _KEEPS),
+    (_PACKED, _UNPACK),
     ("0/1 specialized", "give example inputs with 2 or more there, or leave the dimension out of dynamic_shapes"),
     ("must always be equal", "give equal dimensions one torch.export.Dim in dynamic_shapes"),
     ("specialized it to be a constant", "leave the dimension out of dynamic_shapes"),
@@ -59,6 +62,10 @@ def explain_trace(error: BaseException, model: nn.Module) -> str:
         reason = reason.partition(_FIXES[0][0])[0]
     elif fix is _KEEPS:
         reason = "a tensor of the trace got into the model"
+    elif fix is _UNPACK:
+        quantised = ((name, m) for name, m in model.named_modules() if ".quantized." in type(m).__module__)
+        name, module = next(quantised, ("", model))
+        place, reason = _named(name, type(module).__name__), "it packs its weights into an object that is no tensor"
     elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is None:
         fix = "give this layer a momentum (momentum=0.1): without one it divides by a number of batches in a tensor"
     elif recurrent := [f"{n!r}" for n, m in model.named_modules() if isinstance(m, nn.RNNBase)]:
@@ -85,5 +92,9 @@ def _place(error: BaseException, model: nn.Module) -> tuple[str, nn.Module | Non
         return "", None
     name, module = found
     what = ", ".join(filter(None, (type(module).__name__, line)))
+    return _named(name, what), module
+
+
+def _named(name: str, what: str) -> str:
     inside = f"module {printable(shorten(name, _NAME_SHOWN))!r} ({what})" if name else f"its forward ({what})"
-    return f"in {inside}: ", module
+    return f"in {inside}: "

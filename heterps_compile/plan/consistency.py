@@ -5,12 +5,13 @@ Whatever follows from other numbers in the file is computed again and compared. 
 Left out: what needs the model or the pool itself (``review/``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import isclose
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.plan.request import ALONE
+from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted
@@ -18,13 +19,19 @@ from heterps_compile.units import counted
 from .idle_units import idle_of, units_of
 from .plan import MIXED
 from .pool_record import devices_of
-from .schema import PlanFile, StageEstimate
+from .schema import ModelPart, PlanFile, ScoringPart, ScoringStage, StageDecision, StageEstimate, TypeDecision
 
 _ROUNDING = 1e-9  # relative; a proven bound may lie this far above the value it was computed beside
 _RECOMPUTED = 1e-6  # relative; how close a number stands to what it follows from, whatever the order of a sum
 
 Fault = tuple[str, str]
 """A JSON path and what is wrong there."""
+
+
+def _stages(plan: PlanFile) -> Iterator[tuple[int, StageDecision, StageEstimate]]:
+    """Number the stages, each with its decision and its estimate."""
+    pairs = zip(plan.decisions.stages, plan.estimates.stages, strict=False)
+    return ((index, *pair) for index, pair in enumerate(pairs))
 
 
 def contradictions(plan: PlanFile) -> Iterator[Fault]:
@@ -34,11 +41,9 @@ def contradictions(plan: PlanFile) -> Iterator[Fault]:
 
 
 def _rules_have_estimates(plan: PlanFile) -> Iterator[Fault]:
-    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
-        if (stage.sync is None) != (estimate.sync is None):
-            there, lacking = ("estimates", "decisions") if stage.sync is None else ("decisions", "estimates")
-            yield f"{lacking}.stages[{index}].sync", f"left out, and {there}.stages[{index}].sync is not"
+    for index, stage, estimate in _stages(plan):
         if stage.sync is None or estimate.sync is None:
+            yield from _one_is_null(stage.sync, estimate.sync, f"stages[{index}].sync")
             continue
         rule = parse_rule(stage.sync)
         if plan.request.mode != "training" or stage.replicas < 2:
@@ -49,6 +54,12 @@ def _rules_have_estimates(plan: PlanFile) -> Iterator[Fault]:
             yield f"estimates.stages[{index}].sync.exactness", fault
 
 
+def _one_is_null(decided: object, estimated: object, where: str) -> Iterator[Fault]:
+    lacking, there = ("decisions", "estimates") if decided is None else ("estimates", "decisions")
+    if decided is not estimated:
+        yield f"{lacking}.{where}", f"null, and {there}.{where} is not"
+
+
 def _defaults_are_of_dimensions(plan: PlanFile) -> Iterator[Fault]:
     numbers = plan.model.bindings
     for name, default in plan.model.defaults.items():
@@ -57,11 +68,6 @@ def _defaults_are_of_dimensions(plan: PlanFile) -> Iterator[Fault]:
         elif default.same_as and numbers.get(default.same_as) != numbers[name]:
             fault = f"{default.same_as!r}, and the dimensions have {numbers.get(default.same_as)} and {numbers[name]}"
             yield f"model.defaults[{name!r}].same_as", fault
-        elif default.is_batch and numbers[name] != plan.model.batch:
-            yield (
-                f"model.defaults[{name!r}].is_batch",
-                f"true at {numbers[name]}, and model.batch is {plan.model.batch}",
-            )
 
 
 def _layers_have_one_stage(plan: PlanFile) -> Iterator[Fault]:
@@ -74,32 +80,59 @@ def _layers_have_one_stage(plan: PlanFile) -> Iterator[Fault]:
             home.setdefault(layer.name, index)
 
 
+def _flows(
+    plan: PlanFile,
+) -> Iterator[tuple[str, str, ModelPart | ScoringPart, Sequence[StageDecision | ScoringStage]]]:
+    """Iterate over the model and its scoring: JSON paths of its values and of its stages, the values, the stages."""
+    yield "model", "decisions", plan.model, plan.decisions.stages
+    scoring = plan.decisions.scoring
+    if scoring is not None and not scoring.refused:
+        yield "decisions.scoring", "decisions.scoring", scoring, scoring.stages
+
+
 def _values_run_forward(plan: PlanFile) -> Iterator[Fault]:
-    stages = plan.decisions.stages
-    made = set(plan.model.inputs)
-    for index, stage in enumerate(stages):
-        for place, name in enumerate(stage.inputs):
-            if name not in made:
-                later = next((i for i in range(index, len(stages)) if name in stages[i].outputs), None)
-                cycle = "" if later is None else f"; stage {later} gives it, so the stages form a cycle"
-                yield f"decisions.stages[{index}].inputs[{place}]", f"no earlier stage gives the value {name!r}{cycle}"
-        made.update(stage.outputs)
+    for _, where, model, stages in _flows(plan):
+        made = set(model.inputs)
+        for index, stage in enumerate(stages):
+            for place, name in enumerate(stage.inputs):
+                if name not in made:
+                    later = next((i for i in range(index, len(stages)) if name in stages[i].outputs), None)
+                    cycle = "" if later is None else f"; stage {later} gives it, so the stages form a cycle"
+                    yield (
+                        f"{where}.stages[{index}].inputs[{place}]",
+                        f"no earlier stage gives the value {name!r}{cycle}",
+                    )
+            made.update(stage.outputs)
 
 
 def _values_are_taken(plan: PlanFile) -> Iterator[Fault]:
-    stages, wanted = plan.decisions.stages, set(plan.model.outputs)
-    given = set(plan.model.inputs).union(*(stage.outputs for stage in stages))
-    for place, name in enumerate(plan.model.outputs):
-        if name not in given:
-            yield f"model.outputs[{place}]", f"no stage gives the value {name!r}"
-    faults = []
-    for index, stage in reversed(list(enumerate(stages))):
-        for place, name in enumerate(stage.outputs):
-            if name not in wanted:
-                fault = f"no later stage takes the value {name!r}, which is no output of the model"
-                faults.append((f"decisions.stages[{index}].outputs[{place}]", fault))
-        wanted.update(stage.inputs)
-    yield from reversed(faults)
+    for whole, where, model, stages in _flows(plan):
+        wanted = set(model.outputs)
+        given = set(model.inputs).union(*(stage.outputs for stage in stages))
+        for place, name in enumerate(model.outputs):
+            if name not in given:
+                yield f"{whole}.outputs[{place}]", f"no stage gives the value {name!r}"
+        faults = []
+        for index, stage in reversed(list(enumerate(stages))):
+            for place, name in enumerate(stage.outputs):
+                if name not in wanted:
+                    fault = f"no later stage takes the value {name!r}, which is no output of the model"
+                    faults.append((f"{where}.stages[{index}].outputs[{place}]", fault))
+            wanted.update(stage.inputs)
+        yield from reversed(faults)
+
+
+def _files_have_one_hash(plan: PlanFile) -> Iterator[Fault]:
+    scoring = plan.decisions.scoring
+    scored = () if scoring is None else scoring.stages
+    written = [(f"artifacts[{index}]", files) for index, files in enumerate(plan.artifacts)]
+    written += [(f"decisions.scoring.stages[{index}].artifacts", stage.artifacts) for index, stage in enumerate(scored)]
+    known: dict[str, tuple[str, str]] = {}
+    for where, files in written:
+        for place, file in enumerate(files):
+            first, sha256 = known.setdefault(file.file, (f"{where}[{place}]", file.sha256))
+            if sha256 != file.sha256:
+                yield f"{where}[{place}].sha256", f"another than {first} has for {file.file!r}"
 
 
 def _stages_have_the_backend_of_the_plan(plan: PlanFile) -> Iterator[Fault]:
@@ -123,21 +156,72 @@ def _parts_have_the_same_stages(plan: PlanFile) -> Iterator[Fault]:
 
 def _tables_are_of_stages_and_their_servers_counted(plan: PlanFile) -> Iterator[Fault]:
     decided, estimated = plan.decisions.tables, plan.estimates.tables
-    if (decided is None) != (estimated is None):
-        there, lacking = ("estimates", "decisions") if decided is None else ("decisions", "estimates")
-        yield f"{lacking}.tables", f"null, and {there}.tables is not"
     if decided is None or estimated is None:
+        yield from _one_is_null(decided, estimated, "tables")
         return
     if decided.servers > plan.decisions.parameter_servers:
         of_all = plan.decisions.parameter_servers
         yield "decisions.tables.servers", f"{decided.servers}, of {counted(of_all, 'parameter server')} in all"
-    if estimated.price_per_hour > plan.estimates.parameter_servers_price_per_hour * (1 + _ROUNDING):
-        of_all_price = plan.estimates.parameter_servers_price_per_hour
-        yield "estimates.tables.price_per_hour", f"{estimated.price_per_hour!r}, of {of_all_price!r} for all servers"
     known = {layer.name for stage in plan.decisions.stages for layer in stage.layers}
     for place, name in enumerate(decided.layers):
         if name not in known:
             yield f"decisions.tables.layers[{place}]", f"no stage has the layer {name!r}"
+
+
+def _batch_is_that_of_its_binding(plan: PlanFile) -> Iterator[Fault]:
+    symbol, bindings = plan.model.batch_symbol, plan.model.bindings
+    if symbol and symbol not in bindings:
+        yield "model.batch_symbol", f"{symbol!r} is not among model.bindings"
+    elif symbol and bindings[symbol] != plan.model.batch:
+        yield f"model.bindings.{symbol}", f"{bindings[symbol]}, and model.batch is {plan.model.batch}"
+
+
+def _id_tables_are_of_inputs(plan: PlanFile) -> Iterator[Fault]:
+    for name in plan.model.id_tables:
+        if name not in plan.model.inputs:
+            yield f"model.id_tables.{name}", f"the model has no input {name!r}"
+
+
+def _a_step_can_be_simulated(plan: PlanFile) -> Iterator[Fault]:
+    stages, count = plan.decisions.stages, plan.decisions.schedule.micro_batches
+    if count * len(stages) > MOST_ACTIONS:
+        fault = (
+            f"{count:,} through {counted(len(stages), 'stage')}; expected at most {MOST_ACTIONS:,} actions in a step"
+        )
+        yield "decisions.schedule.micro_batches", fault
+    for index, stage in enumerate(stages):
+        if stage.replicas > MOST_ACTIONS:
+            yield f"decisions.stages[{index}].replicas", f"{stage.replicas:,}; expected at most {MOST_ACTIONS:,}"
+
+
+def _the_request_is_met(plan: PlanFile) -> Iterator[Fault]:
+    request, decided = plan.request, plan.decisions
+    count, most = len(decided.stages), request.max_stages
+    if count < request.min_stages:
+        yield "request.min_stages", f"{request.min_stages}, and the plan has {counted(count, 'stage')}"
+    if most is not None and count > most:
+        yield "request.max_stages", f"{most}, and the plan has {counted(count, 'stage')}"
+    for index, stage in enumerate(decided.stages):
+        if stage.mixed and not request.mixed_stages:
+            yield f"decisions.stages[{index}].mixed", "several device types, and request.mixed_stages is false"
+        if stage.recompute and (request.mode != "training" or request.recompute == "never"):
+            fault = f"true, and request.mode is {request.mode!r} with recompute {request.recompute!r}"
+            yield f"decisions.stages[{index}].recompute", fault
+    if decided.tables is not None and request.tables == "held":
+        yield "decisions.tables", "tables on servers, and request.tables is 'held'"
+
+
+def _servers_cost_what_the_pool_says(plan: PlanFile) -> Iterator[Fault]:
+    server, tables, decided = plan.cluster.parameter_server, plan.estimates.tables, plan.decisions.tables
+    if server is None:
+        return
+    prices = {"parameter_servers_": (plan.estimates.parameter_servers_price_per_hour, plan.decisions.parameter_servers)}
+    if tables is not None and decided is not None:
+        prices["tables."] = tables.price_per_hour, decided.servers
+    for part, (paid, count) in prices.items():
+        if not _same(paid, count * server.price_per_hour):
+            fault = f"{paid!r} for {counted(count, 'server')} at {server.price_per_hour!r} each"
+            yield f"estimates.{part}price_per_hour", fault
 
 
 def _micro_batches_divide_the_batch(plan: PlanFile) -> Iterator[Fault]:
@@ -147,7 +231,7 @@ def _micro_batches_divide_the_batch(plan: PlanFile) -> Iterator[Fault]:
 
 
 def _types_of_stages_add_up(plan: PlanFile) -> Iterator[Fault]:
-    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+    for index, stage, estimate in _stages(plan):
         if len(stage.mixed) != len(estimate.mixed):
             yield f"estimates.stages[{index}].mixed", f"{len(estimate.mixed)} entries for {len(stage.mixed)} types"
             continue
@@ -180,18 +264,14 @@ def _devices_are_of_the_pool(plan: PlanFile) -> Iterator[Fault]:
         return
     names = ", ".join(map(repr, known))
     for index, stage in enumerate(plan.decisions.stages):
-        if stage.device not in known:
-            yield f"decisions.stages[{index}].device", f"unknown device {stage.device!r} (the pool has {names})"
-        elif stage.kind != known[stage.device].kind:
-            fault = f"device {stage.device!r} is of kind {known[stage.device].kind!r}, not {stage.kind!r}"
-            yield f"decisions.stages[{index}].kind", fault
-        for at, each in enumerate(stage.mixed):
+        chosen: list[tuple[str, StageDecision | TypeDecision]] = [("", stage)]
+        chosen += [(f"mixed[{at}].", each) for at, each in enumerate(stage.mixed)]
+        for part, each in chosen:
+            where = f"decisions.stages[{index}].{part}"
             if each.device not in known:
-                fault = f"unknown device {each.device!r} (the pool has {names})"
-                yield f"decisions.stages[{index}].mixed[{at}].device", fault
-            elif each.kind != known[each.device].kind:
-                fault = f"device {each.device!r} is of kind {known[each.device].kind!r}, not {each.kind!r}"
-                yield f"decisions.stages[{index}].mixed[{at}].kind", fault
+                yield f"{where}device", f"unknown device {each.device!r} (the pool has {names})"
+            elif each.kind != (kind := known[each.device].kind):
+                yield f"{where}kind", f"device {each.device!r} is of kind {kind!r}, not {each.kind!r}"
     for place, name in enumerate(plan.estimates.unused_devices):
         if name not in known:
             yield f"estimates.unused_devices[{place}]", f"unknown device {name!r} (the pool has {names})"
@@ -219,7 +299,7 @@ def _unused_devices_are_unused(plan: PlanFile) -> Iterator[Fault]:
 
 def _stages_cost_what_their_units_do(plan: PlanFile) -> Iterator[Fault]:
     prices = {device.name: device.price_per_hour for device in plan.cluster.devices}
-    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+    for index, stage, estimate in _stages(plan):
         if not prices.keys() >= dict(stage.units).keys():
             continue
         if not _same(estimate.price_per_hour, sum(count * prices[device] for device, count in stage.units)):
@@ -294,19 +374,18 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
         ),
     ):
         for key, number in () if given is None else computed.to_json().items():
-            told = getattr(given, key)
-            if told is None or number is None:
-                is_same = told is number
-            else:
-                is_same = isclose(told, number, rel_tol=_RECOMPUTED, abs_tol=1e-9)
-            if not is_same:
-                yield f"estimates.{name}.{key}", f"{told!r}, but the other estimates give {number!r}"
+            if not _same(found := getattr(given, key), number, 1e-9):
+                yield f"estimates.{name}.{key}", f"{found!r}, but the other estimates give {number!r}"
+    reading = plan.estimates.one_batch_alone if plan.request.mode == "training" else plan.estimates.steady_state
+    bubble = plan.estimates.schedule.bubble
+    if reading is not None and not _same(bubble, reading.bubble, 1e-9):
+        yield "estimates.schedule.bubble", f"{bubble!r}, but the other estimates give {reading.bubble!r}"
 
 
 def _rows_are_of_tables_and_in_the_step(plan: PlanFile) -> Iterator[Fault]:
     count, step_s = plan.decisions.schedule.micro_batches, plan.estimates.schedule.step_s
     is_trained = plan.request.mode == "training"
-    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+    for index, stage, estimate in _stages(plan):
         if estimate.rows is None:
             continue
         where = f"estimates.stages[{index}].rows"
@@ -368,19 +447,27 @@ def _slowest_s(plan: PlanFile) -> float:
     return max((max(stage.compute_s, stage.data_s) for stage in plan.estimates.stages), default=0.0)
 
 
-def _same(first: float, second: float) -> bool:
-    return isclose(first, second, rel_tol=_RECOMPUTED, abs_tol=1e-12)
+def _same(first: float | None, second: float | None, rounding: float = 1e-12) -> bool:
+    if first is None or second is None:
+        return first is second
+    return isclose(first, second, rel_tol=_RECOMPUTED, abs_tol=rounding)
 
 
 LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
+    _parts_have_the_same_stages,
     _defaults_are_of_dimensions,
     _layers_have_one_stage,
     _values_run_forward,
     _values_are_taken,
+    _files_have_one_hash,
     _stages_have_the_backend_of_the_plan,
-    _parts_have_the_same_stages,
     _rules_have_estimates,
     _tables_are_of_stages_and_their_servers_counted,
+    _batch_is_that_of_its_binding,
+    _id_tables_are_of_inputs,
+    _a_step_can_be_simulated,
+    _the_request_is_met,
+    _servers_cost_what_the_pool_says,
     _micro_batches_divide_the_batch,
     _types_of_stages_add_up,
     _devices_are_of_the_pool,

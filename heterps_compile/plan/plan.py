@@ -117,6 +117,8 @@ class Plan:
         bindings: Number of every symbolic dimension; a
             :class:`heterps_compile.ir.default_size.DefaultSize` where the user
             gave none.
+        batch_symbol: Symbolic dimension of the batch; "" if the batch is fixed
+            or the plan is older.
         request: What was asked.
         cluster: Name of the pool.
         devices: Its device types, whole; of a plan of an older version what it
@@ -200,6 +202,7 @@ class Plan:
     found_by: str = ""
     bound_of_all_orders: float = 0.0
     steady_bound: float = 0.0
+    batch_symbol: str = ""
     signature: str = ""
     parameter_servers: ParameterServers = field(default_factory=ParameterServers)
     tables: ServedTables | None = None

@@ -12,7 +12,6 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.ir.default_size import DefaultSize, defaults_of
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
-from heterps_compile.sync_rules.rule import EXACTNESSES
 
 from . import schema
 from .input_values import InputValue
@@ -35,10 +34,10 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "inputs": list(plan.graph_inputs),
             "outputs": list(plan.graph_outputs),
             "batch": plan.batch,
+            "batch_symbol": plan.batch_symbol,
             "bindings": {name: int(number) for name, number in sorted(plan.bindings.items())},
             "defaults": {
-                name: {"why": size.why, "is_batch": size.is_batch, "same_as": size.same_as}
-                for name, size in defaults_of(plan.bindings).items()
+                name: {"why": size.why, "same_as": size.same_as} for name, size in defaults_of(plan.bindings).items()
             },
             "values": {
                 name: {"shape": list(value.shape), "sha256": value.sha256, "elements": list(value.elements)}
@@ -94,8 +93,6 @@ def to_document(plan: Plan) -> dict[str, Any]:
 def _request_part(request: Request) -> dict[str, Any]:
     """Return every field of a request; pairs of a pattern and a device as objects."""
     values = {field.name: getattr(request, field.name) for field in fields(request)} | {"reading": request.reads}
-    if request.allow == EXACTNESSES[0]:
-        del values["allow"]
     return {
         name: [{"pattern": pattern, "device": device} for pattern, device in value]
         if isinstance(value, tuple)
@@ -222,7 +219,7 @@ def _verification(verification: Verification) -> dict[str, Any]:
 def _bindings(model: schema.ModelPart) -> dict[str, int]:
     """Return the numbers of dimensions, those that the compiler chose with their reasons."""
     chosen = {
-        name: DefaultSize(model.bindings[name], part.why, is_batch=part.is_batch, same_as=part.same_as)
+        name: DefaultSize(model.bindings[name], part.why, is_batch=name == model.batch_symbol, same_as=part.same_as)
         for name, part in model.defaults.items()
         if name in model.bindings
     }
@@ -238,6 +235,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
         graph_outputs=tuple(file.model.outputs),
         batch=file.model.batch,
         bindings=MappingProxyType(_bindings(file.model)),
+        batch_symbol=file.model.batch_symbol,
         request=_request(file.request),
         cluster=file.cluster.name,
         devices=devices_of(file.cluster),

@@ -11,7 +11,7 @@ Left out: how the file is laid out and read (``file.py``), what its parts may no
 """
 
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -59,22 +59,33 @@ class Part(BaseModel):
     model_config = STRICT
 
 
-class ModelPart(Part):
+class ShortPart(Part):
+    """A part whose ``usual`` fields are omitted if they equal their defaults."""
+
+    usual: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            key: value for key, value in write(self).items() if key not in self.usual or value != fields[key].default
+        }
+
+
+class ModelPart(ShortPart):
     """What was compiled; ``signature`` says how calls map to inputs and outputs to results, as JSON in a string."""
 
+    usual = ("batch_symbol", "defaults", "values")
     name: str
     inputs: list[Name]
     outputs: list[Name]
     batch: Positive
     bindings: dict[Name, Count]
+    batch_symbol: Annotated[str, Field(description="Symbolic dimension of the batch; empty if it is fixed.")] = ""
     signature: str
     id_tables: dict[Name, Positive] = {}
     defaults: dict[Name, DefaultPart] = {}
     values: dict[Name, ValuePart] = {}
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key not in ("defaults", "values")}
 
 
 class Pin(Part):
@@ -84,9 +95,10 @@ class Pin(Part):
     device: Name
 
 
-class RequestPart(Part):
+class RequestPart(ShortPart):
     """What was asked; the fields of :class:`~heterps_compile.plan.request.Request`."""
 
+    usual = ("allow",)
     objective: Objective
     min_throughput: Amount
     budget_per_hour: Amount | None
@@ -108,10 +120,6 @@ class RequestPart(Part):
     seed: Count
     time_limit_s: Amount | None
 
-    @model_serializer(mode="wrap")
-    def _without_what_allows_nothing_else(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if (key, value) != ("allow", "exact")}
-
 
 class RatePart(Part):
     """What a unit reaches on work of one kind; null stands for no limit."""
@@ -126,9 +134,10 @@ class RatePart(Part):
     inference: Amount = 1.0
 
 
-class DataSheet(Part):
+class DataSheet(ShortPart):
     """Where a price was read, and what the cost model knows of a device type; null stands for no limit."""
 
+    usual = ("rates", "whole_machines")
     price_source: str
     price_date: str
     peak_flops: dict[Name, Rate]
@@ -147,10 +156,6 @@ class DataSheet(Part):
     inner_latency_s: Amount = 0.0
     whole_machines: bool = False
     rates: dict[Name, RatePart] = Field(default={}, description="Measured rates by kind of work; left out where none.")
-
-    @model_serializer(mode="wrap")
-    def _without_rarities(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key not in ("rates", "whole_machines")}
 
 
 class DevicePart(Part):
@@ -172,20 +177,16 @@ class LinkPart(Part):
     latency_s: Amount
 
 
-class ServerPart(Part):
+class ServerPart(ShortPart):
     """A core of the pool's parameter servers."""
 
+    usual = ("memory_bytes", "per_table_s")
     price_per_hour: Amount
     price_source: str
     price_date: str
     bytes_per_s: Rate
     memory_bytes: Annotated[float, Field(gt=0)] = SERVER_MEMORY_BYTES
     per_table_s: Amount = SERVER_PER_TABLE_S
-
-    @model_serializer(mode="wrap")
-    def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        usual = {"memory_bytes": SERVER_MEMORY_BYTES, "per_table_s": SERVER_PER_TABLE_S}
-        return {key: value for key, value in write(self).items() if usual.get(key) != value}
 
 
 class ClusterPart(Part):
@@ -197,30 +198,25 @@ class ClusterPart(Part):
     parameter_server: ServerPart | None
 
 
-class LayerDecision(Part):
+class LayerDecision(ShortPart):
     """A layer: its name, and what it is and where it stands whatever its name (``fingerprint.py``); "" for unknown.
 
     ``title`` is for people, where the name is made up; nothing is found by it.
     """
 
+    usual = ("title",)
     name: Name
     fingerprint: Fingerprint
     title: str = ""
-
-    @model_serializer(mode="wrap")
-    def _without_no_title(self, write: SerializerFunctionWrapHandler) -> dict[str, str]:
-        return {key: text for key, text in write(self).items() if text or key != "title"}
 
 
 _RECOMPUTE = "Training: keep what enters the stage, and compute its activations again in the backward."
 
 
-class StagePart(Part):
+class StagePart(ShortPart):
     """A part of a stage; ``mixed``, ``sync`` and ``rows`` are left out where it has one type, all-reduces, has none."""
 
-    @model_serializer(mode="wrap")
-    def _without_no_types(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key not in ("mixed", "sync", "rows")}
+    usual = ("mixed", "sync", "rows")
 
 
 class TypeDecision(Part):
@@ -322,9 +318,10 @@ class Decisions(Part):
     scoring: ScoringPart | None = None
 
 
-class MemoryEstimate(Part):
+class MemoryEstimate(ShortPart):
     """What one replica holds, part by part; the total is their sum times the safety factor."""
 
+    usual = ("sync_bytes",)
     weights_bytes: Count
     gradients_bytes: Count
     optimizer_bytes: Count
@@ -333,10 +330,6 @@ class MemoryEstimate(Part):
     copies_bytes: Count = 0
     inputs_bytes: Annotated[Count, Field(description=said.INPUTS)] = 0
     sync_bytes: Annotated[Count, Field(description="Of the rule by which replicas agree; left out for none.")] = 0
-
-    @model_serializer(mode="wrap")
-    def _without_no_rule(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key != "sync_bytes"}
 
 
 class TypeEstimate(Part):
@@ -410,9 +403,10 @@ class ReadingEstimate(Part):
     bubble: Share
 
 
-class OtherEstimate(Part):
+class OtherEstimate(ShortPart):
     """The best plan found by the other objective; ``units`` are those of every device type that it uses."""
 
+    usual = ("servers_price_per_hour",)
     objective: Literal["cost", "price"]
     price_per_hour: Amount
     throughput_samples_per_s: Annotated[float, Field(gt=0)]
@@ -421,10 +415,6 @@ class OtherEstimate(Part):
     servers_price_per_hour: Annotated[
         Amount, Field(description="Of servers of tables; left out where it has none.")
     ] = 0.0
-
-    @model_serializer(mode="wrap")
-    def _without_no_servers(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key != "servers_price_per_hour"}
 
 
 class TablesEstimate(Part):
@@ -439,9 +429,10 @@ class TablesEstimate(Part):
     price_per_hour: Amount
 
 
-class Estimates(Part):
+class Estimates(ShortPart):
     """What the decisions are thought to do; prices are in ``currency``."""
 
+    usual = ("idle_units",)
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     value: Amount
     bound: Annotated[Amount, Field(description=said.BOUND)]
@@ -457,10 +448,6 @@ class Estimates(Part):
     unused_devices: list[Name]
     idle_units: Annotated[dict[Name, Positive], Field(description=said.IDLE)] = {}
     other_objective: Annotated[OtherEstimate | None, Field(description=said.OTHER)] = None
-
-    @model_serializer(mode="wrap")
-    def _without_no_idle_units(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if value or key != "idle_units"}
 
 
 class Provenance(Part):

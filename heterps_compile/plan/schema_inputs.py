@@ -16,7 +16,6 @@ class DefaultPart(BaseModel):
     model_config = STRICT
 
     why: Why
-    is_batch: bool
     same_as: Name
 
 

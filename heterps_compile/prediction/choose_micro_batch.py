@@ -10,10 +10,11 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.place_given import PlacedGiven
 from heterps_compile.plan.request import Request
-from heterps_compile.problem_file.given_plan import MOST_ACTIONS, GivenPlan
+from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.load import micro_batch_counts, training_counts
+from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES
 from heterps_compile.units import counted, format_rate, format_seconds

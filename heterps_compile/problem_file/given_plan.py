@@ -30,6 +30,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.file import GIVEN_PLAN
 from heterps_compile.schedule.mixed_stage import EQUAL, FEEDS
 from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
@@ -41,8 +42,6 @@ from .strict_json import Part, Text, Whole, checked, read_record
 
 FORMAT, VERSION = GIVEN_PLAN, 1
 MOST_REPLICAS = 10_000
-MOST_ACTIONS = 2_000_000
-"""Of a simulated step: micro-batches times stages."""
 
 
 @dataclass(frozen=True, slots=True)

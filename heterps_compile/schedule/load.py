@@ -34,6 +34,7 @@ from heterps_compile.cost.served_rows import ServedRows
 
 from .mixed_stage import BY_SPEED, EQUAL, MixedStage, mixed_stage
 from .names import orders
+from .order import MOST_ACTIONS
 from .simulate import ServersTraffic, Timeline, simulate_mixed
 
 USUAL_MICRO_BATCHES = 32
@@ -368,7 +369,7 @@ def with_least_activations(problem: Problem, *, is_divisible: bool) -> Problem:
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:
     """Return the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
-    most = min(batch, max(USUAL_MICRO_BATCHES, ROUNDS_OF_REPLICAS * replicas))
+    most = min(batch, max(USUAL_MICRO_BATCHES, min(ROUNDS_OF_REPLICAS * replicas, MOST_ACTIONS)))
     return [count for count in range(1, most + 1) if batch % count == 0]
 
 

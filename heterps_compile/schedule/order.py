@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+MOST_ACTIONS = 2_000_000
+"""The most micro-batches times stages, and the most replicas of a stage, of a step that is simulated."""
+
 
 class Phase(StrEnum):
     """The direction of an action.

@@ -130,8 +130,8 @@ def test_defaults_are_printed_recorded_and_kept(tmp_path: Path, monkeypatch, cap
     assert "defaults N = 32 (--batch), T = 77 (--shape T=...; 128 was not accepted)" in first
     written = Path("out/plan.json").read_text()
     assert json.loads(written)["model"]["defaults"] == {
-        "N": {"why": "default", "is_batch": True, "same_as": ""},
-        "T": {"why": "nearest", "is_batch": False, "same_as": ""},
+        "N": {"why": "default", "same_as": ""},
+        "T": {"why": "nearest", "same_as": ""},
     }
     for wrong in (written.replace('"N": {"why"', '"M": {"why"'), written.replace('"same_as": ""', '"same_as": "T"', 1)):
         with pytest.raises(PlanError, match=r"model\.defaults"):

@@ -229,6 +229,13 @@ TRACED = fx.symbolic_trace(nn.Linear(2, 3))
 ANY = torch.export.Dim.DYNAMIC
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantised_module_is_refused_by_its_name() -> None:
+    model = nn.Sequential(nn.ReLU(), torch.ao.nn.quantized.dynamic.Linear(2, 2))
+    with pytest.raises(InputError, match=r"module '1' \(Linear\).*onnxruntime\.quantization"):
+        import_torch(model, (torch.ones(3, 2),))
+
+
 @pytest.mark.parametrize(
     ("model", "args", "options", "fault"),
     [

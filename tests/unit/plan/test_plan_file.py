@@ -24,8 +24,15 @@ SCORING = Scoring(
     artifacts=((Artifact("stage_0_scoring.onnx", "f" * 64),), FILES[1]),
     verification=Verification(1e-7, 1e-7, 1e-4, 1),
 )
-TABLES = ServedTables(("emb.weight",), ("emb",), 1, 1_280_000, 8192, 0.001, 0.0)
-SAVED = replace(PLAN, artifacts=FILES, scoring=SCORING, tables=TABLES, parameter_servers=ParameterServers(2))
+TABLES = ServedTables(("emb.weight",), ("emb",), 1, 1_280_000, 8192, 0.001, 0.05)
+SAVED = replace(
+    PLAN,
+    artifacts=FILES,
+    scoring=SCORING,
+    tables=TABLES,
+    parameter_servers=ParameterServers(2, 0.1),
+    value=3.0 / 3600 / 16000.0 * 1e6,
+)
 
 
 def edited(path: str, value: object) -> str:
@@ -132,6 +139,16 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("estimates.throughput_samples_per_s", 5e-324, "5e-324, but the slowest stage gives 16000.0 samples/s"),
         ("request.seed", -1, "request.seed: Input should be greater than or equal to 0"),
         ("model.batch", 0, "model.batch: Input should be greater than or equal to 1, got 0"),
+        ("model.bindings.N", 10**9, "model.bindings.N: 1000000000, and model.batch is 64"),
+        ("model.batch_symbol", "M", "model.batch_symbol: 'M'"),
+        ("model.id_tables", {"nobody": 4}, "model.id_tables.nobody"),
+        ("decisions.schedule.micro_batches", 2**31, "2,147,483,648 through 2 stages; expected at most 2,000,000"),
+        ("decisions.stages[0].replicas", 2**31, "2,147,483,648; expected at most 2,000,000"),
+        ("request.min_stages", 3, "request.min_stages: 3, and the plan has 2 stages"),
+        ("request.max_stages", 1, "request.max_stages: 1, and the plan has 2 stages"),
+        ("request.tables", "held", "decisions.tables"),
+        ("decisions.stages[0].recompute", True, "decisions.stages[0].recompute"),
+        ("decisions.parameter_servers", 3, "0.1 for 3 servers at 0.05 each"),
         ("model.batch", ..., "model.batch: the key is missing"),
         ("decisions.stages[1].replicas", 0, "decisions.stages[1].replicas: Input should be greater than"),
         ("decisions.stages[1].layers", [], "decisions.stages[1].layers: List should have at least 1 item"),
@@ -169,16 +186,16 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("estimates.steady_state.throughput_samples_per_s", None, "None, but the other estimates give 16000.0"),
         ("estimates.one_batch_alone.bubble", 0.5, "0.5, but the other estimates give 0.5641"),
         ("estimates.stages[0].data_s", 0.008, "16000.0, but the slowest stage gives 8000.0 samples/s"),
-        ("estimates.value", 0.06, "estimates.value: 0.06, but the other estimates give 0.0503472"),
+        ("estimates.value", 0.06, "estimates.value: 0.06, but the other estimates give 0.0520833"),
         ("decisions.tables", None, "decisions.tables: null, and estimates.tables is not"),
         ("decisions.tables.servers", 7, "decisions.tables.servers: 7, of 2 parameter servers in all"),
         ("decisions.tables.layers", ["fc9"], "decisions.tables.layers[0]: no stage has the layer 'fc9'"),
-        ("estimates.tables.price_per_hour", 9.0, "9.0, of 0.0 for all servers"),
+        ("estimates.tables.price_per_hour", 9.0, "9.0 for 1 server at 0.05 each"),
         ("decisions.schedule.micro_batches", 5, "micro_batches: 5 micro-batches do not divide a batch of 64"),
         ("decisions", [], "decisions: Input should be a valid dictionary"),
         ("estimates.stages[0]", ..., "estimates.stages: 1 estimate for 2 stages"),
         ("estimates.unused_devices", ["v100"], "estimates.unused_devices[0]: stage 1 uses device 'v100'"),
-        ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0503472"),
+        ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0520833"),
         ("estimates.value", "0.05 USD", "estimates.value: Input should be a valid number, got '0.05 USD'"),
         ("estimates.value", -1, "estimates.value: Input should be greater than or equal to 0, got -1"),
         ("estimates.stages[0].compute_s", 10**400, "stages[0].compute_s: Input should be a valid number"),
