@@ -107,3 +107,15 @@ def test_numbers_made_of_shapes_are_arrays(tmp_path: Path) -> None:
     for one in (compiled, heterps_compile.load(tmp_path / "plan")):
         (made,) = one.run(x)
         np.testing.assert_allclose(np.asarray(made.detach()), theirs, rtol=1e-6)
+
+
+def test_a_batch_that_can_only_be_1_leaves_other_dimensions_free(tmp_path: Path) -> None:
+    text = """g (float[N, T, 6] x) => (float[a, b, c] y) <int64[1] one = {1}, int64[2] rest = {2, 3}> {
+        s = Shape(x)  n = Gather<axis = 0>(s, one)  t = Concat<axis = 0>(n, rest)  y = Reshape(x, t)
+    }"""
+    compiled = heterps_compile.compile(parse(text), backend="torch", method="greedy")
+    assert dict(compiled.plan.bindings) == {"N": 1, "T": 128}
+    compiled.save(tmp_path / "plan")
+    x = RNG.standard_normal((1, 5, 6), dtype=np.float32)
+    (made,) = heterps_compile.load(tmp_path / "plan").run(x)
+    assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])
