@@ -91,7 +91,14 @@ def lower_onnx_stage(graph: Graph, stage: OnnxStage) -> tuple[Graph, OpGraph]:
     """
     marks: dict[str, Step] = {}
     shapes = open_shapes(graph, stage.inputs)
-    reader = _Reader(graph, stage, _trace(graph, stage, shapes, marks), shapes, marks)
+    try:
+        program = _trace(graph, stage, shapes, marks)
+    except BackendError:
+        if 1 not in graph.bindings.values():
+            raise
+        shapes = open_shapes(graph, stage.inputs, ones_stay=True)
+        program = _trace(graph, stage, shapes, marks)
+    reader = _Reader(graph, stage, program, shapes, marks)
     ops = reader.read()
     for node in ops.graph.nodes:
         if not can_write(node):

@@ -48,13 +48,20 @@ class OpenShape:
     dims: tuple[Multiple | None, ...]
 
 
-def open_shapes(graph: Graph, names: Iterable[str]) -> dict[str, OpenShape]:
-    """Return the shapes of values of a graph to trace with."""
+def open_shapes(graph: Graph, names: Iterable[str], *, ones_stay: bool = False) -> dict[str, OpenShape]:
+    """Return the shapes of values of a graph to trace with.
+
+    Args:
+        graph: The whole model.
+        names: Of the values.
+        ones_stay: Keep symbols fixed that have the number 1. A model may take no other, and then cannot be traced.
+    """
     wanted = tuple(names)
     if not graph.bindings:
         return {name: _fixed(graph, name) for name in wanted}
-    numbers = {symbol: max(number, _SMALLEST) for symbol, number in graph.bindings.items()}
-    others = {symbol: number + 1 + i for i, (symbol, number) in enumerate(numbers.items())}
+    stay = {symbol: 1 for symbol, number in graph.bindings.items() if ones_stay and number == 1}
+    numbers = {symbol: max(number, _SMALLEST) for symbol, number in graph.bindings.items()} | stay
+    others = {symbol: number + 1 + i for i, (symbol, number) in enumerate(numbers.items())} | stay
     first, second = (_shapes(graph, wanted, bindings) for bindings in (numbers, others))
     if first is None or second is None:
         return {name: _fixed(graph, name) for name in wanted}

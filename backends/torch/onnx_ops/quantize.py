@@ -88,7 +88,7 @@ def dequantize(
 @op("DynamicQuantizeLinear", 11)
 def dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.amin().clamp(max=0.0), x.amax().clamp(min=0.0)
-    scale = (high - low) / 255
+    scale = torch.where(high == low, 1.0, (high - low) / 255)
     zero = torch.round((-low / scale).clamp(0, 255))
     y = (torch.round(x / scale) + zero).clamp(0, 255)
     return y.to(torch.uint8), scale, zero.to(torch.uint8)

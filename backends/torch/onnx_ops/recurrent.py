@@ -20,6 +20,7 @@ _check: Any = torch._check  # which has no types
 _unknown: Any = symbolic_shapes.free_unbacked_symbols
 
 Cell = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+Weights = Sequence[Tensor | None]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "relu": lambda x, a, b: torch.relu(x),
@@ -38,8 +39,8 @@ _ALPHA = {"leakyrelu": 0.01, "hardsigmoid": 0.2, "elu": 1.0, "thresholdedrelu": 
 _BETA = {"hardsigmoid": 0.5, "scaledtanh": 1.0}
 
 
-class _Layer:
-    """What RNN, GRU and LSTM have in common: directions, lengths, layout, clipping."""
+class Layer:
+    """Directions, lengths, layout and clipping of an RNN, GRU or LSTM."""
 
     def __init__(
         self,
@@ -57,19 +58,22 @@ class _Layer:
         self.reversed = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         names = [name.lower() for name in activations]
         alphas, betas = list(alpha or []), list(beta or [])
-        self.functions = []
+        self.functions, self.unclipped = [], []
         for name in names:
             a = alphas.pop(0) if name in _ALPHA and alphas else _ALPHA.get(name, 0.0)
             b = betas.pop(0) if name in _BETA and betas else _BETA.get(name, 0.0)
-            self.functions.append(self._function(name, a, b))
+            self.functions.append(self._function(name, a, b, self.clip))
+            self.unclipped.append(self._function(name, a, b, None))
 
-    def _function(self, name: str, a: float, b: float) -> Callable[[Tensor], Tensor]:
-        run, limit = _ACTIVATIONS[name], self.clip
+    @staticmethod
+    def _function(name: str, a: float, b: float, limit: float | None) -> Callable[[Tensor], Tensor]:
+        run = _ACTIVATIONS[name]
         if limit:
             return lambda x: run(x.clamp(-limit, limit), a, b)
         return lambda x: run(x, a, b)
 
     def start(self, given: Tensor | None, hidden: int) -> Tensor:
+        """Return the first state, zeros if none is given."""
         if given is None:
             return self.x.new_zeros([len(self.reversed), self.x.shape[1], hidden])
         start = given.transpose(0, 1) if self.layout else given
@@ -81,12 +85,18 @@ class _Layer:
         return start
 
     def run(
-        self, cells: Sequence[Cell], starts: Sequence[Tensor], lengths: Tensor | None
+        self, make_cell: Callable[..., Cell], weights: Weights, starts: Sequence[Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run a cell for each direction; give every step's first state and the last states."""
         steps, ends = [], []
-        for i, (cell, backwards) in enumerate(zip(cells, self.reversed, strict=True)):
+        for i, backwards in enumerate(self.reversed):
             states = tuple(start[i] for start in starts)
+            if lengths is None and isinstance(self.x.shape[0], torch.SymInt):
+                y, *last = self._run_traced(i, make_cell, weights, states)
+                steps.append(y.flip(0) if backwards else y)
+                ends.append(tuple(last))
+                continue
+            cell = make_cell(i, *weights)
             made: list[Tensor] = []
             times = range(self.x.shape[0])
             for time in reversed(times) if backwards else times:
@@ -102,7 +112,33 @@ class _Layer:
             ends.append(states)
         return torch.stack(steps, 1), tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
 
+    def _run_traced(
+        self, i: int, make_cell: Callable[..., Cell], weights: Weights, states: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Trace a loop over a free number of steps; what it reads goes in as arguments."""
+        x = self.x.flip(0) if self.reversed[i] else self.x
+        present = [place for place, tensor in enumerate(weights) if tensor is not None]
+        limit = torch.full((), x.shape[0], dtype=torch.int64, device=x.device)
+
+        def holds(time: Tensor, *rest: Tensor) -> Tensor:
+            return time < rest[len(states) + 1]
+
+        def run(time: Tensor, y: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+            before, (_, x, *given) = rest[: len(states)], rest[len(states) :]
+            held: list[Tensor | None] = [None] * len(weights)
+            for place, tensor in zip(present, given, strict=True):
+                held[place] = tensor
+            here = time.reshape(1)
+            new = make_cell(i, *held)(x.index_select(0, here).squeeze(0), before)
+            return (time + 1, y.index_copy(0, here, new[0].unsqueeze(0)), *new)
+
+        start = (torch.zeros_like(limit), x.new_zeros([x.shape[0], *states[0].shape]), *(s.clone() for s in states))
+        extra = (limit, x, *(weights[place] for place in present))
+        made: tuple[Tensor, ...] = torch.ops.higher_order.while_loop(holds, run, start, extra)
+        return made[1:]
+
     def results(self, steps: Tensor, ends: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Lay outputs out as ONNX does."""
         if not self.layout:
             return (steps, *ends)
         return (steps.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
@@ -132,7 +168,7 @@ def _parameters(w: Tensor, r: Tensor, b: Tensor | None, order: Sequence[int]) ->
     return made
 
 
-def _is_plain(layer: _Layer, names: Sequence[str], usual: Sequence[str], lengths: Tensor | None) -> bool:
+def _is_plain(layer: Layer, names: Sequence[str], usual: Sequence[str], lengths: Tensor | None) -> bool:
     expected = list(usual) * len(layer.reversed)
     is_forward = not layer.reversed[0]
     return [n.lower() for n in names] == expected and is_forward and lengths is None and not layer.clip
@@ -161,7 +197,7 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Tanh"] * w.shape[0]
-    layer = _Layer(
+    layer = Layer(
         x,
         direction=direction,
         layout=layout,
@@ -177,7 +213,7 @@ def rnn(
             y, end = run(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
             return layer.results(layer.steps_of(y), [end])
 
-    def cell(i: int) -> Cell:
+    def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None) -> Cell:
         bias_w, bias_r = _biases(b, i, w)
 
         def step(x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -185,7 +221,7 @@ def rnn(
 
         return step
 
-    return layer.results(*layer.run([cell(i) for i in range(w.shape[0])], [first], lengths))
+    return layer.results(*layer.run(cell, [w, r, b], [first], lengths))
 
 
 @op("GRU", 7)
@@ -207,7 +243,7 @@ def gru(
     linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh"] * w.shape[0]
-    layer = _Layer(
+    layer = Layer(
         x,
         direction=direction,
         layout=layout,
@@ -222,7 +258,7 @@ def gru(
         y, end = torch.gru(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
         return layer.results(layer.steps_of(y), [end])
 
-    def cell(i: int) -> Cell:
+    def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None) -> Cell:
         bias_w, bias_r = _biases(b, i, w)
         hidden = r.shape[2]
         gate, candidate = layer.functions[2 * i], layer.functions[2 * i + 1]
@@ -239,7 +275,7 @@ def gru(
 
         return step
 
-    return layer.results(*layer.run([cell(i) for i in range(w.shape[0])], [first], lengths))
+    return layer.results(*layer.run(cell, [w, r, b], [first], lengths))
 
 
 @op("LSTM", 7)
@@ -263,7 +299,7 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * w.shape[0]
-    layer = _Layer(
+    layer = Layer(
         x,
         direction=direction,
         layout=layout,
@@ -272,22 +308,36 @@ def lstm(
         alpha=activation_alpha,
         beta=activation_beta,
     )
+    return run_lstm(layer, names, [w, r, b, lengths, start_h, start_c, peepholes], input_forget)
+
+
+def run_lstm(
+    layer: Layer,
+    names: Sequence[str],
+    inputs: Sequence[Any],
+    input_forget: int,
+    rounded: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, ...]:
+    """Run an LSTM on all inputs but x; round the states that weights multiply."""
+    w, r, b, lengths, start_h, start_c, peepholes = inputs
     hidden = r.shape[2]
     first = [layer.start(start_h, hidden), layer.start(start_c, hidden)]
     usual = ["sigmoid", "tanh", "tanh"]
-    if peepholes is None and not input_forget and _is_plain(layer, names, usual, lengths):
+    if peepholes is None and not (input_forget or rounded) and _is_plain(layer, names, usual, lengths):
         weights = _parameters(w, r, b, [0, 2, 3, 1])
         y, h, c = torch.lstm(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
         return layer.results(layer.steps_of(y), [h, c])
 
-    def cell(i: int) -> Cell:
+    def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None, peepholes: Tensor | None) -> Cell:
         bias_w, bias_r = _biases(b, i, w)
-        gate, candidate, out = layer.functions[3 * i : 3 * i + 3]
+        gate, candidate = layer.functions[3 * i : 3 * i + 2]
+        out = layer.unclipped[3 * i + 2]  # as in ONNX Runtime, which clips what goes into gates alone
         look_i, look_o, look_f = (0, 0, 0) if peepholes is None else peepholes[i].chunk(3)
 
         def step(x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             h, c = states
-            ins, outs, forgets, cells = (F.linear(x, w[i], bias_w) + F.linear(h, r[i], bias_r)).chunk(4, 1)
+            seen = rounded(h) if rounded else h
+            ins, outs, forgets, cells = (F.linear(x, w[i], bias_w) + F.linear(seen, r[i], bias_r)).chunk(4, 1)
             enter = gate(ins + look_i * c)
             forget = 1 - enter if input_forget else gate(forgets + look_f * c)
             new_c = forget * c + enter * candidate(cells)
@@ -296,4 +346,4 @@ def lstm(
 
         return step
 
-    return layer.results(*layer.run([cell(i) for i in range(w.shape[0])], first, lengths))
+    return layer.results(*layer.run(cell, [w, r, b, peepholes], first, lengths))

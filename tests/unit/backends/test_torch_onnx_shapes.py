@@ -107,3 +107,29 @@ def test_numbers_made_of_shapes_are_arrays(tmp_path: Path) -> None:
     for one in (compiled, heterps_compile.load(tmp_path / "plan")):
         (made,) = one.run(x)
         np.testing.assert_allclose(np.asarray(made.detach()), theirs, rtol=1e-6)
+
+
+def test_a_batch_that_can_only_be_1_leaves_other_dimensions_free(tmp_path: Path) -> None:
+    text = """g (float[N, T, 6] x) => (float[a, b, c] y) <int64[1] one = {1}, int64[2] rest = {2, 3}> {
+        s = Shape(x)  n = Gather<axis = 0>(s, one)  t = Concat<axis = 0>(n, rest)  y = Reshape(x, t)
+    }"""
+    compiled = heterps_compile.compile(parse(text), backend="torch", method="greedy")
+    assert dict(compiled.plan.bindings) == {"N": 1, "T": 128}
+    compiled.save(tmp_path / "plan")
+    x = RNG.standard_normal((1, 5, 6), dtype=np.float32)
+    (made,) = heterps_compile.load(tmp_path / "plan").run(x)
+    assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])
+
+
+def test_a_network_that_pytorch_lacks_is_written_with_a_free_number_of_steps(tmp_path: Path) -> None:
+    weights = {name: RNG.standard_normal((2, 16, 4), dtype=np.float32) for name in ("w", "r")}
+    text = """g (float[T, 2, 4] x) => (float[T, D, 2, 4] y) <float[2, 16, 4] w = {0}, float[2, 16, 4] r = {0}> {
+        y, h, c = LSTM<direction = "bidirectional", hidden_size = 4, clip = 0.5>(x, w, r)
+    }"""
+    model = parse(text.replace("= {0}", f"= {{{', '.join(['0'] * 128)}}}"))
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+    heterps_compile.compile(model, shapes={"T": 3}, backend="torch", method="greedy").save(tmp_path / "plan")
+    x = RNG.standard_normal((5, 2, 4), dtype=np.float32)
+    (made,) = heterps_compile.load(tmp_path / "plan").run(x)
+    np.testing.assert_allclose(np.asarray(made.detach()), run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
