@@ -20,10 +20,9 @@ from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.memory import AUTO, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
-from heterps_compile.errors import BackendError, InfeasibleError, InputError, UnknownNameError
+from heterps_compile.errors import BackendError, InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.frontends.workload import is_workload_file
-from heterps_compile.ir.graph import ONNX as ONNX_FAMILY
 from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
@@ -54,7 +53,7 @@ from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.sync_rules.rule import EXACTNESSES
-from heterps_compile.verification.divided import check_batch
+from heterps_compile.verification.divided import check_batch, naming_what_mixes
 from heterps_compile.verification.draft import verify_draft
 
 
@@ -234,12 +233,8 @@ def compile(  # noqa: A001 - the product's verb
             build=build,
         )
         progress.begin()
-        try:
+        with naming_what_mixes(graph):
             draft = run_passes(opened, pipeline, Emitted, progress)
-        except InfeasibleError as error:
-            if not graph.mixes:
-                raise
-            raise InfeasibleError(f"{error}; {graph.undivided}: replicas and micro-batches cannot divide it") from error
         placed = chosen.on(draft.stages)
         with alone():
             verification, notes = verify_draft(placed, draft) if verify else (None, ())
@@ -353,7 +348,6 @@ def load(
     made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
     if plan.scoring is None or plan.scoring.refused:
         return made
-
     scoring = plan_for_scoring(plan)
     if scoring.artifacts == plan.artifacts:
         return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
@@ -410,11 +404,7 @@ def read_model(
     shapes: Mapping[str, int] | None = None,
     dynamic_shapes: Any = None,
 ) -> Graph:
-    """Read a model with the front end of its kind, and check its batch.
-
-    Arguments and errors are those of :func:`compile`. The batch has no symbol where samples mix
-    (``verification/divided.py``).
-    """
+    """Read a model and close its batch if samples mix; arguments and errors are those of :func:`compile`."""
     shapes = shapes or {}
     values = {
         "example_inputs": example_inputs,
@@ -436,17 +426,14 @@ def read_model(
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
-        return check_batch(import_onnx(model, batch=batch, shapes=shapes), own_backend(ONNX_FAMILY))
+        return check_batch(import_onnx(model, batch=batch, shapes=shapes))
     if isinstance(model, Graph):
         return model
-    module: Any = model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
+    given: dict[str, Any] = {"batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        read = import_torch(
-            module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
-        )
-        return check_batch(read, own_backend(TORCH_FAMILY))
+        return check_batch(import_torch(model, tuple(example_inputs), example_kwargs, **given))
 
 
 def need_front_end(model: Any) -> None:

@@ -19,7 +19,8 @@ fixed, and where the ONNX front end has proven that its samples do not mix.
 Not covered: inputs whose sizes are computed from the batch; numbers of outputs that are random.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,8 @@ import numpy as np
 
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
-from heterps_compile.errors import HeterpsError, VerificationError
+from heterps_compile.backends.find import own_backend
+from heterps_compile.errors import HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, OPAQUE, Graph, Node
 from heterps_compile.plan.weights import weight_without_numbers
@@ -47,12 +49,26 @@ _SEED = 0
 Values = Mapping[str, Any]
 
 
-def check_batch(graph: Graph, backend: Backend, limits: MemoryLimits | None = None) -> Graph:
+@contextmanager
+def naming_what_mixes(graph: Graph) -> Iterator[None]:
+    """Add to a refusal which node keeps the batch whole.
+
+    Raises:
+        InfeasibleError: as raised inside, with the node.
+    """
+    try:
+        yield
+    except InfeasibleError as error:
+        if not graph.mixes:
+            raise
+        raise InfeasibleError(f"{error}; {graph.undivided}: replicas and micro-batches cannot divide it") from error
+
+
+def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     """Return the graph, its batch closed where samples mix.
 
     Args:
         graph: As read.
-        backend: Of the graph's own family.
         limits: Of the memory that the check may take; by default those of the machine.
 
     Returns:
@@ -65,6 +81,7 @@ def check_batch(graph: Graph, backend: Backend, limits: MemoryLimits | None = No
         return replace(graph, unchecked=f"{printable(unnumbered)!r} has no numbers")
     if _has_computed_sizes(graph):
         return replace(graph, unchecked="sizes of its inputs are computed from the batch")
+    backend = own_backend(graph.family)
     compared = find_comparable(graph, backend.capabilities)
     tolerance = max(backend.tolerance(graph.family), compared.rounding)
     why = ""
