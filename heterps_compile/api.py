@@ -53,6 +53,7 @@ from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.sync_rules.rule import EXACTNESSES
+from heterps_compile.verification.divided import check_batch, naming_what_mixes
 from heterps_compile.verification.draft import verify_draft
 
 
@@ -232,7 +233,8 @@ def compile(  # noqa: A001 - the product's verb
             build=build,
         )
         progress.begin()
-        draft = run_passes(opened, pipeline, Emitted, progress)
+        with naming_what_mixes(graph):
+            draft = run_passes(opened, pipeline, Emitted, progress)
         placed = chosen.on(draft.stages)
         with alone():
             verification, notes = verify_draft(placed, draft) if verify else (None, ())
@@ -345,7 +347,6 @@ def load(
     made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
     if plan.scoring is None or plan.scoring.refused:
         return made
-
     scoring = plan_for_scoring(plan)
     if scoring.artifacts == plan.artifacts:
         return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
@@ -402,7 +403,7 @@ def read_model(
     shapes: Mapping[str, int] | None = None,
     dynamic_shapes: Any = None,
 ) -> Graph:
-    """Read a model with the front end of its kind; arguments and errors are those of :func:`compile`."""
+    """Read a model and close its batch if samples mix; arguments and errors are those of :func:`compile`."""
     shapes = shapes or {}
     values = {
         "example_inputs": example_inputs,
@@ -424,16 +425,14 @@ def read_model(
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
-        return import_onnx(model, batch=batch, shapes=shapes, given=example_inputs)
+        return check_batch(import_onnx(model, batch=batch, shapes=shapes, given=example_inputs))
     if isinstance(model, Graph):
         return model
-    module: Any = model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
+    given: dict[str, Any] = {"batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        return import_torch(
-            module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
-        )
+        return check_batch(import_torch(model, tuple(example_inputs), example_kwargs, **given))
 
 
 def need_front_end(model: Any) -> None:

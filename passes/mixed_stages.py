@@ -71,9 +71,10 @@ def refuse_mixed(draft: Posed) -> None:
             "leave --mixed-stages out"
         )
     if draft.graph.batch_symbol is None:
+        way_out = "" if draft.graph.mixes else "open it (--batch N), or "
         raise InputError(
-            f"the model fixes its batch at {draft.graph.batch}, which replicas of several device types cannot share by "
-            f"their speed; open it (--batch N), or leave --mixed-stages out"
+            f"{draft.graph.undivided}, which replicas of several device types cannot share by "
+            f"their speed; {way_out}leave --mixed-stages out"
         )
 
 

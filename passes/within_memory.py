@@ -170,7 +170,7 @@ def _lacking(draft: Provisioned, trials: Sequence[Step]) -> str:
     ways = []
     if draft.recompute == NEVER and draft.request.mode == "training":
         ways.append("--recompute auto" if draft.can_recompute else "a backend whose stages recompute")
-    if draft.graph.batch_symbol is None:
+    if draft.graph.batch_symbol is None and not draft.graph.mixes:
         ways.append("a batch that can be divided into micro-batches (--batch N)")
     ways.append(f"a type with {format_bytes(held_bytes[worst])} or more")
     rule = ""

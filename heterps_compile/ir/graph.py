@@ -195,6 +195,10 @@ class Graph:
             looks inside.
         opened: How the batch was opened, where the model fixes another; None
             where it does not.
+        mixes: The node, else the output, that mixes samples of the batch,
+            which has no symbol then; "" where none was found.
+        unchecked: Why samples were not checked to be independent; "" where
+            they were, or the batch is not divided anyway.
     """
 
     name: str
@@ -209,6 +213,15 @@ class Graph:
     family: str = "none"
     source: Any = field(default=None, compare=False, repr=False)
     opened: OpenedBatch | None = field(default=None, compare=False, repr=False)
+    mixes: str = ""
+    unchecked: str = ""
+
+    @property
+    def undivided(self) -> str:
+        """Return why a batch without a symbol is not divided."""
+        if self.mixes:
+            return f"{self.mixes} mixes samples of the batch of {self.batch}"
+        return f"the model fixes its batch at {self.batch}"
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value or parameter, in numbers."""

@@ -1,0 +1,371 @@
+"""Check that a model gives for the parts of a batch what it gives for the whole batch.
+
+::
+
+    samples      0  1  2  3
+    whole       [a  b  c  d]
+    parts       [a  b][c  d]
+                   [b  c]        each equals these samples of the whole
+
+1. Of each output with a dimension for samples, every part equals its samples of the whole.
+2. Another output is the same for every part, or is the mean of those of the two halves, as a loss is.
+3. Random draws and batch norms in training get their samples of the whole; what enters them is compared instead.
+4. What differs is compared once more in float64: near-ties differ by rounding alone.
+5. The first node before a difference whose values differ is the node that mixes samples.
+
+A batch of 4 is run where the model takes it, else the model's own. The batch is not checked where it is 1, where it is
+fixed, and where the ONNX front end has proven that its samples do not mix.
+
+Not covered: inputs whose sizes are computed from the batch; numbers of outputs that are random.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from heterps_compile.backends.comparable import find_comparable
+from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.find import own_backend
+from heterps_compile.errors import HeterpsError, InfeasibleError, VerificationError
+from heterps_compile.escape import printable, shorten
+from heterps_compile.ir.graph import ONNX, OPAQUE, Graph, Node
+from heterps_compile.plan.weights import weight_without_numbers
+from heterps_compile.runtime.verify import compare_value, is_inexact
+from heterps_compile.units import format_bytes
+
+from .batch import MemoryLimits, with_batch, working_set_bytes
+from .large_weights import weights_where_they_lie
+from .pair import reason
+
+_SAMPLES = 4
+_MOST_FLOPS = 10**12
+_RUNS = 2.5  # of the whole: it, its halves, and a half of other samples
+_NAME_SHOWN = 80
+_SEED = 0
+
+Values = Mapping[str, Any]
+
+
+@contextmanager
+def naming_what_mixes(graph: Graph) -> Iterator[None]:
+    """Add to a refusal which node keeps the batch whole.
+
+    Raises:
+        InfeasibleError: as raised inside, with the node.
+    """
+    try:
+        yield
+    except InfeasibleError as error:
+        if not graph.mixes:
+            raise
+        raise InfeasibleError(f"{error}; {graph.undivided}: replicas and micro-batches cannot divide it") from error
+
+
+def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
+    """Return the graph, its batch closed where samples mix.
+
+    Args:
+        graph: As read.
+        limits: Of the memory that the check may take; by default those of the machine.
+
+    Returns:
+        The graph itself where samples are independent; with ``mixes`` and no ``batch_symbol`` where they are not; with
+        ``unchecked`` where the check could not run.
+    """
+    if graph.batch_symbol is None or graph.batch < 2 or (graph.family == ONNX and graph.opened is not None):
+        return graph
+    if unnumbered := weight_without_numbers(graph):
+        return replace(graph, unchecked=f"{printable(unnumbered)!r} has no numbers")
+    if _has_computed_sizes(graph):
+        return replace(graph, unchecked="sizes of its inputs are computed from the batch")
+    backend = own_backend(graph.family)
+    compared = find_comparable(graph, backend.capabilities)
+    tolerance = max(backend.tolerance(graph.family), compared.rounding)
+    why = ""
+    with weights_where_they_lie(backend, graph):
+        for count in dict.fromkeys((min(_SAMPLES, graph.batch), graph.batch)):
+            at = with_batch(compared.graph, count)
+            costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
+            if costly:
+                why = why or costly
+                break
+            check = _Check(at, backend, compared.outputs, tolerance)
+            try:
+                whole = check.run_whole()
+            except Exception as error:  # noqa: BLE001 - a runtime may raise anything
+                why = reason(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+                continue
+            mixes = check.find_mixing(whole)
+            return replace(graph, batch_symbol=None, mixes=mixes) if mixes else graph
+    return replace(graph, unchecked=why)
+
+
+def _has_computed_sizes(graph: Graph) -> bool:
+    if graph.family == ONNX:
+        return False
+    from heterps_compile.frontends.torch_symbols import inputs_of_computed_size  # noqa: PLC0415 - torch for its own
+
+    return bool(inputs_of_computed_size(graph))
+
+
+def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
+    """Return why a run at a batch takes too much, "" where it does not."""
+    flops = int(sum(node.flops for node in graph.nodes) * count / graph.batch * _RUNS)
+    if flops > _MOST_FLOPS:
+        return f"it takes {flops:.2g} FLOPs at a batch of {count}; the check takes at most {_MOST_FLOPS:.0g}"
+    needed = working_set_bytes(graph, count, 1)
+    if needed > limits.free_bytes:
+        return f"it takes {format_bytes(needed)} at a batch of {count}; {format_bytes(limits.free_bytes)} are free"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Runs of a graph on a batch and on its parts.
+
+    Attributes:
+        graph: At the batch to run.
+        backend: Of its family.
+        outputs: Names of the outputs to compare.
+        tolerance: Largest difference, relative to a value's scale.
+    """
+
+    graph: Graph
+    backend: Backend
+    outputs: Sequence[str]
+    tolerance: float
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """Return the samples of two halves, and of a part that overlaps both."""
+        half = self.graph.batch // 2
+        return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
+
+    @property
+    def excused(self) -> dict[str, Node]:
+        """Return nodes that get their samples of the whole, by the name of each value they make."""
+        if self.graph.family == ONNX:
+            return {}
+        return {name: node for node in self.graph.nodes if _is_excused(node) for name in node.outputs}
+
+    @property
+    def compared(self) -> list[str]:
+        """Return names of outputs and of values that enter excused nodes."""
+        values = self.graph.values
+        entering = [name for node in self.excused.values() for name in node.inputs if name in values]
+        names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
+        return [name for name in names if values[name].dtype != OPAQUE]
+
+    def inputs(self) -> dict[str, Any]:
+        """Generate inputs of the whole batch."""
+        return self.backend.example_inputs(self.graph, _SEED)
+
+    def run_whole(self, keep: Collection[str] = ()) -> Values:
+        """Run the whole batch; return inputs, compared values and those to keep."""
+        inputs = self.inputs()
+        with self.backend.reproducible(self.graph, _SEED):
+            return {**inputs, **self._run(inputs, {*self.compared, *self.excused, *keep}, [], {})}
+
+    def run_part(self, whole: Values, samples: Sequence[int], keep: Collection[str] = ()) -> Values:
+        """Run some samples of the whole batch."""
+        graph, inputs = self.graph, {}
+        for name in graph.inputs:
+            shape, value = graph.values[name].shape, whole[name]
+            inputs[name] = _take(value, samples, shape.index(self._symbol)) if self._symbol in shape else value
+        with self.backend.reproducible(graph, _SEED):
+            return self._run(inputs, {*self.compared, *keep}, samples, whole)
+
+    @property
+    def _symbol(self) -> str:
+        return self.graph.batch_symbol or ""
+
+    def _run(self, inputs: Values, keep: Collection[str], samples: Sequence[int], whole: Values) -> Values:
+        """Run nodes; ``samples`` is empty for the whole batch."""
+        if self.graph.family == ONNX:
+            from heterps_compile.frontends.onnx_values import run_nodes as run_onnx  # noqa: PLC0415 - onnx for its own
+
+            return run_onnx(self.graph, inputs, keep)
+        from heterps_compile.frontends.torch_values import run_nodes as run_torch  # noqa: PLC0415 - torch for its own
+
+        excused = self.excused
+
+        def stand_in(name: str, result: Any) -> Any:
+            if name not in excused:
+                return result
+            return _zip_map(
+                lambda ours, all_: _or_own(self._samples_of(all_, ours, samples), ours), result, whole[name]
+            )
+
+        return run_torch(self.graph, inputs, keep, stand_in if samples else None)
+
+    def find_mixing(self, whole: Values) -> str:
+        """Return the node, else the output, that mixes samples; "" where none does."""
+        try:
+            parts = [self.run_part(whole, samples) for samples in self.parts]
+        except Exception as error:  # noqa: BLE001 - a runtime may raise anything
+            return self._failing(error)
+        differing = [name for name in self.compared if not self._agrees(name, whole, parts)]
+        if not differing:
+            return ""
+        wide = self._in_float64()
+        if wide is not None:
+            try:
+                return wide.find_mixing(wide.run_whole())
+            except Exception:  # noqa: BLE001, S110 - not every model runs in float64: float32 decides
+                pass
+        return self._first_node(differing[0]) or f"output {_shown(differing[0])}"
+
+    def _failing(self, error: Exception) -> str:
+        """Name the node that does not run on a part."""
+        node = getattr(error, "node", "")
+        return f"node {_shown(node)}" if node else f"output {_shown(self.outputs[0])}"
+
+    def _agrees(self, name: str, whole: Values, parts: Sequence[Values]) -> bool:
+        """Return whether the parts of a value are those of the whole."""
+        found = [self._part_agrees(whole[name], part[name], s) for part, s in zip(parts, self.parts, strict=True)]
+        if all(found):
+            return True
+        shapes = {_shape(each[name]) for each in (whole, *parts)}
+        if len(shapes) > 1 or not is_inexact(whole[name]):
+            return False
+        return self._equal((parts[0][name] + parts[1][name]) / 2, whole[name])
+
+    def _part_agrees(self, whole: Any, part: Any, samples: Sequence[int]) -> bool:
+        if not hasattr(whole, "shape") or not hasattr(part, "shape"):
+            return True  # a number that is no tensor
+        expected = self._samples_of(whole, part, samples)
+        return expected is not None and self._equal(part, expected)
+
+    def _equal(self, ours: Any, theirs: Any) -> bool:
+        try:
+            compare_value("", ours, theirs, self.tolerance)
+        except VerificationError:
+            return False
+        return True
+
+    def _samples_of(self, whole: Any, part: Any, samples: Sequence[int], *, inner: bool = False) -> Any:
+        """Return samples of a value; None where no dimension has them.
+
+        Args:
+            whole: The value for the whole batch.
+            part: The value for the samples: the dimension in which the two differ has them.
+            samples: Places in the batch.
+            inner: Take samples as the inner, not the outer of what a dimension is flattened from.
+        """
+        theirs, ours, count = _shape(whole), _shape(part), self.graph.batch
+        axes = [axis for axis, sizes in enumerate(zip(theirs, ours, strict=False)) if sizes[0] != sizes[1]]
+        if not axes and len(theirs) == len(ours):
+            return whole
+        if len(axes) != 1 or len(theirs) != len(ours):
+            return None
+        each, rest = divmod(theirs[axes[0]], count)
+        if rest or ours[axes[0]] != each * len(samples):
+            return None
+        outer = [sample * each + i for sample in samples for i in range(each)]
+        return _take(whole, [i * count + s for i in range(each) for s in samples] if inner else outer, axes[0])
+
+    def _first_node(self, differing: str) -> str:
+        """Return the first node whose values differ, of those before a value; "" where none is found."""
+        graph = self.graph
+        before = _before(graph, differing)
+        if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
+            return ""
+        names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
+        try:
+            whole = self.run_whole(names)
+            parts = [(self.run_part(whole, samples, names), samples) for samples in self.parts]
+        except Exception:  # noqa: BLE001 - values inside may be what a session does not return
+            return ""
+        for index in before:
+            node = graph.nodes[index]
+            for out in names.intersection(node.outputs):
+                if not all(self._is_of_samples(whole[out], part[out], samples) for part, samples in parts):
+                    return f"node {_shown(node.name)} ({node.op})"
+        return ""
+
+    def _is_of_samples(self, whole: Any, part: Any, samples: Sequence[int]) -> bool:
+        if self._part_agrees(whole, part, samples):
+            return True
+        inner = self._samples_of(whole, part, samples, inner=True)
+        return inner is not None and self._equal(part, inner)
+
+    def _in_float64(self) -> "_Check | None":
+        """Return the check of a copy of the model in float64; None where there is none, or it is this one."""
+        graph = self.graph
+        if isinstance(self, _WideCheck):
+            return None
+        try:
+            if graph.family == ONNX:
+                from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx for its own
+
+                wide = graph_in_float64(graph)
+            elif graph.source.in_float64 is None:
+                return None
+            else:
+                wide = graph.source.in_float64(None)
+                wide = with_batch(wide, graph.batch) if wide.batch_symbol else wide
+        except HeterpsError:
+            return None
+        if wide.batch_symbol is None or len(wide.outputs) != len(graph.outputs):
+            return None
+        outputs = [wide.outputs[graph.outputs.index(name)] for name in self.outputs]
+        return _WideCheck(wide, self.backend, outputs, self.tolerance)
+
+
+class _WideCheck(_Check):
+    """A check in float64, which decides."""
+
+    __slots__ = ()
+
+    def inputs(self) -> dict[str, Any]:
+        """Generate inputs of the whole batch, floating ones in float64."""
+        found = self.backend.example_inputs(self.graph, _SEED)
+        if self.graph.family != ONNX:
+            return found
+        from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its own
+
+        return arrays_in_float64(found)
+
+
+def _is_excused(node: Node) -> bool:
+    return node.draws or "batchnorm" in node.op.lower().replace("_", "")
+
+
+def _before(graph: Graph, name: str) -> list[int]:
+    """Return the nodes that a value comes of, ascending."""
+    found: set[int] = set()
+    open_ = [graph.producer[name]] if name in graph.producer else []
+    while open_:
+        index = open_.pop()
+        if index not in found:
+            found.add(index)
+            open_ += [graph.producer[n] for n in graph.nodes[index].inputs if n in graph.producer]
+    return sorted(found)
+
+
+def _take(value: Any, places: Sequence[int], axis: int) -> Any:
+    if hasattr(value, "index_select"):
+        return value.index_select(axis, value.new_tensor(list(places)).long())
+    return np.take(value, list(places), axis)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
+
+
+def _or_own(value: Any, own: Any) -> Any:
+    return own if value is None else value
+
+
+def _zip_map(function: Any, ours: Any, theirs: Any) -> Any:
+    """Apply a function to the tensors of two results of one structure."""
+    if isinstance(ours, (tuple, list)):
+        return type(ours)(_zip_map(function, a, b) for a, b in zip(ours, theirs, strict=True))
+    return function(ours, theirs) if hasattr(ours, "shape") else ours
+
+
+def _shown(name: str) -> str:
+    return f"'{printable(shorten(name, _NAME_SHOWN))}'"
