@@ -214,6 +214,8 @@ def compile(  # noqa: A001 - the product's verb
         chosen = choose_backend(graph, backend)
         refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
+        with alone():
+            graph = check_batch(graph)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
             with alone():
@@ -347,6 +349,7 @@ def load(
     made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
     if plan.scoring is None or plan.scoring.refused:
         return made
+
     scoring = plan_for_scoring(plan)
     if scoring.artifacts == plan.artifacts:
         return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
@@ -391,6 +394,8 @@ def open_draft(
     request = make_request(pool.currency, **asked)
     measurements = None if profile is None else read_measurements(pool, profile)
     verify_graph(graph := read_model(model, example_inputs, **reading))
+    with alone():
+        graph = check_batch(graph)
     return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
 
 
@@ -403,7 +408,7 @@ def read_model(
     shapes: Mapping[str, int] | None = None,
     dynamic_shapes: Any = None,
 ) -> Graph:
-    """Read a model and close its batch if samples mix; arguments and errors are those of :func:`compile`."""
+    """Read a model with the front end of its kind; arguments and errors are those of :func:`compile`."""
     shapes = shapes or {}
     values = {
         "example_inputs": example_inputs,
@@ -425,14 +430,14 @@ def read_model(
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
-        return check_batch(import_onnx(model, batch=batch, shapes=shapes, given=example_inputs))
+        return import_onnx(model, batch=batch, shapes=shapes, given=example_inputs)
     if isinstance(model, Graph):
         return model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
     given: dict[str, Any] = {"batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        return check_batch(import_torch(model, tuple(example_inputs), example_kwargs, **given))
+        return import_torch(model, tuple(example_inputs), example_kwargs, **given)
 
 
 def need_front_end(model: Any) -> None:

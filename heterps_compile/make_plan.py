@@ -329,7 +329,7 @@ def _batches_of_steps(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[s
     most, batch = max(stage.replicas for stage in stages), draft.graph.batch
     if draft.request.mode != "training" or most == 1:
         return ()
-    if draft.graph.batch_symbol is not None:
+    if draft.graph.is_divisible:
         return tuple(sampleless_notes([stage.replicas for stage in stages], batch, draft.schedule.micro_batches))
     return (
         f"the model fixes its batch at {batch}, which replicas cannot share: with {most} of them a step takes {most} "

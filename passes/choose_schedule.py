@@ -79,7 +79,7 @@ class ChooseSchedule:
             return _scheduled(draft, StepOf(loads, (best,), best), reason)
         chosen = step_of(draft)
         most = max(stage.replicas for stage in draft.stages)
-        why = "" if draft.graph.batch_symbol is not None else _fixed(draft.graph, most, training=training)
+        why = "" if draft.graph.is_divisible else _fixed(draft.graph, most, training=training)
         best, trials = chosen.best, chosen.trials
         undivided = why or _against_undivided(best, chosen.loads, trials)
         reason = f"{undivided}; {_against_others(best, trials, training=training)}"
@@ -158,7 +158,7 @@ def step_of(draft: Provisioned) -> StepOf:
     """Return the best step of the stages of a draft, over all counts of micro-batches and schedules."""
     training, most = draft.request.mode == "training", max(stage.replicas for stage in draft.stages)
     counts = [1]
-    if draft.graph.batch_symbol is not None:
+    if draft.graph.is_divisible:
         counts = micro_batch_counts(draft.graph.batch, most)
         if training and not draft.request.minimises_step:  # a step that was searched for has a count already
             counts = sorted({*counts, *training_counts(draft.graph.batch, most)})

@@ -195,10 +195,10 @@ class Graph:
             looks inside.
         opened: How the batch was opened, where the model fixes another; None
             where it does not.
-        mixes: The node, else the output, that mixes samples of the batch,
-            which has no symbol then; "" where none was found.
-        unchecked: Why samples were not checked to be independent; "" where
-            they were, or the batch is not divided anyway.
+        mixes: The node, else the output, that mixes samples of the batch; ""
+            if none was found.
+        unchecked: Why samples were not checked to be independent; "" if they
+            were, or if the batch is fixed.
     """
 
     name: str
@@ -217,8 +217,13 @@ class Graph:
     unchecked: str = ""
 
     @property
+    def is_divisible(self) -> bool:
+        """Return whether micro-batches and replicas can divide the batch."""
+        return self.batch_symbol is not None and not self.mixes
+
+    @property
     def undivided(self) -> str:
-        """Return why a batch without a symbol is not divided."""
+        """Return why the batch is not divisible."""
         if self.mixes:
             return f"{self.mixes} mixes samples of the batch of {self.batch}"
         return f"the model fixes its batch at {self.batch}"

@@ -2,25 +2,27 @@
 
 ::
 
-    samples      0  1  2  3
-    whole       [a  b  c  d]
-    parts       [a  b][c  d]
-                   [b  c]        each equals these samples of the whole
+    samples      0  1  2                    0  1  2  3
+    whole       [a  b  c]   if that        [a  b  c  d]
+    parts       [a  b][c]   differs, also  [a  b][c  d]
+                                              [b  c]        each equals these samples of the whole
 
 1. Of each output with a dimension for samples, every part equals its samples of the whole.
-2. Another output is the same for every part, or is the mean of those of the two halves, as a loss is.
-3. Random draws and batch norms in training get their samples of the whole; what enters them is compared instead.
+2. Another output is the same for every part, or is the mean of those of the parts, as a loss is.
+3. Random draws, batch norms in training and dynamic quantisation get their samples of the whole; what enters them is
+   compared instead.
 4. What differs is compared once more in float64: near-ties differ by rounding alone.
 5. The first node before a difference whose values differ is the node that mixes samples.
 
-A batch of 4 is run where the model takes it, else the model's own. The batch is not checked where it is 1, where it is
-fixed, and where the ONNX front end has proven that its samples do not mix.
+The batch of the model is run if it takes neither 3 samples nor 4. The batch is not checked if it is 1 or fixed, or if the
+ONNX front end has proven that its samples do not mix.
 
-Not covered: inputs whose sizes are computed from the batch; numbers of outputs that are random.
+Not covered: inputs whose sizes are computed from the batch; how many outputs there are at random.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +33,7 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.errors import HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
-from heterps_compile.ir.graph import ONNX, OPAQUE, Graph, Node
+from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.runtime.verify import compare_value, is_inexact
 from heterps_compile.units import format_bytes
@@ -40,11 +42,12 @@ from .batch import MemoryLimits, with_batch, working_set_bytes
 from .large_weights import weights_where_they_lie
 from .pair import reason
 
-_SAMPLES = 4
+_PARTS = ([[0, 1], [2]], [[0, 1], [2, 3], [1, 2]])
 _MOST_FLOPS = 10**12
-_RUNS = 2.5  # of the whole: it, its halves, and a half of other samples
+_RUNS = 2.5  # of the whole: it and its parts
 _NAME_SHOWN = 80
 _SEED = 0
+_NODE_OF_ORT = re.compile(r"Name:'([^']+)'")
 
 Values = Mapping[str, Any]
 
@@ -65,42 +68,55 @@ def naming_what_mixes(graph: Graph) -> Iterator[None]:
 
 
 def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
-    """Return the graph, its batch closed where samples mix.
+    """Return the graph with the node that mixes samples.
 
     Args:
         graph: As read.
         limits: Of the memory that the check may take; by default those of the machine.
 
     Returns:
-        The graph itself where samples are independent; with ``mixes`` and no ``batch_symbol`` where they are not; with
-        ``unchecked`` where the check could not run.
+        The graph itself if samples are independent; with ``mixes`` if they are not; with ``unchecked`` if the check
+        could not run.
     """
-    if graph.batch_symbol is None or graph.batch < 2 or (graph.family == ONNX and graph.opened is not None):
+    is_known = graph.family not in {ONNX, TORCH} or (graph.family == ONNX and graph.opened is not None)
+    if is_known or graph.batch_symbol is None or graph.batch < 2:
         return graph
     if unnumbered := weight_without_numbers(graph):
         return replace(graph, unchecked=f"{printable(unnumbered)!r} has no numbers")
     if _has_computed_sizes(graph):
         return replace(graph, unchecked="sizes of its inputs are computed from the batch")
     backend = own_backend(graph.family)
-    compared = find_comparable(graph, backend.capabilities)
-    tolerance = max(backend.tolerance(graph.family), compared.rounding)
-    why = ""
+    tolerance = max(backend.tolerance(graph.family), find_comparable(graph, backend.capabilities).rounding)
+    why = mixes = ""
     with weights_where_they_lie(backend, graph):
-        for count in dict.fromkeys((min(_SAMPLES, graph.batch), graph.batch)):
-            at = with_batch(compared.graph, count)
+        for parts in (*_PARTS, _thirds(graph.batch)):
+            count = max(map(max, parts)) + 1
             costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
             if costly:
                 why = why or costly
                 break
-            check = _Check(at, backend, compared.outputs, tolerance)
+            is_final = parts is not _PARTS[0]  # a part of 1 sample is a special case of many ops
+            check = _Check(with_batch(graph, count), backend, graph.outputs, tolerance, parts, is_final)
             try:
-                whole = check.run_whole()
-            except Exception as error:  # noqa: BLE001 - a runtime may raise anything
-                why = reason(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+                mixes = check.find_mixing()
+            except _WholeError as error:
+                why = why or str(error)
                 continue
-            mixes = check.find_mixing(whole)
-            return replace(graph, batch_symbol=None, mixes=mixes) if mixes else graph
-    return replace(graph, unchecked=why)
+            if not mixes:
+                return graph
+            if is_final:
+                break
+    return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
+
+
+def _thirds(batch: int) -> list[list[int]]:
+    """Return two halves of a batch, and a part that overlaps both."""
+    half = batch // 2
+    return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
+
+
+class _WholeError(Exception):
+    """The whole batch does not run."""
 
 
 def _has_computed_sizes(graph: Graph) -> bool:
@@ -131,96 +147,101 @@ class _Check:
         backend: Of its family.
         outputs: Names of the outputs to compare.
         tolerance: Largest difference, relative to a value's scale.
+        parts: Samples of each; the first two are disjoint and have all.
+        is_final: Whether a difference is looked into; else its output is returned.
+        is_wide: Whether it is in float64, which decides.
     """
 
     graph: Graph
     backend: Backend
     outputs: Sequence[str]
     tolerance: float
+    parts: Sequence[Sequence[int]]
+    is_final: bool
+    is_wide: bool = False
 
-    @property
-    def parts(self) -> list[list[int]]:
-        """Return the samples of two halves, and of a part that overlaps both."""
-        half = self.graph.batch // 2
-        return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
+    def find_mixing(self) -> str:
+        """Return the node, else the output, that mixes samples; "" if none does.
 
-    @property
-    def excused(self) -> dict[str, Node]:
+        Raises:
+            _WholeError: if the whole batch does not run.
+        """
+        runs, names = self._runs(), self._compared()
+        try:
+            whole = self._whole(runs)
+        except Exception as error:  # a runtime may raise anything
+            raise _WholeError(reason(error.__cause__ if isinstance(error.__cause__, Exception) else error)) from error
+        try:
+            parts = [self._part(runs, whole, samples) for samples in self.parts]
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failing(error)
+        differing = [name for name in names if not self._agrees(name, whole, parts)]
+        if not differing:
+            return ""
+        wide = self._in_float64() if self.is_final else None
+        if wide is not None:
+            with suppress(_WholeError):  # not every model runs in float64: float32 decides
+                return wide.find_mixing()
+        return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
+
+    def _excused(self) -> dict[str, Node]:
         """Return nodes that get their samples of the whole, by the name of each value they make."""
-        if self.graph.family == ONNX:
-            return {}
-        return {name: node for node in self.graph.nodes if _is_excused(node) for name in node.outputs}
+        return {name: node for node in self._values_of().excused_nodes(self.graph) for name in node.outputs}
 
-    @property
-    def compared(self) -> list[str]:
+    def _compared(self) -> list[str]:
         """Return names of outputs and of values that enter excused nodes."""
         values = self.graph.values
-        entering = [name for node in self.excused.values() for name in node.inputs if name in values]
+        entering = [name for node in self._excused().values() for name in node.inputs if name in values]
         names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
         return [name for name in names if values[name].dtype != OPAQUE]
 
-    def inputs(self) -> dict[str, Any]:
-        """Generate inputs of the whole batch."""
-        return self.backend.example_inputs(self.graph, _SEED)
+    def _values_of(self) -> Any:
+        """Return the module that runs nodes of the family."""
+        if self.graph.family == ONNX:
+            from heterps_compile.frontends import onnx_values  # noqa: PLC0415 - onnx for its own
 
-    def run_whole(self, keep: Collection[str] = ()) -> Values:
-        """Run the whole batch; return inputs, compared values and those to keep."""
-        inputs = self.inputs()
+            return onnx_values
+        from heterps_compile.frontends import torch_values  # noqa: PLC0415 - torch for its own
+
+        return torch_values
+
+    def _runs(self, keep: Collection[str] = ()) -> Any:
+        """Open runs that keep the compared values and others."""
+        excused = list(self._excused())
+        return self._values_of().NodeRuns(self.graph, {*self._compared(), *excused, *keep}, excused)
+
+    def _whole(self, runs: Any) -> Values:
+        """Run the whole batch; return inputs and kept values."""
+        inputs = self.backend.example_inputs(self.graph, _SEED)
+        if self.is_wide and self.graph.family == ONNX:
+            from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its own
+
+            inputs = arrays_in_float64(inputs)
         with self.backend.reproducible(self.graph, _SEED):
-            return {**inputs, **self._run(inputs, {*self.compared, *self.excused, *keep}, [], {})}
+            return {**inputs, **runs.whole(inputs)}
 
-    def run_part(self, whole: Values, samples: Sequence[int], keep: Collection[str] = ()) -> Values:
+    def _part(self, runs: Any, whole: Values, samples: Sequence[int]) -> Values:
         """Run some samples of the whole batch."""
-        graph, inputs = self.graph, {}
+        graph, inputs, symbol = self.graph, {}, self.graph.batch_symbol
         for name in graph.inputs:
             shape, value = graph.values[name].shape, whole[name]
-            inputs[name] = _take(value, samples, shape.index(self._symbol)) if self._symbol in shape else value
-        with self.backend.reproducible(graph, _SEED):
-            return self._run(inputs, {*self.compared, *keep}, samples, whole)
-
-    @property
-    def _symbol(self) -> str:
-        return self.graph.batch_symbol or ""
-
-    def _run(self, inputs: Values, keep: Collection[str], samples: Sequence[int], whole: Values) -> Values:
-        """Run nodes; ``samples`` is empty for the whole batch."""
-        if self.graph.family == ONNX:
-            from heterps_compile.frontends.onnx_values import run_nodes as run_onnx  # noqa: PLC0415 - onnx for its own
-
-            return run_onnx(self.graph, inputs, keep)
-        from heterps_compile.frontends.torch_values import run_nodes as run_torch  # noqa: PLC0415 - torch for its own
-
-        excused = self.excused
+            inputs[name] = _take(value, samples, shape.index(symbol)) if symbol in shape else value
 
         def stand_in(name: str, result: Any) -> Any:
-            if name not in excused:
-                return result
-            return _zip_map(
-                lambda ours, all_: _or_own(self._samples_of(all_, ours, samples), ours), result, whole[name]
-            )
+            return _zip_map(lambda ours, all_: self._of_whole(all_, ours, samples), result, whole[name])
 
-        return run_torch(self.graph, inputs, keep, stand_in if samples else None)
+        with self.backend.reproducible(graph, _SEED):
+            values: Values = runs.part(inputs, stand_in)
+        return values
 
-    def find_mixing(self, whole: Values) -> str:
-        """Return the node, else the output, that mixes samples; "" where none does."""
-        try:
-            parts = [self.run_part(whole, samples) for samples in self.parts]
-        except Exception as error:  # noqa: BLE001 - a runtime may raise anything
-            return self._failing(error)
-        differing = [name for name in self.compared if not self._agrees(name, whole, parts)]
-        if not differing:
-            return ""
-        wide = self._in_float64()
-        if wide is not None:
-            try:
-                return wide.find_mixing(wide.run_whole())
-            except Exception:  # noqa: BLE001, S110 - not every model runs in float64: float32 decides
-                pass
-        return self._first_node(differing[0]) or f"output {_shown(differing[0])}"
+    def _of_whole(self, whole: Any, part: Any, samples: Sequence[int]) -> Any:
+        found = self._samples_of(whole, part, samples)
+        return part if found is None else found
 
     def _failing(self, error: Exception) -> str:
         """Name the node that does not run on a part."""
-        node = getattr(error, "node", "")
+        found = _NODE_OF_ORT.search(str(error))
+        node = getattr(error, "node", "") or (found[1] if found else "")
         return f"node {_shown(node)}" if node else f"output {_shown(self.outputs[0])}"
 
     def _agrees(self, name: str, whole: Values, parts: Sequence[Values]) -> bool:
@@ -231,7 +252,8 @@ class _Check:
         shapes = {_shape(each[name]) for each in (whole, *parts)}
         if len(shapes) > 1 or not is_inexact(whole[name]):
             return False
-        return self._equal((parts[0][name] + parts[1][name]) / 2, whole[name])
+        first, second = (len(samples) * part[name] for samples, part in zip(self.parts[:2], parts[:2], strict=True))
+        return self._equal((first + second) / (len(self.parts[0]) + len(self.parts[1])), whole[name])
 
     def _part_agrees(self, whole: Any, part: Any, samples: Sequence[int]) -> bool:
         if not hasattr(whole, "shape") or not hasattr(part, "shape"):
@@ -273,10 +295,13 @@ class _Check:
         before = _before(graph, differing)
         if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
             return ""
+        made = _of_shapes_alone(graph)
         names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
+        names -= made | set(self._excused())
         try:
-            whole = self.run_whole(names)
-            parts = [(self.run_part(whole, samples, names), samples) for samples in self.parts]
+            runs = self._runs(names)
+            whole = self._whole(runs)
+            parts = [(self._part(runs, whole, samples), samples) for samples in self.parts]
         except Exception:  # noqa: BLE001 - values inside may be what a session does not return
             return ""
         for index in before:
@@ -295,7 +320,7 @@ class _Check:
     def _in_float64(self) -> "_Check | None":
         """Return the check of a copy of the model in float64; None where there is none, or it is this one."""
         graph = self.graph
-        if isinstance(self, _WideCheck):
+        if self.is_wide:
             return None
         try:
             if graph.family == ONNX:
@@ -312,26 +337,17 @@ class _Check:
         if wide.batch_symbol is None or len(wide.outputs) != len(graph.outputs):
             return None
         outputs = [wide.outputs[graph.outputs.index(name)] for name in self.outputs]
-        return _WideCheck(wide, self.backend, outputs, self.tolerance)
+        return replace(self, graph=wide, outputs=outputs, is_wide=True)
 
 
-class _WideCheck(_Check):
-    """A check in float64, which decides."""
-
-    __slots__ = ()
-
-    def inputs(self) -> dict[str, Any]:
-        """Generate inputs of the whole batch, floating ones in float64."""
-        found = self.backend.example_inputs(self.graph, _SEED)
-        if self.graph.family != ONNX:
-            return found
-        from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its own
-
-        return arrays_in_float64(found)
-
-
-def _is_excused(node: Node) -> bool:
-    return node.draws or "batchnorm" in node.op.lower().replace("_", "")
+def _of_shapes_alone(graph: Graph) -> set[str]:
+    """Return names of values that come of shapes alone, which follow the batch without mixing it."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        read = [name for name in node.inputs if name in graph.values]
+        if node.kind is OpKind.SHAPE or (read and found.issuperset(read)):
+            found.update(node.outputs)
+    return found
 
 
 def _before(graph: Graph, name: str) -> list[int]:
@@ -354,10 +370,6 @@ def _take(value: Any, places: Sequence[int], axis: int) -> Any:
 
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
-
-
-def _or_own(value: Any, own: Any) -> Any:
-    return own if value is None else value
 
 
 def _zip_map(function: Any, ours: Any, theirs: Any) -> Any:

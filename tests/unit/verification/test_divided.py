@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile import compile as compile_model
-from heterps_compile.api import read_model
+from heterps_compile.api import open_draft
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.ir.graph import Graph
 
 _ROWS = ({0: torch.export.Dim("rows", min=2)},)
 Forward = Callable[["Net", Tensor], Tensor]
@@ -22,6 +23,10 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.then(self, self.linear(x))
+
+
+def checked(model: object, inputs: tuple[Tensor, ...] = (), **asked: object) -> Graph:
+    return open_draft(model, inputs, **asked).graph
 
 
 MIXING: dict[str, tuple[Forward, str]] = {
@@ -45,16 +50,16 @@ INDEPENDENT: dict[str, Forward] = {
 @pytest.mark.parametrize("name", MIXING)
 def test_the_node_that_mixes_samples_is_found(name: str, mode: bool) -> None:
     then, node = MIXING[name]
-    graph = read_model(Net(then).train(mode), (torch.randn(8, 8),), dynamic_shapes=_ROWS)
-    assert graph.batch_symbol is None
+    graph = checked(Net(then).train(mode), (torch.randn(8, 8),), dynamic_shapes=_ROWS)
+    assert not graph.is_divisible
     assert f"'{node}'" in graph.mixes
 
 
 @pytest.mark.parametrize("mode", [False, True])
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_independent_samples_stay_divisible(name: str, mode: bool) -> None:
-    graph = read_model(Net(INDEPENDENT[name]).train(mode), (torch.randn(8, 8),), dynamic_shapes=_ROWS)
-    assert graph.batch_symbol is not None
+    graph = checked(Net(INDEPENDENT[name]).train(mode), (torch.randn(8, 8),), dynamic_shapes=_ROWS)
+    assert graph.is_divisible
     assert (graph.mixes, graph.unchecked) == ("", "")
 
 
@@ -87,14 +92,14 @@ def test_an_onnx_model_is_checked_alike(axis: int, mixes: bool) -> None:
             c = CumSum(h, axis)
             y = Neg(c)
         }}"""
-    graph = read_model(onnx.parser.parse_model(text), batch=8)
-    assert (graph.batch_symbol is None, "CumSum" in graph.mixes) == (mixes, mixes)
+    graph = checked(onnx.parser.parse_model(text), batch=8)
+    assert (not graph.is_divisible, "CumSum" in graph.mixes) == (mixes, mixes)
 
 
 def test_a_batch_that_cannot_be_run_is_noted() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
     with torch.device("meta"):
         meta = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    graph = read_model(meta, (torch.ones(8, 8, device="meta"),), dynamic_shapes=_ROWS)
+    graph = checked(meta, (torch.ones(8, 8, device="meta"),), dynamic_shapes=_ROWS)
     assert "'0." in graph.unchecked
-    assert not read_model(model, (torch.ones(8, 8),), dynamic_shapes=_ROWS).unchecked
+    assert not checked(model, (torch.ones(8, 8),), dynamic_shapes=_ROWS).unchecked
