@@ -14,8 +14,8 @@
 4. What differs is compared once more in float64: near-ties differ by rounding alone.
 5. The first node before a difference whose values differ is the node that mixes samples.
 
-The batch of the model is run if it takes neither 3 samples nor 4. The batch is not checked if it is 1 or fixed, or if the
-ONNX front end has proven that its samples do not mix.
+The batch of the model is run if it takes neither 3 samples nor 4. A batch that is 1 or fixed is not checked, nor is one
+whose samples the ONNX front end has proven not to mix.
 
 Not covered: inputs whose sizes are computed from the batch; how many outputs there are at random.
 """
@@ -31,7 +31,7 @@ import numpy as np
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
-from heterps_compile.errors import HeterpsError, InfeasibleError, VerificationError
+from heterps_compile.errors import BackendError, HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
@@ -116,7 +116,7 @@ def _thirds(batch: int) -> list[list[int]]:
 
 
 class _WholeError(Exception):
-    """The whole batch does not run."""
+    """The whole batch does not run, or not so that parts could be compared with it."""
 
 
 def _has_computed_sizes(graph: Graph) -> bool:
@@ -173,6 +173,8 @@ class _Check:
             raise _WholeError(reason(error.__cause__ if isinstance(error.__cause__, Exception) else error)) from error
         try:
             parts = [self._part(runs, whole, samples) for samples in self.parts]
+        except BackendError as error:
+            raise _WholeError(str(error)) from error
         except Exception as error:  # noqa: BLE001 - as above
             return self._failing(error)
         differing = [name for name in names if not self._agrees(name, whole, parts)]
@@ -223,11 +225,15 @@ class _Check:
     def _part(self, runs: Any, whole: Values, samples: Sequence[int]) -> Values:
         """Run some samples of the whole batch."""
         graph, inputs, symbol = self.graph, {}, self.graph.batch_symbol
+        recurrent = graph.family == ONNX and OpKind.RECURRENT
+        stepping = {name for name, node in self._excused().items() if node.kind is recurrent}
         for name in graph.inputs:
             shape, value = graph.values[name].shape, whole[name]
             inputs[name] = _take(value, samples, shape.index(symbol)) if symbol in shape else value
 
         def stand_in(name: str, result: Any) -> Any:
+            if name in stepping and _shape(result)[:1] != _shape(whole[name])[:1]:
+                return result  # samples are steps of a sequence
             return _zip_map(lambda ours, all_: self._of_whole(all_, ours, samples), result, whole[name])
 
         with self.backend.reproducible(graph, _SEED):
