@@ -53,6 +53,7 @@ from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.sync_rules.rule import EXACTNESSES
+from heterps_compile.verification.divided import check_batch, naming_what_mixes
 from heterps_compile.verification.draft import verify_draft
 
 
@@ -213,6 +214,8 @@ def compile(  # noqa: A001 - the product's verb
         chosen = choose_backend(graph, backend)
         refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
+        with alone():
+            graph = check_batch(graph)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
             with alone():
@@ -232,7 +235,8 @@ def compile(  # noqa: A001 - the product's verb
             build=build,
         )
         progress.begin()
-        draft = run_passes(opened, pipeline, Emitted, progress)
+        with naming_what_mixes(graph):
+            draft = run_passes(opened, pipeline, Emitted, progress)
         placed = chosen.on(draft.stages)
         with alone():
             verification, notes = verify_draft(placed, draft) if verify else (None, ())
@@ -390,6 +394,8 @@ def open_draft(
     request = make_request(pool.currency, **asked)
     measurements = None if profile is None else read_measurements(pool, profile)
     verify_graph(graph := read_model(model, example_inputs, **reading))
+    with alone():
+        graph = check_batch(graph)
     return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
 
 
@@ -427,13 +433,11 @@ def read_model(
         return import_onnx(model, batch=batch, shapes=shapes, given=example_inputs)
     if isinstance(model, Graph):
         return model
-    module: Any = model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
+    given: dict[str, Any] = {"batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        return import_torch(
-            module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
-        )
+        return import_torch(model, tuple(example_inputs), example_kwargs, **given)
 
 
 def need_front_end(model: Any) -> None:

@@ -178,11 +178,23 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
-    notes = (*notes, *_precision_notes(draft), *_times_notes(draft))
+    notes = (*notes, *_sample_notes(draft), *_precision_notes(draft), *_times_notes(draft))
     if draft.request.sync_rules.uses_servers and draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     notes = (*notes, *_rule_notes(draft), *_gradient_notes(draft))
     return (*notes, *draft.search.notes)
+
+
+def _sample_notes(draft: Emitted) -> Iterator[str]:
+    """Say which node keeps the batch whole, or that a plan divides a batch that was not checked."""
+    graph = draft.graph
+    if graph.mixes:
+        yield (
+            f"{graph.mixes} mixes samples: a part of the batch gives other numbers than the whole, so a step has 1 "
+            f"micro-batch, and no stage has replicas"
+        )
+    elif graph.unchecked and (draft.schedule.micro_batches > 1 or any(stage.replicas > 1 for stage in draft.stages)):
+        yield f"the plan assumes that samples are independent, which was not checked: {graph.unchecked}"
 
 
 def _rules_after_search(draft: Emitted) -> bool:
@@ -318,7 +330,7 @@ def _batches_of_steps(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[s
     most, batch = max(stage.replicas for stage in stages), draft.graph.batch
     if draft.request.mode != "training" or most == 1:
         return ()
-    if draft.graph.batch_symbol is not None:
+    if draft.graph.is_divisible:
         return tuple(sampleless_notes([stage.replicas for stage in stages], batch, draft.schedule.micro_batches))
     return (
         f"the model fixes its batch at {batch}, which replicas cannot share: with {most} of them a step takes {most} "

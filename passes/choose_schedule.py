@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import ALWAYS, MemoryParts
+from heterps_compile.ir.graph import Graph
 from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
@@ -78,7 +79,7 @@ class ChooseSchedule:
             return _scheduled(draft, StepOf(loads, (best,), best), reason)
         chosen = step_of(draft)
         most = max(stage.replicas for stage in draft.stages)
-        why = "" if draft.graph.batch_symbol is not None else _fixed(draft.graph.batch, most, training=training)
+        why = "" if draft.graph.is_divisible else _fixed(draft.graph, most, training=training)
         best, trials = chosen.best, chosen.trials
         undivided = why or _against_undivided(best, chosen.loads, trials)
         reason = f"{undivided}; {_against_others(best, trials, training=training)}"
@@ -157,7 +158,7 @@ def step_of(draft: Provisioned) -> StepOf:
     """Return the best step of the stages of a draft, over all counts of micro-batches and schedules."""
     training, most = draft.request.mode == "training", max(stage.replicas for stage in draft.stages)
     counts = [1]
-    if draft.graph.batch_symbol is not None:
+    if draft.graph.is_divisible:
         counts = micro_batch_counts(draft.graph.batch, most)
         if training and not draft.request.minimises_step:  # a step that was searched for has a count already
             counts = sorted({*counts, *training_counts(draft.graph.batch, most)})
@@ -169,9 +170,9 @@ def step_of(draft: Provisioned) -> StepOf:
     return StepOf(loads, trials, choose([trial for trial in trials if trial.micro_batches >= least]))
 
 
-def _fixed(batch: int, most_replicas: int, *, training: bool) -> str:
+def _fixed(graph: Graph, most_replicas: int, *, training: bool) -> str:
     """Say why the batch is not divided, and how a run trains all replicas all the same: each on batches of its own."""
-    why = f"1 micro-batch, as the model fixes its batch at {batch}"
+    why, batch = f"1 micro-batch, as {graph.undivided}", graph.batch
     if training and most_replicas > 1:
         why += f"; train with --batch {most_replicas * batch} --micro-batches {most_replicas}, one for every replica"
     return why

@@ -70,10 +70,11 @@ def refuse_mixed(draft: Posed) -> None:
             "tables of this model lie on servers, which are not planned together with stages of several device types; "
             "leave --mixed-stages out"
         )
-    if draft.graph.batch_symbol is None:
+    if not draft.graph.is_divisible:
+        way_out = "" if draft.graph.mixes else "open it (--batch N), or "
         raise InputError(
-            f"the model fixes its batch at {draft.graph.batch}, which replicas of several device types cannot share by "
-            f"their speed; open it (--batch N), or leave --mixed-stages out"
+            f"{draft.graph.undivided}, which replicas of several device types cannot share by "
+            f"their speed; {way_out}leave --mixed-stages out"
         )
 
 

@@ -262,7 +262,7 @@ def steps_of(draft: Posed) -> StepProblem:
     if optimizer is not None:
         rules = [each.form.rule for each in problem.rules] if problem.rules is not None else [USUAL]
         own = own_work(draft.layers, draft.costs, draft.times, optimizer, rules)
-    is_divisible = draft.graph.batch_symbol is not None
+    is_divisible = draft.graph.is_divisible
     return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=is_divisible)
 
 

@@ -90,7 +90,7 @@ def pose(draft: Annotated, served: Sequence[Table], left_open: Sequence[Table] =
     problem = pose_problem(draft.layers, costs, times, request)
     if draft.recompute == ALWAYS:
         problem = replace(problem, compute_s=problem.compute_s * recomputation_factors(times, problem))
-    problem = with_least_activations(problem, is_divisible=draft.graph.batch_symbol is not None)
+    problem = with_least_activations(problem, is_divisible=draft.graph.is_divisible)
     posed = advance(draft, Posed, costs=costs, times=times, problem=problem, open_tables=tuple(left_open))
     return with_searched_rules(posed)
 

@@ -75,7 +75,7 @@ def _with_activations(problem: Problem, factor: float) -> Problem:
 
 def may_lack_memory(draft: Posed) -> bool:
     """Return whether some type cannot hold the whole model with a whole batch."""
-    is_divisible = draft.graph.batch_symbol is not None
+    is_divisible = draft.graph.is_divisible
     whole = whole_batch(draft.problem, is_divisible=is_divisible)
     return problem_tables(whole).memory_binds or any(
         bool(np.any(rule.held_bytes(whole.max_units).sum(axis=0) > whole.memory_bytes)) for rule in whole.rules or ()
@@ -121,7 +121,7 @@ def place_within_memory(place: Callable[[Posed, float | None], Placed], draft: P
 
 def _factors(draft: Posed) -> Iterator[float]:
     """Yield by how much more of the activations is asked for than at first, ascending; the last is a whole batch."""
-    most = round(1 / least_part(draft.problem, is_divisible=draft.graph.batch_symbol is not None))
+    most = round(1 / least_part(draft.problem, is_divisible=draft.graph.is_divisible))
     factor = _TIMES_MORE
     while factor < most:
         yield float(factor)

@@ -176,6 +176,11 @@ def advise(
     unit = _unit(device)
     read = model_work(model, example_inputs, pool, **asked)
     graph = read.draft.graph
+    if graph.mixes:
+        raise InputError(
+            f"{printable(graph.name)!r}: {graph.undivided}, so that {unit}s have nothing to divide; take a model "
+            f"whose samples are independent"
+        )
     if graph.batch_symbol is None:
         raise InputError(
             f"{printable(graph.name)!r} fixes its batch at {graph.batch}, so that {unit}s have nothing to divide; "

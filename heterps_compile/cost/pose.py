@@ -111,8 +111,8 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
             [ring_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
             [endless_s(1.0, own) for own in card_seconds_per_byte],
         ),
-        compute_parallel=np.array([device.compute_parallel for device in devices]),
-        data_parallel=np.array([device.data_parallel for device in devices]),
+        compute_parallel=np.array([0.0 if graph.mixes else device.compute_parallel for device in devices]),
+        data_parallel=np.array([0.0 if graph.mixes else device.data_parallel for device in devices]),
         edge_producer=np.array([edge.producer for edge in edges], np.int64),
         edge_bytes=np.array([edge.size_bytes * directions for edge in edges], np.float64),
         edge_readers=np.array([reader for edge in edges for reader in edge.consumers], np.int64),
@@ -146,8 +146,8 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         currency=cluster.currency,
         machines=_machines(cluster, card_seconds_per_byte) if training else None,
         rented_together=_rented_together(cluster),
-        layer_compute_parallel=times.fractions(ALPHA),
-        layer_data_parallel=times.fractions(BETA),
+        layer_compute_parallel=None if graph.mixes else times.fractions(ALPHA),
+        layer_data_parallel=None if graph.mixes else times.fractions(BETA),
     )
     return with_served_tables(problem, layer_graph, costs, cluster, optimizer=optimizer)
 

@@ -195,6 +195,10 @@ class Graph:
             looks inside.
         opened: How the batch was opened, where the model fixes another; None
             where it does not.
+        mixes: The node, else the output, that mixes samples of the batch; ""
+            if none was found.
+        unchecked: Why samples were not checked to be independent; "" if they
+            were, or if the batch is fixed.
     """
 
     name: str
@@ -209,6 +213,20 @@ class Graph:
     family: str = "none"
     source: Any = field(default=None, compare=False, repr=False)
     opened: OpenedBatch | None = field(default=None, compare=False, repr=False)
+    mixes: str = ""
+    unchecked: str = ""
+
+    @property
+    def is_divisible(self) -> bool:
+        """Return whether micro-batches and replicas can divide the batch."""
+        return self.batch_symbol is not None and not self.mixes
+
+    @property
+    def undivided(self) -> str:
+        """Return why the batch is not divisible."""
+        if self.mixes:
+            return f"{self.mixes} mixes samples of the batch of {self.batch}"
+        return f"the model fixes its batch at {self.batch}"
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value or parameter, in numbers."""

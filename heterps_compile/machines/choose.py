@@ -20,6 +20,7 @@ from heterps_compile.offers import Catalogue, read_catalogue
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.plan.request import make_request
 from heterps_compile.progress import OnProgress, watching
+from heterps_compile.verification.divided import check_batch
 
 from .chosen_file import CHOSEN_NAME, read_chosen
 from .goal import Goal
@@ -98,10 +99,14 @@ def times_of(
     """Return steps of a model, corrected by measurements; arguments and errors are those of :func:`choose`."""
     request = make_request(CURRENCY, mode="training", objective="throughput", precision=precision, optimizer=optimizer)
 
+    checked: list[Graph] = []
+
     def read(batch: int) -> Graph:
         graph = read_model(model, example_inputs, batch=batch, shapes=shapes)
         verify_graph(graph)
-        return graph
+        if not checked and batch > 1:  # once: samples mix at every batch or at none
+            checked.append(check_batch(graph))
+        return replace(graph, mixes=checked[0].mixes, unchecked=checked[0].unchecked) if checked else graph
 
     times = StepTimes(read, request, seed)
     learned = NOTHING if learn is None else learn_from(learn, times, names_of(model), precision)

@@ -170,7 +170,7 @@ class StepTimes:
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""
         if batch not in self._divisible:
-            self._divisible[batch] = self._draft(batch).graph.batch_symbol is not None
+            self._divisible[batch] = self._draft(batch).graph.is_divisible
         return self._divisible[batch]
 
     def is_fixed_order(self, batch: int) -> bool:

@@ -115,7 +115,7 @@ def pin_cost(
     draft = posed.draft
     goal = replace(draft.request, pins=(*draft.request.pins, *pins))
     pinned = with_least_activations(
-        pose_problem(draft.layers, draft.costs, draft.times, goal), is_divisible=draft.graph.batch_symbol is not None
+        pose_problem(draft.layers, draft.costs, draft.times, goal), is_divisible=draft.graph.is_divisible
     )
     problem = replace(posed.problem, allowed=posed.problem.allowed | pinned.allowed)
     kept = pinned.allowed[np.arange(len(placement.types)), list(placement.types)]

@@ -17,6 +17,7 @@ from heterps_compile.cost.measured import Measurements, ProfileSpec, read_measur
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.plan.provenance import hash_cluster
+from heterps_compile.verification.divided import check_batch
 
 _MOST_ELEMENTS = 64  # of values of inputs; a model with larger ones is read for each plan
 
@@ -79,7 +80,7 @@ class SharedInputs:
 def _read(model: Any, example_inputs: tuple[Any, ...] | Mapping[str, Any], **reading: Any) -> Graph:
     graph = read_model(model, example_inputs, **reading)
     verify_graph(graph)
-    return graph
+    return check_batch(graph)
 
 
 def _hashable(value: Any) -> str:
