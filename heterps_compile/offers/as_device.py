@@ -161,7 +161,7 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
 
 
 def guessed_network_bytes_per_s(offer: Offer) -> float:
-    """Return the networks of all units' data sheets together, for an offer whose network is unknown."""
+    """Sum the networks of the data sheets of an offer's units."""
     return data_sheet(offer.gpu).network_bytes_per_s * offer.units
 
 

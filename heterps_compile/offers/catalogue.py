@@ -140,7 +140,7 @@ def _built_in() -> Catalogue:
 
 
 def _with_known_networks(read: Catalogue) -> Catalogue:
-    """Fill in networks that the built-in catalogue has for the same provider and instance; add a note of them."""
+    """Take known networks of the same instances from the built-in catalogue."""
     known = {(offer.provider, offer.instance): offer for offer in _built_in().offers}
     guessed = {
         offer: same

@@ -35,6 +35,7 @@ from heterps_compile.errors import BackendError, HeterpsError, InfeasibleError, 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
+from heterps_compile.process_state import alone
 from heterps_compile.runtime.verify import compare_value, is_inexact
 from heterps_compile.units import format_bytes
 
@@ -67,6 +68,7 @@ def naming_what_mixes(graph: Graph) -> Iterator[None]:
         raise InfeasibleError(f"{error}; {graph.undivided}: replicas and micro-batches cannot divide it") from error
 
 
+@alone()
 def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     """Return the graph with the node that mixes samples.
 

@@ -7,6 +7,7 @@ import torch
 from commands import heterps
 from safetensors.torch import save_file
 from torch.nn.functional import binary_cross_entropy_with_logits
+from wording import names
 from written_ctrdnn import (
     BATCH,
     DENSE,
@@ -61,7 +62,7 @@ def test_an_iterator_is_refused_for_a_second_epoch(tmp_path):
     (tmp_path / "train.py").write_text(TRAINING_FILE + once)
     run = heterps(*WORDS, "--epochs", "2", cwd=tmp_path)
     assert run.returncode == 1
-    assert "Fix: return an iterable, not an iterator" in run.stderr
+    assert names(run.stderr, "Error: ", "iterator", "Fix: ", "iterable")
 
 
 def test_a_run_begins_with_a_state_dict_and_a_label_of_whole_numbers_is_explained(tmp_path):
