@@ -47,11 +47,11 @@ class MachineSet:
 
     @property
     def guesses_network(self) -> bool:
-        """Return whether the step depends on a network that no catalogue states."""
+        """Tell whether the step depends on a network that no catalogue states."""
         return self.count > 1 and any(not rental.offer.network_bytes_per_s for rental, _ in self.parts)
 
     def with_slow_networks(self) -> "MachineSet":
-        """Return the machines with the networks that nine of ten guesses stay above."""
+        """Replace guessed networks by rates that nine of ten guesses exceed."""
         parts = []
         for rental, count in self.parts:
             slow = rental.offer.network_bytes_per_s or guessed_network_bytes_per_s(rental.offer) / GUESS_OVER

@@ -37,12 +37,12 @@ class Option:
 
     @property
     def samples_per_s(self) -> float:
-        """Return its throughput."""
+        """Divide the batch by the step: samples per second."""
         return self.batch / self.step.step_s
 
 
 def rank(option: Option, goal: Goal) -> tuple[object, ...]:
-    """Return what options are ranked by: value, known networks first, time or money, fewer machines."""
+    """Order options by value, known networks first, time or money, fewer machines."""
     outlook = option.outlook
     other = outlook.median_s if goal.minimises_money else outlook.median_money
     machines = option.machines
