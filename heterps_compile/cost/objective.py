@@ -162,7 +162,7 @@ def what_is_proven(objective: Objective, layer_count: int, better_by: float, bet
     said = f"no {plan} is {_more_than(better_by)}{objective.better}"
     if better_in_any is None or in_any_order or layer_count == 1 or not math.isfinite(better_in_any):
         return said
-    return f"{said}; in any order of them none is {_more_than(better_in_any)}{objective.better}"
+    return f"{said}; in other orders a plan may be up to {100 * better_in_any:.3g} % {objective.better}"
 
 
 def _more_than(better_by: float) -> str:

@@ -216,17 +216,15 @@ def _verified(summary: Summary) -> str:
 
 def verified_words(found: Verification) -> str:
     """Say on what stages and whole model were compared, and how far they are apart."""
-    more = (
-        [f"{found.gradients} gradients within {found.gradients_max_rel:.3g} of their scale"] if found.gradients else []
-    )
-    more += (
-        [f"{found.samples} samples one by one within {found.samples_max_rel:.3g} of their scale"]
-        if found.samples
-        else []
-    )
+    more = [f"{found.gradients} gradients {_apart(found.gradients_max_rel)}"] if found.gradients else []
+    more += [f"{found.samples} samples one by one {_apart(found.samples_max_rel)}"] if found.samples else []
     of_scale = f" ({found.max_rel:.3g} of the scale)" if found.max_abs else ""
     largest = f"largest difference {found.max_abs:.3g}{of_scale}"
     return "; ".join([f"equal on {counted(found.calls, 'input')}, {largest}", *more])
+
+
+def _apart(max_rel: float) -> str:
+    return f"within {max_rel:.3g} of their scale" if max_rel else "equal"
 
 
 def _method(summary: Summary) -> str:
@@ -275,8 +273,16 @@ def _asked(summary: Summary) -> Any:
 
 
 def _pool(summary: Summary) -> str:
-    names = ", ".join(device.name for device in summary.plan.devices)
-    return f"{summary.plan.cluster} ({names})" if names else summary.plan.cluster
+    plan = summary.plan
+    dates = sorted({device.price_date for device in plan.devices if device.price_date})
+    prices = f", prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
+    profile = plan.hashes.get("profile")  # a plan of a problem file has none: its times are given
+    times = "" if profile is None else ", measured times" if profile else ", estimated times"
+    return f"{shorten(printable(plan.cluster), _NAME_SHOWN)}{prices}{times}"
+
+
+def _device_types(summary: Summary) -> Any:
+    return ", ".join(device.name for device in summary.plan.devices) or ABSENT
 
 
 def _made_by(summary: Summary) -> Any:
@@ -291,6 +297,7 @@ def _hashes(summary: Summary) -> Any:
 HEAD: tuple[Column[Summary], ...] = (
     Column("model", _model, on=TEXTS),
     Column("defaults", _defaults, on=TEXTS),
+    Column("pool", _pool, on=TEXTS),
 )
 """Lines above the stage table."""
 
@@ -324,7 +331,7 @@ TOTALS: tuple[Column[Summary], ...] = (
     Column("verified", _verified, on=TEXTS),
     Column("fullest memory", _fullest, on=_PAGE_AND_DETAILS),
     Column("asked for", _asked, on=_DETAILS),
-    Column("pool", _pool, on=_DETAILS),
+    Column("device types", _device_types, on=_DETAILS),
     Column("made by", _made_by, on=_DETAILS),
     Column("hashes", _hashes, on=_DETAILS),
     Column("time spent", _time_spent, on=_DETAILS),

@@ -83,6 +83,8 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     is_known = graph.family not in {ONNX, TORCH} or (graph.family == ONNX and graph.opened is not None)
     if is_known or graph.batch_symbol is None or graph.batch < 2:
         return graph
+    if graph.source is None:
+        return replace(graph, unchecked="the graph has no model to run")
     if unnumbered := weight_without_numbers(graph):
         return replace(graph, unchecked=f"{printable(unnumbered)!r} has no numbers")
     if _has_computed_sizes(graph):
