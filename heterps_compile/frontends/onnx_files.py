@@ -71,7 +71,8 @@ def _parse(path: Path) -> Any:
     if path.is_dir():
         raise InputError(f"{path} is a directory; {expected}")
     if not path.exists():
-        raise InputError(f"{path} does not exist; {expected}")
+        more = "" if path.suffix else "; --help lists the commands"
+        raise InputError(f"{path} does not exist; {expected}{more}")
     size_bytes = path.stat().st_size
     try:
         refuse_special(path, path.stat().st_mode)
