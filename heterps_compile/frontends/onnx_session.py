@@ -45,6 +45,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """Whatever ONNX Runtime raises: its exceptions have no root of their own."""
 
 _LARGE_BYTES = 1024
+_LONG_ATTRIBUTE = 4096
 _REASON_SHOWN = 500
 _OLDEST_FORMAT = 4  # from here on initialisers need not be inputs too
 # where in its own source ONNX Runtime gave up: "/onnxruntime_src/core/graph.cc:12 void onnxruntime::f(int) "
@@ -258,12 +259,14 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProto
     view = ir.GraphView(
         graph.inputs,
         graph.outputs,
-        nodes=graph,
+        nodes=cast(Any, [_Short(node) if any(map(_is_long, node.attributes.values())) else node for node in graph]),
         opset_imports=graph.opset_imports,
         name=graph.name or "graph",
     )
     proto = onnx.ModelProto(ir_version=format_version(model))
     ir.serde.serialize_graph_into(proto.graph, cast(Any, view))  # a view is what it takes, whatever its protocol says
+    for written, node in zip(proto.graph.node, graph, strict=True):
+        written.attribute.extend(_written_once(each) for each in node.attributes.values() if _is_long(each))
     for domain, version in graph.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     large = {}
@@ -276,6 +279,28 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProto
         else:
             ir.serde.serialize_tensor_into(proto.graph.initializer.add(), in_memory(tensor, name))
     return proto, large
+
+
+class _Short:
+    """A node without its long attributes, for serialisation."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self._node = node
+        self.attributes = {name: each for name, each in node.attributes.items() if not _is_long(each)}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
+def _is_long(attribute: ir.Attr) -> bool:
+    return isinstance(attribute.value, tuple) and len(attribute.value) > _LONG_ATTRIBUTE
+
+
+def _written_once(attribute: ir.Attr) -> onnx.AttributeProto:
+    """Serialise an attribute the first time, and keep that with it: trees have millions of numbers in theirs."""
+    if "written" not in attribute.meta:
+        attribute.meta["written"] = ir.serde.serialize_attribute(attribute)
+    return cast(onnx.AttributeProto, attribute.meta["written"])
 
 
 def in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:

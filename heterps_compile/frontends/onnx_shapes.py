@@ -130,7 +130,7 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
     """
     try:
         plain: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
-        if _longest_vector(plain.graph, {}) > _LONGEST_VECTOR:
+        if not _propagates(plain.graph) or _longest_vector(plain.graph, {}) > _LONGEST_VECTOR:
             return plain.graph
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
     except onnx.shape_inference.InferenceError as e:
@@ -140,6 +140,12 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
             "shapes cannot be inferred: an op makes a constant larger than the memory that is free "
             f"({format_bytes(available_bytes())}), such as a Range of very many numbers; export it with smaller ones"
         ) from e
+
+
+def _propagates(graph: Any) -> bool:
+    """Check whether inference of values finds more than inference of shapes: whether a node has a rule for it."""
+    inner = (body for node in graph.node for each in node.attribute for body in (each.g, *each.graphs))
+    return any(node.op_type in _keep_values() for node in graph.node) or any(map(_propagates, inner))
 
 
 def _longest_vector(graph: Any, lengths: dict[str, int]) -> int:

@@ -67,10 +67,12 @@ class Lifetime(ABC):
 
     @abstractmethod
     def quantile(self, share: float) -> float:
-        """Return the age in hours by which a share in [0, 1) of the machines is gone; infinity where that never is.
+        """Return the age in hours by which a share of the machines is gone.
+
+        Infinity if it never is.
 
         Raises:
-            InputError: where the share is none.
+            InputError: if the share is not in [0, 1).
         """
 
     def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:

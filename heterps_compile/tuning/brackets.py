@@ -26,7 +26,7 @@ def rung_sizes(levels: int, eta: int, bracket: int) -> tuple[int, ...]:
 
 
 def trials_to_longest(levels: int, eta: int) -> int:
-    """Return the number of trials of which the last one can be of the highest level, and none before."""
+    """Count the trials up to the first that can be of the highest level."""
     sizes = [rung_sizes(levels, eta, bracket) for bracket in range(levels)]
     return 1 + min(sum(size[0] for size in sizes[:begun]) + sum(sizes[begun][:-1]) for begun in range(levels))
 

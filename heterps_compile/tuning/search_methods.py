@@ -22,7 +22,7 @@ METHODS: Mapping[str, tuple[str, str, bool]] = MappingProxyType(
 
 
 def lengths_of(name: str, fidelity: Fidelity) -> tuple[float, ...]:
-    """Return the lengths of a method's trials, ascending."""
+    """List the lengths of a method's trials, ascending."""
     return fidelity.levels if METHODS[name][2] else (fidelity.most,)
 
 

@@ -187,20 +187,8 @@ def test_a_node_that_is_lost_takes_no_result_along(tmp_path, monkeypatch):
 def test_a_search_on_ray_survives_its_workers(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster that nobody named is not joined
-    process = begin(
-        written(tmp_path),
-        *WORDS,
-        "--trials",
-        "3",
-        "--method",
-        "random",
-        "--engine",
-        "ray",
-        "--workers",
-        "core=1x1",
-        "--retries",
-        "3",
-    )
+    words = ("--trials", "3", "--method", "random", "--engine", "ray", "--workers", "core=1x1", "--retries", "3")
+    process = begin(written(tmp_path), *WORDS, *words)
     kill_trial(tmp_path, 1, process)
     code, out, err = end_of(process, PATIENCE_S)
     assert code == 0, err + out

@@ -95,7 +95,10 @@ class ValidationData:
             return ValidationSize(source.samples or 0, identity_of(source, self._name))
         first = IterableSource(self._items(), is_batched=True)  # refuses what is none
         identity = identity_of(first, self._name)
-        return ValidationSize(first.count(), identity)
+        counted = CountedItems(self._items())
+        for _ in counted:
+            pass
+        return ValidationSize(counted.samples, identity)
 
     def open(self, size: ValidationSize, rank: int) -> "tuple[Source, CountedItems | None]":
         """Return the samples from the first on, and what counts those that are read from front to back.
