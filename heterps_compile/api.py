@@ -214,8 +214,7 @@ def compile(  # noqa: A001 - the product's verb
         chosen = choose_backend(graph, backend)
         refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
-        with alone():
-            graph = check_batch(graph)
+        graph = check_batch(graph)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
             with alone():
@@ -394,9 +393,7 @@ def open_draft(
     request = make_request(pool.currency, **asked)
     measurements = None if profile is None else read_measurements(pool, profile)
     verify_graph(graph := read_model(model, example_inputs, **reading))
-    with alone():
-        graph = check_batch(graph)
-    return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
+    return Draft(graph=check_batch(graph), cluster=pool, request=request, measurements=measurements)
 
 
 def read_model(
