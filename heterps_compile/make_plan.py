@@ -194,7 +194,7 @@ def _sample_notes(draft: Emitted) -> Iterator[str]:
             f"micro-batch, and no stage has replicas"
         )
     elif graph.unchecked and (draft.schedule.micro_batches > 1 or any(stage.replicas > 1 for stage in draft.stages)):
-        yield f"the plan assumes that samples are independent, which was not checked: {graph.unchecked}"
+        yield f"the plan assumes that samples are independent, which was not checked in full: {graph.unchecked}"
 
 
 def _rules_after_search(draft: Emitted) -> bool:

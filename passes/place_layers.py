@@ -262,8 +262,7 @@ def steps_of(draft: Posed) -> StepProblem:
     if optimizer is not None:
         rules = [each.form.rule for each in problem.rules] if problem.rules is not None else [USUAL]
         own = own_work(draft.layers, draft.costs, draft.times, optimizer, rules)
-    is_divisible = draft.graph.is_divisible
-    return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=is_divisible)
+    return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=draft.graph.is_divisible)
 
 
 def _no_answer(draft: Posed, *, is_over: bool) -> str:

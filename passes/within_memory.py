@@ -75,8 +75,7 @@ def _with_activations(problem: Problem, factor: float) -> Problem:
 
 def may_lack_memory(draft: Posed) -> bool:
     """Return whether some type cannot hold the whole model with a whole batch."""
-    is_divisible = draft.graph.is_divisible
-    whole = whole_batch(draft.problem, is_divisible=is_divisible)
+    whole = whole_batch(draft.problem, is_divisible=draft.graph.is_divisible)
     return problem_tables(whole).memory_binds or any(
         bool(np.any(rule.held_bytes(whole.max_units).sum(axis=0) > whole.memory_bytes)) for rule in whole.rules or ()
     )

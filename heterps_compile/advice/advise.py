@@ -176,15 +176,11 @@ def advise(
     unit = _unit(device)
     read = model_work(model, example_inputs, pool, **asked)
     graph = read.draft.graph
-    if graph.mixes:
+    if not graph.is_divisible:
+        another = f"name another, at which it is opened if samples do not mix (--batch {max(256, 2 * graph.batch)})"
         raise InputError(
-            f"{printable(graph.name)!r}: {graph.undivided}, so that {unit}s have nothing to divide; take a model "
-            f"whose samples are independent"
-        )
-    if graph.batch_symbol is None:
-        raise InputError(
-            f"{printable(graph.name)!r} fixes its batch at {graph.batch}, so that {unit}s have nothing to divide; "
-            f"name another, at which it is opened if samples do not mix (--batch {max(256, 2 * graph.batch)})"
+            f"{printable(graph.name)!r}: {graph.undivided}, so that {unit}s have nothing to divide; "
+            f"{'take a model whose samples are independent' if graph.mixes else another}"
         )
     work = read.at(graph.batch)
     batches = tuple(_sweep(read, work.batch, float(speed_up)))

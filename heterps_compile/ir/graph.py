@@ -197,8 +197,8 @@ class Graph:
             where it does not.
         mixes: The node, else the output, that mixes samples of the batch; ""
             if none was found.
-        unchecked: Why samples were not checked to be independent; "" if they
-            were, or if the batch is fixed.
+        unchecked: Why samples are assumed to be independent; "" if they were
+            found to be, or if the batch is fixed.
     """
 
     name: str

@@ -176,10 +176,13 @@ def _smaller(batch: int, most: int) -> int:
 
 def _is_free(graph: Graph) -> bool:
     """Say whether the batch can be another number without a contradiction among the inputs."""
-    if graph.batch_symbol is None or graph.batch <= _LEAST_BATCH:
-        return False
+    return graph.batch_symbol is not None and graph.batch > _LEAST_BATCH and not has_computed_sizes(graph)
+
+
+def has_computed_sizes(graph: Graph) -> bool:
+    """Return whether sizes of inputs are computed from the batch."""
     if graph.family != TORCH:
-        return True
+        return False
     from heterps_compile.frontends.torch_symbols import inputs_of_computed_size  # noqa: PLC0415 - torch only for its own
 
-    return not inputs_of_computed_size(graph)
+    return bool(inputs_of_computed_size(graph))

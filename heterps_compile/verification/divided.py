@@ -8,7 +8,7 @@
                                            [b  c]        each equals these samples of the whole
 
 1. Of each output with a dimension for samples, every part equals its samples of the whole.
-2. Another output is the same for every part, or is the mean of those of the parts, as a loss is.
+2. Another output is the same for every part, or is one number, the mean of those of the parts, as a loss is.
 3. Random draws, batch norms in training and dynamic quantisation get their samples of the whole; what enters them is
    compared instead.
 4. What differs is compared once more in float64: near-ties differ by rounding alone.
@@ -24,9 +24,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
@@ -39,8 +38,9 @@ from heterps_compile.process_state import alone
 from heterps_compile.runtime.verify import compare_value, is_inexact
 from heterps_compile.units import format_bytes
 
-from .batch import MemoryLimits, with_batch, working_set_bytes
+from .batch import MemoryLimits, has_computed_sizes, with_batch, working_set_bytes
 from .large_weights import weights_where_they_lie
+from .opened import take_rows
 from .pair import reason
 
 _PARTS = ([[0], [1]], [[0, 1], [2, 3], [1, 2]])
@@ -77,8 +77,8 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
         limits: Of the memory that the check may take; by default those of the machine.
 
     Returns:
-        The graph itself if samples are independent; with ``mixes`` if they are not; with ``unchecked`` if the check
-        could not run.
+        The graph, with ``mixes`` if samples are not independent, and with ``unchecked`` if the check could not run or
+        excuses dynamic quantisation.
     """
     is_known = graph.family not in {ONNX, TORCH} or (graph.family == ONNX and graph.opened is not None)
     if is_known or graph.batch_symbol is None or graph.batch < 2:
@@ -87,12 +87,12 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
         return replace(graph, unchecked="the graph has no model to run")
     if unnumbered := weight_without_numbers(graph):
         return replace(graph, unchecked=f"{printable(unnumbered)!r} has no numbers")
-    if _has_computed_sizes(graph):
+    if has_computed_sizes(graph):
         return replace(graph, unchecked="sizes of its inputs are computed from the batch")
     backend = own_backend(graph.family)
     tolerance = max(backend.tolerance(graph.family), find_comparable(graph, backend.capabilities).rounding)
     why = mixes = ""
-    with weights_where_they_lie(backend, graph):
+    with alone(), weights_where_they_lie(backend, graph):
         for parts in (*_PARTS, _thirds(graph.batch)):
             count = max(map(max, parts)) + 1
             costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
@@ -107,7 +107,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
                 why = why or str(error)
                 continue
             if not mixes:
-                return graph
+                return replace(graph, unchecked=check.rounding())
             if is_final:
                 break
     return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
@@ -121,14 +121,6 @@ def _thirds(batch: int) -> list[list[int]]:
 
 class _WholeError(Exception):
     """The whole batch does not run, or not so that parts could be compared with it."""
-
-
-def _has_computed_sizes(graph: Graph) -> bool:
-    if graph.family == ONNX:
-        return False
-    from heterps_compile.frontends.torch_symbols import inputs_of_computed_size  # noqa: PLC0415 - torch for its own
-
-    return bool(inputs_of_computed_size(graph))
 
 
 def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
@@ -171,6 +163,8 @@ class _Check:
             _WholeError: if the whole batch does not run.
         """
         runs, names = self._runs(), self._compared()
+        if not names:
+            raise _WholeError("none of its outputs is a tensor")
         try:
             whole = self._whole(runs)
         except Exception as error:  # a runtime may raise anything
@@ -189,6 +183,11 @@ class _Check:
             with suppress(_WholeError):  # not every model runs in float64: float32 decides
                 return wide.find_mixing()
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
+
+    def rounding(self) -> str:
+        """Return which node rounds by the range of the batch, in a sentence; "" if none does."""
+        nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
+        return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
 
     def _excused(self) -> dict[str, Node]:
         """Return nodes that get their samples of the whole, by the name of each value they make."""
@@ -233,7 +232,7 @@ class _Check:
         stepping = {name for name, node in self._excused().items() if node.kind is recurrent}
         for name in graph.inputs:
             shape, value = graph.values[name].shape, whole[name]
-            inputs[name] = _take(value, samples, shape.index(symbol)) if symbol in shape else value
+            inputs[name] = take_rows(value, samples, shape.index(symbol)) if symbol in shape else value
 
         def stand_in(name: str, result: Any) -> Any:
             if name in stepping and _shape(result)[:1] != _shape(whole[name])[:1]:
@@ -251,16 +250,16 @@ class _Check:
     def _failing(self, error: Exception) -> str:
         """Name the node that does not run on a part."""
         found = _NODE_OF_ORT.search(str(error))
-        node = getattr(error, "node", "") or (found[1] if found else "")
-        return f"node {_shown(node)}" if node else f"output {_shown(self.outputs[0])}"
+        name = getattr(error, "node", "") or (found[1] if found else "")
+        node = next((node for node in self.graph.nodes if node.name == name), None)
+        return _named(node) if node else f"output {_shown(self.outputs[0])}"
 
     def _agrees(self, name: str, whole: Values, parts: Sequence[Values]) -> bool:
         """Return whether the parts of a value are those of the whole."""
         found = [self._part_agrees(whole[name], part[name], s) for part, s in zip(parts, self.parts, strict=True)]
         if all(found):
             return True
-        shapes = {_shape(each[name]) for each in (whole, *parts)}
-        if len(shapes) > 1 or not is_inexact(whole[name]):
+        if any(prod(_shape(each[name])) != 1 for each in (whole, *parts)) or not is_inexact(whole[name]):
             return False
         first, second = (len(samples) * part[name] for samples, part in zip(self.parts[:2], parts[:2], strict=True))
         return self._equal((first + second) / (len(self.parts[0]) + len(self.parts[1])), whole[name])
@@ -297,7 +296,7 @@ class _Check:
         if rest or ours[axes[0]] != each * len(samples):
             return None
         outer = [sample * each + i for sample in samples for i in range(each)]
-        return _take(whole, [i * count + s for i in range(each) for s in samples] if inner else outer, axes[0])
+        return take_rows(whole, [i * count + s for i in range(each) for s in samples] if inner else outer, axes[0])
 
     def _first_node(self, differing: str) -> str:
         """Return the first node whose values differ, of those before a value; "" where none is found."""
@@ -318,7 +317,8 @@ class _Check:
             node = graph.nodes[index]
             for out in names.intersection(node.outputs):
                 if not all(self._is_of_samples(whole[out], part[out], samples) for part, samples in parts):
-                    return f"node {_shown(node.name)} ({node.op})"
+                    made_of = [n for n in node.inputs if n in graph.producer and graph.values[n].dtype == OPAQUE]
+                    return _named(graph.nodes[graph.producer[made_of[0]]] if made_of else node)
         return ""
 
     def _is_of_samples(self, whole: Any, part: Any, samples: Sequence[int]) -> bool:
@@ -372,12 +372,6 @@ def _before(graph: Graph, name: str) -> list[int]:
     return sorted(found)
 
 
-def _take(value: Any, places: Sequence[int], axis: int) -> Any:
-    if hasattr(value, "index_select"):
-        return value.index_select(axis, value.new_tensor(list(places)).long())
-    return np.take(value, list(places), axis)
-
-
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
@@ -387,6 +381,10 @@ def _zip_map(function: Any, ours: Any, theirs: Any) -> Any:
     if isinstance(ours, (tuple, list)):
         return type(ours)(_zip_map(function, a, b) for a, b in zip(ours, theirs, strict=True))
     return function(ours, theirs) if hasattr(ours, "shape") else ours
+
+
+def _named(node: Node) -> str:
+    return f"node {_shown(node.name)} ({node.op})"
 
 
 def _shown(name: str) -> str:

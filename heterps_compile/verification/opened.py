@@ -49,10 +49,10 @@ class _Samples:
     def take(self, values: Mapping[str, Any], part: Sequence[int]) -> dict[str, Any]:
         """Return some samples of arrays by name; those without samples as they are."""
         axes = self.opened.axes
-        return {name: _rows(v, part, axes[name]) if name in axes else v for name, v in values.items()}
+        return {name: take_rows(v, part, axes[name]) if name in axes else v for name, v in values.items()}
 
 
-def _rows(value: Any, part: Sequence[int], axis: int) -> Any:
+def take_rows(value: Any, part: Sequence[int], axis: int) -> Any:
     """Return some rows of an array or a tensor."""
     if hasattr(value, "detach"):
         return value.index_select(axis, value.new_tensor(list(part)).long())
