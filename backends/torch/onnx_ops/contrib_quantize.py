@@ -160,10 +160,7 @@ def dynamic_quantize_lstm(
         return ((weights.to(torch.int32) - zero) * scale).transpose(1, 2).to(x.dtype)
 
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * w.shape[0]
-    layer = Layer(
-        rounded(x), direction=direction, layout=0, clip=clip, activations=names, alpha=activation_alpha,
-        beta=activation_beta,
-    )  # fmt: skip
+    layer = Layer(rounded(x), direction, 0, clip, names, activation_alpha, activation_beta)
     inputs = [real(w, w_scale, w_zero), real(r, r_scale, r_zero), b, lengths, start_h, start_c, peepholes]
     return run_lstm(layer, names, inputs, input_forget, rounded)
 

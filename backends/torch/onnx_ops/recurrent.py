@@ -43,16 +43,9 @@ class Layer:
     """Directions, lengths, layout and clipping of an RNN, GRU or LSTM."""
 
     def __init__(
-        self,
-        x: Tensor,
-        *,
-        direction: str,
-        layout: int,
-        clip: float | None,
-        activations: Sequence[str],
-        alpha: Sequence[float] | None,
-        beta: Sequence[float] | None,
-    ) -> None:
+        self, x: Tensor, direction: str, layout: int, clip: float | None, activations: Sequence[str],
+        alpha: Sequence[float] | None, beta: Sequence[float] | None,
+    ) -> None:  # fmt: skip
         self.x = x.transpose(0, 1) if layout else x  # (time, batch, size)
         self.layout, self.clip = layout, clip
         self.reversed = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
@@ -197,15 +190,7 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Tanh"] * w.shape[0]
-    layer = Layer(
-        x,
-        direction=direction,
-        layout=layout,
-        clip=clip,
-        activations=names,
-        alpha=activation_alpha,
-        beta=activation_beta,
-    )
+    layer = Layer(x, direction, layout, clip, names, activation_alpha, activation_beta)
     first = layer.start(start, r.shape[2])
     for kind, run in (("tanh", torch.rnn_tanh), ("relu", torch.rnn_relu)):
         if _is_plain(layer, names, [kind], lengths):
@@ -243,15 +228,7 @@ def gru(
     linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh"] * w.shape[0]
-    layer = Layer(
-        x,
-        direction=direction,
-        layout=layout,
-        clip=clip,
-        activations=names,
-        alpha=activation_alpha,
-        beta=activation_beta,
-    )
+    layer = Layer(x, direction, layout, clip, names, activation_alpha, activation_beta)
     first = layer.start(start, r.shape[2])
     if linear_before_reset and _is_plain(layer, names, ["sigmoid", "tanh"], lengths):
         weights = _parameters(w, r, b, [1, 0, 2])
@@ -299,25 +276,14 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * w.shape[0]
-    layer = Layer(
-        x,
-        direction=direction,
-        layout=layout,
-        clip=clip,
-        activations=names,
-        alpha=activation_alpha,
-        beta=activation_beta,
-    )
+    layer = Layer(x, direction, layout, clip, names, activation_alpha, activation_beta)
     return run_lstm(layer, names, [w, r, b, lengths, start_h, start_c, peepholes], input_forget)
 
 
 def run_lstm(
-    layer: Layer,
-    names: Sequence[str],
-    inputs: Sequence[Any],
-    input_forget: int,
+    layer: Layer, names: Sequence[str], inputs: Sequence[Any], input_forget: int,
     rounded: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Run an LSTM on all inputs but x; round the states that weights multiply."""
     w, r, b, lengths, start_h, start_c, peepholes = inputs
     hidden = r.shape[2]
