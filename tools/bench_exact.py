@@ -26,7 +26,6 @@ from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement.proof.block_cells import CellDemand
 from heterps_compile.passes.placement.proof.effort import ACCELERATORS, EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
@@ -120,7 +119,7 @@ def bench_exact(
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the costs of segments and cells, the ends of segments and the labels that are computed inside."""
+    """Count the costs of segments, the ends of segments and the labels that are computed inside."""
     work = [0]
 
     def count(owner: type, name: str, size: Callable[..., int]) -> None:
@@ -136,7 +135,6 @@ def counted() -> Iterator[list[int]]:
 
     with ExitStack() as stack:
         count(SegmentPrices, "of", np.size)
-        count(CellDemand, "reduced_costs", lambda both: both[0].size)
         count(LongestSegments, "ends", np.size)
         count(LimitedPaths, "_gone", lambda labels: len(labels.used))
         yield work
