@@ -34,11 +34,11 @@ def assert_same_optimum(problem: Problem, effort: Effort = EFFORT) -> None:
         assert exact.bound == exact.value
 
 
-def assert_found_without_sweeps(problem: Problem, effort: Effort) -> None:
-    """Search with an effort, and again without sweeps and marches: both must end the same."""
+def assert_found_without_marches(problem: Problem, effort: Effort) -> None:
+    """Search with an effort, and again without marches: both must end the same."""
     found = RangeSearch(Chain(problem), Deadline.after(None), effort=effort)
     found.run()
-    without = effort.without("block sweep").without("march")
+    without = effort.without("march")
     plain = RangeSearch(Chain(problem), Deadline.after(None), effort=without)
     plain.run()
     assert found.best == pytest.approx(plain.best, rel=ROUNDING)

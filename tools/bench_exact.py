@@ -6,8 +6,7 @@ the processor; beyond 1 it helps.
 
 Every row is one size of generated problem over some seeds: the median, 90th percentile and longest time, the longest
 time of the processor, how many are proven, the largest gap left, and the time over that of the row before; ``--long``
-tells every problem. The last table is ``evaluate`` on random and on blockwise placements, 64 at a time. Times are of
-this machine as it is; compare ratios.
+tells every problem. Times are of this machine as it is; compare ratios.
 """
 
 import argparse
@@ -22,11 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement.proof.block_cells import CellDemand
 from heterps_compile.passes.placement.proof.effort import ACCELERATORS, EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
@@ -120,7 +117,7 @@ def bench_exact(
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Count the costs of segments and cells, the ends of segments and the labels that are computed inside."""
+    """Count the costs of segments, the ends of segments and the labels that are computed inside."""
     work = [0]
 
     def count(owner: type, name: str, size: Callable[..., int]) -> None:
@@ -136,7 +133,6 @@ def counted() -> Iterator[list[int]]:
 
     with ExitStack() as stack:
         count(SegmentPrices, "of", np.size)
-        count(CellDemand, "reduced_costs", lambda both: both[0].size)
         count(LongestSegments, "ends", np.size)
         count(LimitedPaths, "_gone", lambda labels: len(labels.used))
         yield work
@@ -176,30 +172,6 @@ def print_row(row: dict[str, object]) -> None:
     print("  ".join(f"{cell:>13}" for cell in cells), flush=True)
 
 
-def bench_evaluate(repeats: int) -> list[dict[str, object]]:
-    print("\nevaluate, 64 placements on 8 types")
-    print("  ".join(f"{cell:>13}" for cell in ("layers", "placements", "median_ms")))
-    rows: list[dict[str, object]] = []
-    rng = np.random.default_rng(0)
-    for layers in (100, 300):
-        problem = synthetic_problem(Recipe(seed=1, layers=layers, types=8))
-        blocks = np.sort(rng.integers(0, 8, (64, layers)), axis=1)
-        placements = {
-            "random": rng.integers(0, 8, (64, layers)),
-            "blocks": np.take_along_axis(rng.integers(0, 8, (64, 8)), blocks, axis=1),
-        }
-        for name, types in placements.items():
-            evaluate(problem, types)
-            times = []
-            for _ in range(repeats):
-                started = time.perf_counter()
-                evaluate(problem, types)
-                times.append(time.perf_counter() - started)
-            rows.append({"layers": layers, "placements": name, "median_ms": 1e3 * statistics.median(times)})
-            print_row(rows[-1])
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     size = parser.add_mutually_exclusive_group()
@@ -237,8 +209,6 @@ def main() -> None:
         print("  ".join(f"{cell:>13}" for cell in header))
         chosen = [size for size in sizes if options.long or size[0] <= most]
         results[title] = bench_exact(chosen, options.limit, each=options.long, **features)
-    if not (options.long or options.accelerators):
-        results["evaluate"] = bench_evaluate(5 if options.quick else 31)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2), "utf-8")
 

@@ -35,7 +35,7 @@ from heterps_compile.passes.placement.methods import find_method  # noqa: E402
 
 SAME = 1e-9
 Answer = tuple[float | str, float]
-"""Value, or the class of the error, and bound."""
+"""Value and bound."""
 
 LIGHT = ("bvlc_alexnet", "squeezenet", "resnet50", "shufflenet", "inception_v1", "densenet121")
 POOLS = ("heterps-paper", "cloud-mix", "edge")
@@ -68,11 +68,8 @@ def models() -> Iterator[tuple[str, Callable[[], Answer]]]:
     for pool in POOLS:
         for name in LIGHT:
             for objective, more in (("cost", {"min_throughput": 200.0}), ("latency", {})):
-                model = str(light_path(name))
-                yield (
-                    f"model {name} {pool} {objective}",
-                    partial(of_model, model, (), cluster=pool, objective=objective, **more),
-                )
+                asked = {"cluster": pool, "objective": objective, **more}
+                yield f"model {name} {pool} {objective}", partial(of_model, str(light_path(name)), (), **asked)
     for name, build in EXAMPLES.items():
         for pool in POOLS[:2]:
             for reading in ("steady-state", "one-batch-alone"):

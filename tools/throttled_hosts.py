@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-MTU = 1500
 BURST_BYTES = 16_384
 QUEUE_BYTES = 8_000_000
 GOODPUT = 1448 / 1514

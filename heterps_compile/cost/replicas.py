@@ -74,10 +74,6 @@ class LayerSums:
         mapped = LayerSums(*(None if column[0] is None else function(*column) for column in columns))  # type: ignore[arg-type]  # the first two are never None
         return mapped if rules is None else replace(mapped, rules=rules)
 
-    def of_parts(self) -> "LayerSums":
-        """Return the sums where they are of a part of the layers of stages: what they take is no less."""
-        return self if self.rules is None else replace(self, rules=tuple(each.opened() for each in self.rules))
-
     def with_traffic(self, problem: Problem, types: Any, traffic_s: Floats) -> "LayerSums":
         """Return the sums with what crosses cuts on one unit, of which replicas divide the fraction of the type."""
         serial_s = self.serial_data_s

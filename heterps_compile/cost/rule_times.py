@@ -136,10 +136,6 @@ class RuleSums:
         """Return [L, T], what replicas of at most so many [T] hold of each layer."""
         return self.base_bytes + self.each_bytes * (1.0 if self.form.halves else units)
 
-    def opened(self) -> "RuleSums":
-        """Return the sums where they are of a part of a stage's layers: what is not present may be so all the same."""
-        return replace(self, form=replace(self.form, is_open=True))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleWork:

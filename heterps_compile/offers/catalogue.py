@@ -141,29 +141,17 @@ def _built_in() -> Catalogue:
 
 def _with_known_networks(read: Catalogue) -> Catalogue:
     """Take known networks of the same instances from the built-in catalogue."""
-    known = {(offer.provider, offer.instance): offer for offer in _built_in().offers}
-    guessed = {
-        offer: same
-        for offer in read.offers
-        if not offer.network_bytes_per_s
-        and (same := known.get((offer.provider, offer.instance))) is not None
-        and same.network_bytes_per_s
-    }
-    if not guessed:
-        return read
-    offers = tuple(
-        replace(
-            offer,
-            network_bytes_per_s=guessed[offer].network_bytes_per_s,
-            inner_bytes_per_s=offer.inner_bytes_per_s or guessed[offer].inner_bytes_per_s,
-        )
-        if offer in guessed
-        else offer
-        for offer in read.offers
-    )
-    joined = dict.fromkeys(offer.instance for offer in guessed)
-    note = f"networks from the {BUILT_IN}: {_few(joined)}"
-    return replace(read, offers=offers, notes=(*read.notes, note))
+    known = {(offer.provider, offer.instance): offer for offer in _built_in().offers if offer.network_bytes_per_s}
+    pairs = [(o, None if o.network_bytes_per_s else known.get((o.provider, o.instance))) for o in read.offers]
+    joined = dict.fromkeys(offer.instance for offer, same in pairs if same is not None)
+    notes = (f"networks from the {BUILT_IN}: {_few(joined)}",) if joined else ()
+    offers = tuple(offer if same is None else _with_network(offer, same) for offer, same in pairs)
+    return replace(read, offers=offers, notes=(*read.notes, *notes))
+
+
+def _with_network(offer: Offer, same: Offer) -> Offer:
+    inner = offer.inner_bytes_per_s or same.inner_bytes_per_s
+    return replace(offer, network_bytes_per_s=same.network_bytes_per_s, inner_bytes_per_s=inner)
 
 
 def _file(path: Path) -> File:

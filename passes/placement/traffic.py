@@ -36,7 +36,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTraffic:
-    """What segments move, or the least that segments between blocks of positions do.
+    """Traffic of all segments.
 
     Attributes:
         moved_bytes: [N, N], in and out, by first position and end; inf where there is no segment.
@@ -45,15 +45,6 @@ class SegmentTraffic:
 
     moved_bytes: Floats
     talks: Floats
-
-    def least(self, low: Ints) -> "SegmentTraffic":
-        """Return the least between blocks, which begin at ``low``; 0 where there is no segment between them."""
-
-        def between(table: Floats) -> Floats:
-            least = np.minimum.reduceat(np.minimum.reduceat(table, low, axis=0), low, axis=1)
-            return np.where(np.isfinite(least), least, 0.0)
-
-        return SegmentTraffic(between(self.moved_bytes), between(self.talks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

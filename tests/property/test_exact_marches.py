@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from optimum import assert_bound_below_optimum, assert_found_without_sweeps, assert_same_optimum
+from optimum import assert_bound_below_optimum, assert_found_without_marches, assert_same_optimum
 from small_problems import on_machines, small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.effort import Effort, MarchEffort, SweepEffort
+from heterps_compile.passes.placement.proof.effort import Effort, MarchEffort
 from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
 from heterps_compile.passes.placement.proof.march import March, TimeRange
 from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts
@@ -25,11 +25,8 @@ def entries_up_to(type_: int, units: int) -> ReplicaRanges:
     return ReplicaRanges(np.full(units, type_), counts, counts)
 
 
-# march through the shortest chains too, with no sweep over blocks before it
-MARCHED = Effort(
-    march=MarchEffort(least_positions=1, at_once=1, after_s=0.0),
-    sweep=SweepEffort(least_positions=1, sizes=(4, 1), top_blocks=1),
-)
+# march through the shortest chains too
+MARCHED = Effort(march=MarchEffort(least_positions=1, at_once=1))
 
 
 @pytest.mark.slow  # more of the same kind on larger problems
@@ -164,7 +161,7 @@ def test_a_march_leaves_the_optimum(problem: Problem) -> None:
 @given(seed=st.integers(0, 2**32 - 1), structure=st.booleans())
 def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bool) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, structure=structure, memory=False)
-    assert_found_without_sweeps(problem, MARCHED)
+    assert_found_without_marches(problem, MARCHED)
 
 
 @settings(max_examples=40, deadline=None)

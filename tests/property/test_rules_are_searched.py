@@ -1,7 +1,5 @@
 """Placements, replicas and rules together: values are those of the formulas, and the best is that of brute force."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,11 +20,7 @@ from heterps_compile.cost.evaluate import evaluate, to_placement
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement.baselines.brute import Brute
-from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.block_cells import Blocks
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.passes.placement.proof.paths import SegmentPrices
-from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-8
@@ -71,23 +65,6 @@ def test_the_best_plan_over_placements_replicas_and_rules_is_found_and_proven(
 @given(seed=SEEDS)
 def test_the_best_plan_is_found_where_units_share_machines(seed: int) -> None:
     assert_same_optimum(ruled(on_machines(small_problem(seed, layers=5, types=2, units=9), seed), seed))
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=SEEDS, slow=st.floats(0.02, 1.0), size=st.sampled_from([1, 2, 5]))
-def test_no_segment_is_cheaper_than_its_cell(seed: int, slow: float, size: int) -> None:
-    problem = ruled(small_problem(seed, layers=13, types=3, units=40), seed)
-    chain = Chain(problem)
-    blocks, segments = Blocks(chain, size), chain.all_segments()
-    slow_s = longest_s(problem) * slow * slow
-    prices = SegmentPrices.at(problem, slow_s)
-    cells, demand = blocks.demand(blocks.all_cells())
-    bounds, _ = demand.reduced_costs(replace(prices, fast_s=0.7 * slow_s))
-    index = {key: i for i, key in enumerate(zip(cells.first, cells.end, cells.type, strict=True))}
-    grown = np.diff(chain.cheapest_work(problem.price_per_hour)[np.array([segments.first, segments.end])], axis=0)[0]
-    of = [index[key] for key in zip(segments.first // size, segments.end // size, segments.type, strict=True)]
-    cost = replace(prices, fast_s=0.7 * slow_s).of(segments.demand, segments.type)
-    assert np.all(bounds[of] + grown <= cost * (1 + ROUNDING) + 1e-9)
 
 
 @settings(max_examples=20, deadline=None)

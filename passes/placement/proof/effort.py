@@ -76,53 +76,12 @@ class CoarseEffort:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepEffort:
-    """A sweep over cells of segments, before segments are looked at one by one.
-
-    Attributes:
-        least_positions: From which on there is a sweep.
-        sizes: Positions of a block, level by level.
-        top_blocks: Of the largest size.
-        width: Share of the gap that smaller blocks must be able to close, else the range is split.
-        first_ranges, first_ratio: Ranges of the time of a batch it begins with, and the ratio of their ends.
-        cells_at_once: Costs of cells in one pass; of a larger range alone, for sorting those of many costs more.
-        most_cells: Of one range.
-        most_held: Of all open ranges; from then on those that are nearest to be closed come first.
-        few, narrow, narrow_of_bounds: Segments, and ratio of its ends (where segments bound what stages cost and do not
-            tell it, the latter), from which on a range is left to the search over segments.
-        most_squared: Positions of a chain of which the traffic of all segments is kept, where values skip layers.
-        parts: Of a range that is split.
-        deeper: Of the best value; so much lower may the bound of a range be that waits for one half as wide.
-        tried: Plans tried per pass.
-    """
-
-    least_positions: float = 100
-    sizes: tuple[int, ...] = (1024, 256, 64, 16, 4, 2, 1)
-    top_blocks: int = 160
-    width: float = 0.5
-    first_ranges: int = 12
-    first_ratio: float = 0.5
-    cells_at_once: int = 100_000
-    most_cells: int = 6_000_000
-    most_held: int = 16_000_000
-    few: int = 300
-    narrow: float = 0.9995
-    narrow_of_bounds: float = 0.995
-    most_squared: int = 3_000
-    parts: int = 3
-    deeper: float = 0.015
-    tried: int = 4
-
-
-@dataclass(frozen=True, slots=True)
 class MarchEffort:
     """A march through the times of a batch over the longest segments.
 
     Attributes:
-        least_positions: From which on a march follows the sweep.
-        at_once: Positions from which on there is no sweep where the bounds of the march are the prices of plans.
-        after_s, briefly_s: Seconds of the sweep, and a third of the time, after which it follows at last; the seconds
-            where values pass to the next layer alone.
+        least_positions: From which on there is a march.
+        at_once: The same where the bounds of the march are the prices of plans.
         stride, surveyed: Least ratio of times that one bound closes, and of the ranges that are bounded first.
         short: Relative; a shorter stretch puts a range aside where the bound may be of no plan, of the width:
         tiny, improved, barred: where plans are no better; where one was; where the bound allows better ones.
@@ -140,8 +99,6 @@ class MarchEffort:
 
     least_positions: float = 3000
     at_once: float = 250
-    after_s: float = 20.0
-    briefly_s: float = 3.0
     stride: float = 0.8
     surveyed: float = 0.94
     short: float = 3e-4
@@ -217,7 +174,6 @@ class Effort:
     ranges: RangeEffort = field(default_factory=RangeEffort)
     labels: LabelEffort = field(default_factory=LabelEffort)
     coarse: CoarseEffort = field(default_factory=CoarseEffort)
-    sweep: SweepEffort = field(default_factory=SweepEffort)
     march: MarchEffort = field(default_factory=MarchEffort)
     fixed_time: FixedTimeEffort = field(default_factory=FixedTimeEffort)
     links: LinkEffort = field(default_factory=LinkEffort)
@@ -232,12 +188,10 @@ ACCELERATORS: Mapping[str, Callable[[Effort], Effort]] = {
     "multipliers": lambda e: replace(e, ranges=replace(e.ranges, steps_first=0, steps=0)),
     "label setting": lambda e: replace(e, labels=replace(e.labels, most_steps=0)),
     "coarse to fine": lambda e: replace(e, coarse=replace(e.coarse, above=np.inf)),
-    "block sweep": lambda e: replace(e, sweep=replace(e.sweep, least_positions=np.inf)),
     "march": lambda e: replace(e, march=replace(e.march, least_positions=np.inf, at_once=np.inf)),
     "survey": lambda e: replace(e, march=replace(e.march, surveyed=0.0)),
     "dropped replicas": lambda e: replace(e, march=replace(e.march, narrowed=0.0)),
     "reused ends": lambda e: replace(e, march=replace(e.march, reused=np.inf)),
-    "traffic of all segments": lambda e: replace(e, sweep=replace(e.sweep, most_squared=0)),
 }
 """What makes the search faster and can be done without."""
 

@@ -36,7 +36,6 @@ from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.passes.placement.lattice import Lattice
 from heterps_compile.progress import tell
 
-from .block_sweep import RangeSweep
 from .effort import EFFORT, Effort, MarchEffort
 from .label_setting import LimitedPaths
 from .lagrangian import Lagrangian, Relaxation
@@ -145,12 +144,12 @@ class RangeSearch:
 
     @property
     def _is_long(self) -> bool:
-        """Whether a sweep or a march comes first."""
-        least = min(self._effort.sweep.least_positions, self._effort.march.at_once)
-        return self._chain.length >= least
+        """Whether a march comes first."""
+        march = self._effort.march
+        return self._chain.length >= min(march.least_positions, march.at_once)
 
     def _is_coupled(self, whole: _Range) -> bool:
-        """Say whether limits on units bind, on a chain whose segments can be listed: blocks know nothing of them."""
+        """Say whether limits on units bind, on a chain whose segments can be listed: a march knows nothing of them."""
         if self._chain.segment_count > self._effort.ranges.most_listed:
             return False
         paid = self.problem.price_per_hour * self.problem.max_units  # by which no plan that matters is held
@@ -170,31 +169,11 @@ class RangeSearch:
 
     def _begun(self, chain: Chain, whole: _Range) -> list[_Range]:
         """Begin with what does best on many positions; give what is left, as a heap."""
-        if marches_at_once(chain, self._effort.march):
-            return sorted(self._marched(chain, [TimeRange(whole.bound, whole.slow_s, 0.0)], whole))
-        left = self._open(whole) if np.isinf(self.best) else [whole]  # a sweep needs something to beat
-        is_swept = np.isfinite(self.best) and chain.length >= self._effort.sweep.least_positions
-        return self._swept(chain, whole) if is_swept else left
-
-    def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
-        """Close what a sweep over cells of segments can, and a march after it; give what is left, as a heap."""
         march = self._effort.march
-        is_long = chain.length >= march.least_positions
-        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline, self._effort.sweep)
-        briefly_s = np.inf if chain.longest_span > 1 else march.briefly_s
-        most_s = min(march.after_s, self.deadline.left_s() / 3, briefly_s)
-        swept = Deadline.after(most_s if is_long else None)
-        try:
-            while sweep.open and swept.left_s() > 0:
-                sweep.step(self._ceiling(whole), self._try)
-        except TimeUpError:  # which the search over the ranges still open notices at once
-            left = [_Range(r.bound, r.slow_s, r.fast_s, None, whole.multipliers) for r in [*sweep.open, *sweep.left]]
-        else:
-            left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.multipliers) for r in sweep.left]
-            if sweep.open:
-                left += self._marched(chain, [TimeRange(r.bound, r.slow_s, r.fast_s) for r in sweep.open], whole)
-        heapq.heapify(left)
-        return left
+        is_long = chain.length >= march.least_positions and np.isfinite(self.best)  # a bound needs something to beat
+        if is_long or marches_at_once(chain, march):
+            return sorted(self._marched(chain, [TimeRange(whole.bound, whole.slow_s, 0.0)], whole))
+        return self._open(whole) if np.isinf(self.best) else [whole]
 
     def _marched(self, chain: Chain, ranges: Sequence[TimeRange], whole: _Range) -> list[_Range]:
         """Close what a march through times of a batch can; give what is left."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heterps_compile.passes.placement.traffic import Crossings, SegmentTraffic, Values
+from heterps_compile.passes.placement.traffic import Crossings, Values
 
 # block 0 sends 8 bytes that blocks 1 and 3 read; block 1 sends 2 to block 2
 ENTER = Values(np.array([0, 1, 1]), np.array([1, 3, 2]), np.array([8.0, 8.0, 2.0]))
@@ -46,9 +46,3 @@ def test_what_passes_a_position_bounds_segments_that_are_long_enough(
         for end in range(first + span, 5):
             assert into[first] <= traffic.received_bytes[0, end - first - 1]
             assert out_of[end] <= traffic.sent_bytes[0, end - first - 1]
-
-
-def test_between_blocks_of_positions_the_least_counts_and_none_is_nothing() -> None:
-    moved = np.array([[np.inf, 5.0, 3.0], [np.inf, np.inf, 4.0], [np.inf, np.inf, np.inf]])
-    least = SegmentTraffic(moved, np.ones((3, 3))).least(np.array([0, 2]))
-    assert least.moved_bytes.tolist() == [[5, 3], [0, 0]]

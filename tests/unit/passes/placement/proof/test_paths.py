@@ -1,4 +1,4 @@
-"""Cheapest paths over segments and over cells of segments, with the answers in sight."""
+"""Cheapest paths over segments, with the answers in sight."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline, TimeUpError
-from heterps_compile.passes.placement.geometry import Chain, Runs
-from heterps_compile.passes.placement.proof.block_cells import BlockPaths
+from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof.paths import (
     ListedSegments,
     SegmentPrices,
@@ -51,19 +50,3 @@ def test_segments_on_dear_paths_are_dropped() -> None:
 def test_no_time_left_is_an_exception() -> None:
     with pytest.raises(TimeUpError):
         Deadline.after(-1.0).check()
-
-
-def cells(*ends: tuple[int, int]) -> Runs:
-    first, end = np.array(ends).T
-    return Runs(first, end, np.zeros(len(ends), np.int64))
-
-
-def test_many_ranges_share_a_pass_and_keep_their_own_paths() -> None:
-    own = [cells((0, 0), (0, 1), (0, 2), (1, 2)), cells((0, 2)), cells((0, 1), (1, 2))]
-    costs = [np.array([0.0, 1.0, 5.0, 1.0]), np.array([7.0]), np.array([1.0, np.inf])]
-    paths = BlockPaths(3, own)
-    to_go = paths.to_go(costs)
-    assert to_go[0].tolist() == [2, 7, np.inf]
-    through = paths.through(costs, to_go)
-    assert [least.tolist() for least in through] == [[2, 2, 5, 2], [7], [np.inf, np.inf]]
-    assert paths.path(0, costs[0], to_go).tolist() == [1, 3]
