@@ -54,8 +54,7 @@ def test_a_bound_for_every_order_is_said_to_hold_for_every_plan_and_a_lower_one_
     assert what_is_proven(COST, 54, 0.0, 0.0) == "no plan of these 54 layers is cheaper"
     assert what_is_proven(COST, 54, 0.01, 0.01) == "no plan of these 54 layers is more than 1 % cheaper"
     assert what_is_proven(COST, 54, 0.0, 0.031) == (
-        "no plan that keeps these 54 layers in this order is cheaper; "
-        "in other orders a plan may be up to 3.1 % cheaper"
+        "no plan that keeps these 54 layers in this order is cheaper; in other orders a plan may be up to 3.1 % cheaper"
     )
     assert (
         what_is_proven(COST, 1, 0.0, 0.0)
