@@ -69,7 +69,7 @@ def naming_what_mixes(graph: Graph) -> Iterator[None]:
 
 
 def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
-    """Return the graph with the node that mixes samples.
+    """Find the node that mixes samples.
 
     Args:
         graph: As read.
@@ -111,7 +111,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
 
 
 def _thirds(batch: int) -> list[list[int]]:
-    """Return two halves of a batch, and a part that overlaps both."""
+    """List two halves of a batch, and a part across both."""
     half = batch // 2
     return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
 
@@ -121,7 +121,7 @@ class _WholeError(Exception):
 
 
 def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
-    """Return why a run at a batch takes too much, "" where it does not."""
+    """Explain why a run takes too much; "" if not."""
     flops = int(sum(node.flops for node in graph.nodes) * count / graph.batch * _RUNS)
     if flops > _MOST_FLOPS:
         return f"it takes {flops:.2g} FLOPs at a batch of {count}; the check takes at most {_MOST_FLOPS:.0g}"
@@ -154,7 +154,10 @@ class _Check:
     is_wide: bool = False
 
     def find_mixing(self) -> str:
-        """Return the node, else the output, that mixes samples; "" if none does.
+        """Find the node, else the output, that mixes samples.
+
+        Returns:
+            Its name; "" if none does.
 
         Raises:
             _WholeError: if the whole batch does not run.
@@ -182,23 +185,23 @@ class _Check:
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
 
     def rounding(self) -> str:
-        """Return which node rounds by the range of the batch, in a sentence; "" if none does."""
+        """Name a node that rounds by the batch's range."""
         nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
         return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
 
     def _excused(self) -> dict[str, Node]:
-        """Return nodes that get their samples of the whole, by the name of each value they make."""
+        """Map values to excused nodes that make them."""
         return {name: node for node in self._values_of().excused_nodes(self.graph) for name in node.outputs}
 
     def _compared(self) -> list[str]:
-        """Return names of outputs and of values that enter excused nodes."""
+        """List outputs and values that enter excused nodes."""
         values = self.graph.values
         entering = [name for node in self._excused().values() for name in node.inputs if name in values]
         names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
         return [name for name in names if values[name].dtype != OPAQUE]
 
     def _values_of(self) -> Any:
-        """Return the module that runs nodes of the family."""
+        """Import the module that runs nodes of the family."""
         if self.graph.family == ONNX:
             from heterps_compile.frontends import onnx_values  # noqa: PLC0415 - onnx for its own
 
@@ -213,7 +216,7 @@ class _Check:
         return self._values_of().NodeRuns(self.graph, {*self._compared(), *excused, *keep}, excused)
 
     def _whole(self, runs: Any) -> Values:
-        """Run the whole batch; return inputs and kept values."""
+        """Run the whole batch; keep inputs and values."""
         inputs = self.backend.example_inputs(self.graph, _SEED)
         if self.is_wide and self.graph.family == ONNX:
             from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its own
@@ -252,7 +255,7 @@ class _Check:
         return _named(node) if node else f"output {_shown(self.outputs[0])}"
 
     def _agrees(self, name: str, whole: Values, parts: Sequence[Values]) -> bool:
-        """Return whether the parts of a value are those of the whole."""
+        """Compare the parts of a value with the whole."""
         found = [self._part_agrees(whole[name], part[name], s) for part, s in zip(parts, self.parts, strict=True)]
         if all(found):
             return True
@@ -275,7 +278,7 @@ class _Check:
         return True
 
     def _samples_of(self, whole: Any, part: Any, samples: Sequence[int], *, inner: bool = False) -> Any:
-        """Return samples of a value; None where no dimension has them.
+        """Take samples of a value; None without their dimension.
 
         Args:
             whole: The value for the whole batch.
@@ -296,7 +299,7 @@ class _Check:
         return take_rows(whole, [i * count + s for i in range(each) for s in samples] if inner else outer, axes[0])
 
     def _first_node(self, differing: str) -> str:
-        """Return the first node whose values differ, of those before a value; "" where none is found."""
+        """Find the first node whose values differ."""
         graph = self.graph
         before = _before(graph, differing)
         if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
@@ -325,7 +328,7 @@ class _Check:
         return inner is not None and self._equal(part, inner)
 
     def _in_float64(self) -> "_Check | None":
-        """Return the check of a copy of the model in float64; None where there is none, or it is this one."""
+        """Copy the check in float64; None if impossible."""
         graph = self.graph
         if self.is_wide:
             return None
@@ -348,7 +351,7 @@ class _Check:
 
 
 def _of_shapes_alone(graph: Graph) -> set[str]:
-    """Return names of values that come of shapes alone, which follow the batch without mixing it."""
+    """List values computed from shapes alone."""
     found: set[str] = set()
     for node in graph.nodes:
         read = [name for name in node.inputs if name in graph.values]
@@ -358,7 +361,7 @@ def _of_shapes_alone(graph: Graph) -> set[str]:
 
 
 def _before(graph: Graph, name: str) -> list[int]:
-    """Return the nodes that a value comes of, ascending."""
+    """List the nodes before a value, ascending."""
     found: set[int] = set()
     open_ = [graph.producer[name]] if name in graph.producer else []
     while open_:
