@@ -21,7 +21,7 @@ StandIn = Callable[[str, Any], Any]
 
 
 def excused_nodes(graph: Graph) -> list[Node]:
-    """Return nodes that draw, take statistics of a training batch, or quantise by the range of a batch."""
+    """List nodes that draw, normalise or quantise by the batch."""
     nodes = list(graph.source.model.graph)
     return [node for node in graph.nodes if node.draws or _is_of_batch(nodes[node.origin])]
 
@@ -47,14 +47,14 @@ class NodeRuns:
         self._fed: Callable[[Mapping[str, Any]], list[Any]] | None = None
 
     def whole(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the kept values for inputs by name."""
+        """Run on inputs by name."""
         if self._run is None:
             self._run = partial(self._opened({}).run, self._kept)
         feeds = {name: inputs[name] for name in self._graph.inputs}
         return dict(zip(self._kept, self._run(feeds), strict=True))
 
     def part(self, inputs: Mapping[str, Any], stand_in: StandIn) -> dict[str, Any]:
-        """Return the kept values for inputs by name, the excused ones replaced.
+        """Run on inputs by name, excused values replaced.
 
         Raises:
             BackendError: if ONNX Runtime does not take them as inputs.
@@ -73,7 +73,7 @@ class NodeRuns:
         return {**dict(zip(rest, self._fed(feeds), strict=True)), **replaced}
 
     def _opened(self, fed: Mapping[str, Any]) -> Session:
-        """Open a session of which some values are inputs, of the types of these arrays."""
+        """Open a session with these values as inputs."""
         source: ir.Graph = self._graph.source.model.graph
         values = {value.name: value for node in source for value in node.outputs if value.name}
         left_out = {node for node in source if any(value.name in fed for value in node.outputs)}

@@ -29,7 +29,7 @@ class NodeError(Exception):
 
 
 def excused_nodes(graph: Graph) -> list[Node]:
-    """Return nodes that draw, take statistics of a training batch, or quantise by the range of a batch."""
+    """List nodes that draw, normalise or quantise by the batch."""
     nodes, training = list(graph.source.graph.nodes), set(training_nodes(graph))
     return [node for node in graph.nodes if node.draws or _is_of_batch(graph, nodes[node.origin], training)]
 
@@ -54,7 +54,7 @@ class NodeRuns:
         self._graph, self._keep, self._excused = graph, keep, excused
 
     def whole(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the kept values for inputs by name.
+        """Run on inputs by name.
 
         Raises:
             NodeError: naming the node that does not run.
@@ -62,7 +62,7 @@ class NodeRuns:
         return self._run(inputs, lambda _, value: value)
 
     def part(self, inputs: Mapping[str, Any], stand_in: StandIn) -> dict[str, Any]:
-        """Return the kept values for inputs by name, the excused ones replaced.
+        """Run on inputs by name, excused values replaced.
 
         Raises:
             NodeError: naming the node that does not run.

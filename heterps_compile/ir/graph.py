@@ -218,12 +218,12 @@ class Graph:
 
     @property
     def is_divisible(self) -> bool:
-        """Return whether micro-batches and replicas can divide the batch."""
+        """Whether micro-batches and replicas can divide the batch."""
         return self.batch_symbol is not None and not self.mixes
 
     @property
     def undivided(self) -> str:
-        """Return why the batch is not divisible."""
+        """Why the batch is not divisible."""
         if self.mixes:
             return f"{self.mixes} mixes samples of the batch of {self.batch}"
         return f"the model fixes its batch at {self.batch}"

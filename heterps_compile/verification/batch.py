@@ -180,7 +180,7 @@ def _is_free(graph: Graph) -> bool:
 
 
 def has_computed_sizes(graph: Graph) -> bool:
-    """Return whether sizes of inputs are computed from the batch."""
+    """Check whether sizes of inputs follow from the batch."""
     if graph.family != TORCH:
         return False
     from heterps_compile.frontends.torch_symbols import inputs_of_computed_size  # noqa: PLC0415 - torch only for its own

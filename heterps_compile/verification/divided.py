@@ -35,6 +35,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.process_state import alone
+from heterps_compile.process_state import alone
 from heterps_compile.runtime.verify import compare_value, is_inexact
 from heterps_compile.units import format_bytes
 
@@ -70,7 +71,7 @@ def naming_what_mixes(graph: Graph) -> Iterator[None]:
 
 @alone()
 def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
-    """Record the node that mixes samples in a graph.
+    """Find the node that mixes samples.
 
     Args:
         graph: As read.
@@ -114,7 +115,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
 
 
 def _thirds(batch: int) -> list[list[int]]:
-    """Choose two halves of a batch, and a part that overlaps both."""
+    """List two halves of a batch, and a part across both."""
     half = batch // 2
     return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
 
@@ -124,7 +125,7 @@ class _WholeError(Exception):
 
 
 def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
-    """Explain why a run at a batch takes too much; "" if it does not."""
+    """Explain why a run takes too much; "" if not."""
     flops = int(sum(node.flops for node in graph.nodes) * count / graph.batch * _RUNS)
     if flops > _MOST_FLOPS:
         return f"it takes {flops:.2g} FLOPs at a batch of {count}; the check takes at most {_MOST_FLOPS:.0g}"
@@ -157,7 +158,10 @@ class _Check:
     is_wide: bool = False
 
     def find_mixing(self) -> str:
-        """Find the node, else the output, that mixes samples; "" for none.
+        """Find the node, else the output, that mixes samples.
+
+        Returns:
+            Its name; "" if none does.
 
         Raises:
             _WholeError: if the whole batch does not run.
@@ -185,16 +189,16 @@ class _Check:
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
 
     def rounding(self) -> str:
-        """Name a node that rounds by the range of the batch; "" for none."""
+        """Name a node that rounds by the batch's range."""
         nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
         return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
 
     def _excused(self) -> dict[str, Node]:
-        """List nodes that get their samples of the whole, by each value."""
+        """Map values to excused nodes that make them."""
         return {name: node for node in self._values_of().excused_nodes(self.graph) for name in node.outputs}
 
     def _compared(self) -> list[str]:
-        """List names of outputs and of values that enter excused nodes."""
+        """List outputs and values that enter excused nodes."""
         values = self.graph.values
         entering = [name for node in self._excused().values() for name in node.inputs if name in values]
         names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
@@ -216,7 +220,7 @@ class _Check:
         return self._values_of().NodeRuns(self.graph, {*self._compared(), *excused, *keep}, excused)
 
     def _whole(self, runs: Any) -> Values:
-        """Run the whole batch; return inputs and kept values."""
+        """Run the whole batch; keep inputs and values."""
         inputs = self.backend.example_inputs(self.graph, _SEED)
         if self.is_wide and self.graph.family == ONNX:
             from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its own
@@ -278,7 +282,7 @@ class _Check:
         return True
 
     def _samples_of(self, whole: Any, part: Any, samples: Sequence[int], *, inner: bool = False) -> Any:
-        """Take samples of a value; None if no dimension has them.
+        """Take samples of a value; None without their dimension.
 
         Args:
             whole: The value for the whole batch.
@@ -299,7 +303,7 @@ class _Check:
         return take_rows(whole, [i * count + s for i in range(each) for s in samples] if inner else outer, axes[0])
 
     def _first_node(self, differing: str) -> str:
-        """Find the first node before a value that differs; "" for none."""
+        """Find the first node whose values differ."""
         graph = self.graph
         before = _before(graph, differing)
         if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
@@ -328,7 +332,7 @@ class _Check:
         return inner is not None and self._equal(part, inner)
 
     def _in_float64(self) -> "_Check | None":
-        """Make the check of a copy of the model in float64, if there is another."""
+        """Copy the check in float64; None if impossible."""
         graph = self.graph
         if self.is_wide:
             return None
@@ -351,7 +355,7 @@ class _Check:
 
 
 def _of_shapes_alone(graph: Graph) -> set[str]:
-    """List values made of shapes alone, which follow the batch without mixing it."""
+    """List values computed from shapes alone."""
     found: set[str] = set()
     for node in graph.nodes:
         read = [name for name in node.inputs if name in graph.values]
@@ -361,7 +365,7 @@ def _of_shapes_alone(graph: Graph) -> set[str]:
 
 
 def _before(graph: Graph, name: str) -> list[int]:
-    """List the nodes that a value is made of, ascending."""
+    """List the nodes before a value, ascending."""
     found: set[int] = set()
     open_ = [graph.producer[name]] if name in graph.producer else []
     while open_:
