@@ -37,6 +37,7 @@ from .rewrite_operands import rewrite_operands
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
+from .unroll_projected import unroll_projected
 from .wide_constants import restore_wide_constants
 
 _REASON_SHOWN = 300
@@ -78,7 +79,7 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
     """Export a stage that gives ``changed`` after its outputs; None in evaluation mode."""
     if not cut.inputs and not stage.parameter_names:
         return tidy(_constants(stage), graph, cut, {})
-    program = _trace(graph, cut, stage)
+    program = unroll_projected(_trace(graph, cut, stage))
     rewrite_operands(program)
     rewrite_embedding_bags(program, cut.index)
     rewrite_edges(program, cut.index)

@@ -3,6 +3,7 @@
 ::
 
     attention with a mask         -> 0 in rows that the mask hides whole, where a softmax gives NaN or the mean
+    attention not of rank 4       -> its products and a softmax (``attention.py``)
     scatter_reduce with "mean"    -> the sum over the count; ONNX's scatter has no mean
     avg_pool2d with a divisor     -> the mean, times the window's size over the divisor, which the exporter drops
     a mean of nothing             -> NaN, where ONNX Runtime gives 0
@@ -26,18 +27,20 @@ from torch.utils import _pytree as pytree
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 
+from .attention import ATTENTION, write_out
+
 _aten: Any = torch.ops.aten
-_ATTENTION = _aten.scaled_dot_product_attention.default
 _SCATTER = _aten.scatter_reduce.two
 _POOL = _aten.avg_pool2d.default
 _LOSS = _aten.cross_entropy_loss.default
+_RANK = 4  # of attention that the exporter translates
 _DROPOUTS = (
     _aten.dropout.default,
     _aten.feature_dropout.default,
     _aten.alpha_dropout.default,
     _aten.feature_alpha_dropout.default,
 )
-_EDGES = (_ATTENTION, _SCATTER, _POOL, _LOSS, _aten.mean.default, _aten.mean.dim, *_DROPOUTS)
+_EDGES = (ATTENTION, _SCATTER, _POOL, _LOSS, _aten.mean.default, _aten.mean.dim, *_DROPOUTS)
 
 
 def rewrite_edges(program: ExportedProgram, stage: int) -> None:
@@ -75,7 +78,7 @@ def _given(node: fx.Node, tracer: GraphAppendingTracer) -> dict[str, Any]:
 
 def _made(node: fx.Node, given: dict[str, Any], stage: int) -> Any:
     """Return what a node becomes, or None where it stays."""
-    if node.target is _ATTENTION:
+    if node.target is ATTENTION:
         return _attention(node, given)
     if node.target is _SCATTER:
         return _scatter(given)
@@ -99,7 +102,11 @@ def _refuse(node: fx.Node, stage: int, fault: str) -> NoReturn:
 
 def _attention(node: fx.Node, given: dict[str, Any]) -> Any:
     mask = given.get("attn_mask")
-    if mask is None or given.get("dropout_p"):
+    if given.get("dropout_p"):
+        return None
+    if any(given[name].node.meta["val"].ndim != _RANK for name in ("query", "key", "value")):
+        return write_out(given)
+    if mask is None:
         return None
     if mask.node.meta["val"].dtype == torch.bool:
         is_seen = _aten.any.dim(mask, -1, True)
@@ -108,7 +115,7 @@ def _attention(node: fx.Node, given: dict[str, Any]) -> Any:
         is_seen = _aten.gt.Scalar(_aten.amax.default(mask, [-1], True), -math.inf)
         open_mask = _aten.where.ScalarOther(is_seen, mask, 0.0)
     options = {name: given[name] for name in ("is_causal", "scale", "enable_gqa") if name in given}
-    attended = _ATTENTION(given["query"], given["key"], given["value"], open_mask, **options)
+    attended = ATTENTION(given["query"], given["key"], given["value"], open_mask, **options)
     attended.node.meta["val"] = node.meta["val"]
     return _aten.where.ScalarOther(is_seen, attended, 0.0)
 

@@ -14,7 +14,6 @@ A draw has the number of its node in the whole graph, so that masks do not depen
 Left out: alpha dropout, random slopes (rrelu), and dropout between recurrent layers; they are refused.
 """
 
-import math
 import operator
 from collections import Counter
 from typing import Any
@@ -35,13 +34,13 @@ from heterps_compile.frontends.torch_memory import storages, written_operands
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
+from .attention import ATTENTION, write_out
 from .training_ops import BATCH_NORM, DETACH, DROPOUT
 
 _MARK = "heterps_compile_node"
 _FURTHER_DRAW = 2**20  # between the numbers of two draws of one node, a module that is taken as it is
 
 _aten: Any = torch.ops.aten
-_ATTENTION = _aten.scaled_dot_product_attention.default
 _WHOLE_FEATURES = (_aten.feature_dropout.default, _aten.feature_dropout_.default)
 _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default, *_WHOLE_FEATURES)
 _REFUSED = {
@@ -127,8 +126,8 @@ class _Rewriting:
             dropped = self._dropout(node, given["input"], given["p"])
             in_place = str(node.target).split(".")[1].endswith("_")
             return _aten.copy_.default(given["input"], dropped) if in_place else dropped
-        if node.target is _ATTENTION and given.get("dropout_p"):
-            return self._attention(node, given)
+        if node.target is ATTENTION and given.get("dropout_p"):
+            return write_out(given, lambda weights: self._dropout(node, weights, given["dropout_p"]))
         if node.target is _aten.detach.default and node.meta["val"].is_floating_point():
             return None if self._is_changed_later(node) else DETACH(given["input"])
         if node.target is _aten.embedding_renorm_.default:
@@ -200,27 +199,3 @@ class _Rewriting:
         number = int(mark) if mark else (self.stage + 1) * 2**16
         self.draws[number] += 1
         return number + (self.draws[number] - 1) * (_FURTHER_DRAW if mark else 1)
-
-    def _attention(self, node: fx.Node, given: dict[str, Any]) -> Any:
-        """Write attention out, as its documentation has it."""
-        query, key, value = (given[name] for name in ("query", "key", "value"))
-        mask: Any = given.get("attn_mask")
-        fakes = [operand.node.meta["val"] for operand in (query, key, value)]
-        if given.get("enable_gqa"):
-            times = fakes[0].shape[-3] // fakes[1].shape[-3]
-            key, value = (_aten.repeat_interleave.self_int(operand, times, -3) for operand in (key, value))
-        scale = given.get("scale")
-        scores = _aten.matmul.default(query, _aten.transpose.int(key, -2, -1))
-        scores = _aten.mul.Tensor(scores, 1 / math.sqrt(fakes[0].shape[-1]) if scale is None else scale)
-        if given.get("is_causal"):
-            mask = _aten.tril.default(_aten.ones_like.default(scores, dtype=torch.bool))
-        if mask is not None:
-            is_chosen = not isinstance(mask.node.meta.get("val"), Tensor) or mask.node.meta["val"].dtype == torch.bool
-            scores = _aten.where.ScalarOther(mask, scores, -math.inf) if is_chosen else _aten.add.Tensor(scores, mask)
-        if given.get("attn_mask") is None:
-            weights = _aten.softmax.int(scores, -1)
-        else:  # a row that is masked whole is zero
-            is_seen = _aten.gt.Scalar(_aten.amax.default(scores, [-1], True), -math.inf)
-            weights = _aten.softmax.int(_aten.where.ScalarOther(is_seen, scores, 0.0), -1)
-            weights = _aten.where.ScalarOther(is_seen, weights, 0.0)
-        return _aten.matmul.default(self._dropout(node, weights, given["dropout_p"]), value)
