@@ -93,7 +93,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     backend = own_backend(graph.family)
     tolerance = max(backend.tolerance(graph.family), find_comparable(graph, backend.capabilities).rounding)
     why = mixes = ""
-    with alone(), weights_where_they_lie(backend, graph):
+    with weights_where_they_lie(backend, graph):
         for parts in (*_PARTS, _thirds(graph.batch)):
             count = max(map(max, parts)) + 1
             costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
