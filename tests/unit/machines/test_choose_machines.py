@@ -389,22 +389,6 @@ def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
     )
 
 
-def test_a_guessed_network_is_in_the_spread_of_several_machines_and_ranks_after_a_known_one(times):
-    known = replace(FOUR, provider="z", network_bytes_per_s=6.25e9)
-    guessed = replace(FOUR, provider="a", network_bytes_per_s=0.0)
-    alone = choose_machines(catalogue(guessed), times, Goal(1e9, (4096,), budget=1e5, most_machines=4))
-    several = next(option for option in (alone.best, *alone.runners_up) if option.machines.count > 1)
-    slow = several.machines.with_slow_networks()
-    assert slow.pool().device_types[0].network_bytes_per_s == pytest.approx(6.25e9 / 3)
-    ratio = times.searched(slow, 4096).step_s / several.step.step_s
-    assert ratio > 1.05
-    spread = several.outlook.most_s / several.outlook.median_s
-    assert spread == pytest.approx((1 + several.machines.late) * ratio)
-    both = choose_machines(catalogue(guessed, known), times, Goal(1e9, (4096,), budget=1e5, most_machines=4))
-    assert both.best.machines.count > 1
-    assert both.best.machines.parts[0][0].offer == known
-
-
 def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
     dear = replace(V100, provider="a", network_bytes_per_s=5e9, price_per_hour=9.0)  # first by name, no quicker alone
     cheap = replace(V100, provider="z", region="there", price_per_hour=3.0)
