@@ -35,7 +35,6 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.process_state import alone
-from heterps_compile.process_state import alone
 from heterps_compile.runtime.verify import compare_value, is_inexact
 from heterps_compile.units import format_bytes
 
