@@ -432,9 +432,9 @@ def read_model(
         return model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
-    given: dict[str, Any] = {"batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
+    given: dict[str, Any] = {"model": model, "batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        return import_torch(model, tuple(example_inputs), example_kwargs, **given)
+        return import_torch(example_inputs=tuple(example_inputs), example_kwargs=example_kwargs, **given)
 
 
 def need_front_end(model: Any) -> None:

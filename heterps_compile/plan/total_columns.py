@@ -6,6 +6,7 @@ Left out: the stage table (``stage_columns.py``), notes (``plan_notes.py``).
 from dataclasses import dataclass
 from typing import Any
 
+from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.columns.column import (
     ABSENT,
     BRIEF,
@@ -274,7 +275,8 @@ def _asked(summary: Summary) -> Any:
 
 def _pool(summary: Summary) -> str:
     plan = summary.plan
-    dates = sorted({device.price_date for device in plan.devices if device.price_date})
+    dated = [device for device in plan.devices if isinstance(device, DeviceType) and device.price_date]
+    dates = sorted(device.price_date for device in dated)
     prices = f", prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
     profile = plan.hashes.get("profile")  # a plan of a problem file has none: its times are given
     times = "" if profile is None else ", measured times" if profile else ", estimated times"

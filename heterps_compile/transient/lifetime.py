@@ -155,7 +155,8 @@ class Exponential(Lifetime):
         InputError: where the mean is not positive.
     """
 
-    mean_hours: float = field()  # not a bare annotation, which would take the property of Lifetime as the default
+    # Not a bare annotation, which would take the property of Lifetime as the default.
+    mean_hours: float = field()  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         _positive("mean", self.mean_hours)
