@@ -50,6 +50,7 @@ def planned(stages: list[PlannedStage]) -> Plan:
     price, throughput = sum(stage.price_per_hour for stage in stages), 64 / max(stage.time_s for stage in stages)
     return replace(
         PLAN,
+        request=replace(PLAN.request, max_stages=8),
         graph_outputs=(),
         backend=MIXED if len({stage.backend for stage in stages}) > 1 else stages[0].backend,
         stages=tuple(replace(stage, index=index) for index, stage in enumerate(stages)),

@@ -94,7 +94,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     why = mixes = ""
     with weights_where_they_lie(backend, graph):
         for parts in (*_PARTS, _thirds(graph.batch)):
-            count = max(map(max, parts)) + 1
+            count = max(part[-1] for part in parts) + 1
             costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
             if costly:
                 why = why or costly
@@ -113,10 +113,10 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
     return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
 
 
-def _thirds(batch: int) -> list[list[int]]:
+def _thirds(batch: int) -> list[range]:
     """List two halves of a batch, and a part across both."""
     half = batch // 2
-    return [list(range(at, at + half)) for at in dict.fromkeys((0, half, half // 2))]
+    return [range(at, at + half) for at in dict.fromkeys((0, half, half // 2))]
 
 
 class _WholeError(Exception):

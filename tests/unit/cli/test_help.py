@@ -127,7 +127,7 @@ def test_the_short_help_of_compile_leaves_out_rare_options_alone(capsys):
     words = [word for option in options(CONTEXTS["heterps-compile compile"]) for word in option.opts]
     short, long = printed(capsys, "compile", "--help"), printed(capsys, "compile", "--help-all")
     assert [word for word in words if word not in long] == []
-    assert {word for word in words if f"{word} " not in short} >= {"--print-after", "--reading", "--accelerators"}
+    assert {word for word in words if f"{word} " not in short} >= {"--print-after", "--reading", "--cpus"}
 
 
 def test_every_command_can_be_quiet(capsys):
