@@ -40,6 +40,7 @@ def test_arithmetic_on_shapes_takes_axes_as_attributes(opset: int, arithmetic: s
     assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.slow  # models of seconds
 @pytest.mark.parametrize(
     "state",
     [

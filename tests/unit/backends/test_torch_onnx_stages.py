@@ -419,6 +419,7 @@ def test_a_failing_op_is_named() -> None:
         stages[0](floats(2, 6), floats(2, 6))
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_the_table_is_imported_for_onnx_models_alone() -> None:
     script = "import heterps_compile.backends.torch.backend, sys; print('onnx' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
