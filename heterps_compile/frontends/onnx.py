@@ -33,6 +33,7 @@ from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, Opene
 from heterps_compile.units import counted
 
 from .onnx_bodies import subgraphs
+from .onnx_branches import fold_branches
 from .onnx_dims import BoundInputs, bind_inputs
 from .onnx_files import load_model
 from .onnx_free_dims import choose_numbers
@@ -118,7 +119,7 @@ def _import(
     name: str | None,
 ) -> Graph:
     source, path, rewritten = load_model(model)
-    notes = [*rewritten, *normalize(source)]
+    notes = [*rewritten, *normalize(source), *fold_branches(source)]
     opened = open_batch(source, batch)
     if opened is not None:
         notes.append(opened.note)

@@ -39,11 +39,13 @@ class KnownValues:
         model: The model.
         roles: Of its nodes.
         inferred: What ONNX's inference finds, by name.
+        trusts_model: Take shapes that the model states of values where inference finds none.
     """
 
     model: ir.Model
     roles: Roles
     inferred: Mapping[str, Partial]
+    trusts_model: bool = True
     _types: dict[ir.Value, Partial] = field(default_factory=dict)
     _constants: dict[ir.Value, Array | None] = field(default_factory=dict)
 
@@ -64,7 +66,9 @@ class KnownValues:
 
     def _type(self, value: ir.Value) -> Partial:
         if value not in self._types:
-            found = merge(self.inferred.get(value.name or "", Partial()), declared(value, {}))
+            found = self.inferred.get(value.name or "", Partial())
+            if self.trusts_model:
+                found = merge(found, declared(value, {}))
             self._types[value] = found
             node = value.producer()
             if node is not None and not node.domain and not _is_known(found.shape):
