@@ -140,7 +140,13 @@ def _import(
     trips = Trips(KnownValues(source, roles, inference.values))
     refuse_long_runs(trips)
     made, shape_notes = find_values(
-        source, _wanted(source.graph, roles), inference, numbers, bound.bindings, given=values
+        source,
+        _wanted(source.graph, roles),
+        inference,
+        numbers,
+        bound.bindings,
+        given=values,
+        infer_again=trips.known.type_of,
     )
     scratch_bytes = _scratch_bytes(source.graph, roles.constants, made_bytes)
     reader = _Reader(trips, inference, made | numbers, bound.bindings, scratch_bytes)
