@@ -24,6 +24,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -91,16 +92,17 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
         return replace(graph, unchecked="sizes of its inputs are computed from the batch")
     backend = own_backend(graph.family)
     tolerance = max(backend.tolerance(graph.family), find_comparable(graph, backend.capabilities).rounding)
+    limits = limits or MemoryLimits.of_machine()
     why = mixes = ""
     with weights_where_they_lie(backend, graph):
         for parts in (*_PARTS, _thirds(graph.batch)):
             count = max(part[-1] for part in parts) + 1
-            costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
+            costly = _too_costly(graph, count, limits)
             if costly:
                 why = why or costly
                 break
             is_final = parts is not _PARTS[0]  # a part of 1 sample is a special case of many ops
-            check = _Check(with_batch(graph, count), backend, graph.outputs, tolerance, parts, is_final)
+            check = _Check(with_batch(graph, count), backend, graph.outputs, tolerance, parts, limits, is_final)
             try:
                 mixes = check.find_mixing()
             except _WholeError as error:
@@ -134,7 +136,7 @@ def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Check:
     """Runs of a graph on a batch and on its parts.
 
@@ -144,6 +146,7 @@ class _Check:
         outputs: Names of the outputs to compare.
         tolerance: Largest difference, relative to a value's scale.
         parts: Samples of each; the first two are disjoint and have all.
+        limits: Of the memory that a run may take.
         is_final: Whether a difference is looked into; else its output is returned.
         is_wide: Whether it is in float64, which decides.
     """
@@ -153,6 +156,7 @@ class _Check:
     outputs: Sequence[str]
     tolerance: float
     parts: Sequence[Sequence[int]]
+    limits: MemoryLimits
     is_final: bool
     is_wide: bool = False
 
@@ -165,7 +169,7 @@ class _Check:
         Raises:
             _WholeError: if the whole batch does not run.
         """
-        runs, names = self._runs(), self._compared()
+        runs, names = self._runs(), self._compared
         if not names:
             raise _WholeError("none of its outputs is a tensor")
         try:
@@ -189,17 +193,19 @@ class _Check:
 
     def rounding(self) -> str:
         """Name a node that rounds by the batch's range."""
-        nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
+        nodes = [node for node in self._excused.values() if "quant" in node.op.lower()]
         return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
 
+    @cached_property
     def _excused(self) -> dict[str, Node]:
         """Map values to excused nodes that make them."""
         return {name: node for node in self._values_of().excused_nodes(self.graph) for name in node.outputs}
 
+    @cached_property
     def _compared(self) -> list[str]:
         """List outputs and values that enter excused nodes."""
         values = self.graph.values
-        entering = [name for node in self._excused().values() for name in node.inputs if name in values]
+        entering = [name for node in self._excused.values() for name in node.inputs if name in values]
         names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
         return [name for name in names if values[name].dtype != OPAQUE]
 
@@ -215,8 +221,8 @@ class _Check:
 
     def _runs(self, keep: Collection[str] = ()) -> Any:
         """Open runs that keep the compared values and others."""
-        excused = list(self._excused())
-        return self._values_of().NodeRuns(self.graph, {*self._compared(), *excused, *keep}, excused)
+        excused = list(self._excused)
+        return self._values_of().NodeRuns(self.graph, {*self._compared, *excused, *keep}, excused)
 
     def _whole(self, runs: Any) -> Values:
         """Run the whole batch; keep inputs and values."""
@@ -232,7 +238,7 @@ class _Check:
         """Run some samples of the whole batch."""
         graph, inputs, symbol = self.graph, {}, self.graph.batch_symbol
         recurrent = graph.family == ONNX and OpKind.RECURRENT
-        stepping = {name for name, node in self._excused().items() if node.kind is recurrent}
+        stepping = {name for name, node in self._excused.items() if node.kind is recurrent}
         for name in graph.inputs:
             shape, value = graph.values[name].shape, whole[name]
             inputs[name] = take_rows(value, samples, shape.index(symbol)) if symbol in shape else value
@@ -305,11 +311,11 @@ class _Check:
         """Find the first node whose values differ."""
         graph = self.graph
         before = _before(graph, differing)
-        if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
+        if working_set_bytes(graph, graph.batch, 1, is_trained=True) > self.limits.free_bytes:
             return ""
         made = _of_shapes_alone(graph)
         names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
-        names -= made | set(self._excused())
+        names -= made | set(self._excused)
         try:
             runs = self._runs(names)
             whole = self._whole(runs)

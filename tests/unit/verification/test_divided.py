@@ -5,7 +5,9 @@ from collections.abc import Callable
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from heterps_compile import compile as compile_model
 from heterps_compile.api import open_draft
@@ -64,6 +66,16 @@ def test_independent_samples_stay_divisible(name: str) -> None:
     graph = checked(Net(INDEPENDENT[name]).train(), (torch.randn(8, 8),), dynamic_shapes=_ROWS)
     assert graph.is_divisible
     assert (graph.mixes, graph.unchecked) == ("", "")
+
+
+def test_a_traced_norm_is_excused() -> None:
+    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).train())
+    free = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    next(iter(traced.graph.nodes)).meta["val"] = FakeTensorMode(
+        shape_env=ShapeEnv(), allow_non_fake_inputs=True
+    ).from_tensor(torch.randn(8, 8), symbolic_context=free)
+    graph = checked(traced, batch=8)
+    assert (graph.batch_symbol, graph.mixes, graph.unchecked) == ("batch", "", "")
 
 
 def test_a_graph_of_nodes_is_planned_whole_and_its_floor_refused() -> None:
