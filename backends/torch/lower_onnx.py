@@ -37,6 +37,7 @@ from .open_dims import Multiple, OpenShape, open_shapes
 _MARK = "heterps_compile_step"
 _TIED = "tied"
 _NUMBERS = (operator.mul, operator.add, torch.ops.aten.sym_size.int)
+_SHAPES = (torch.ops.aten.empty.memory_format, torch.ops.aten.expand.default)
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
@@ -226,7 +227,7 @@ class _Reader:
             self._describe(node, name)
         erase_checks(self._made)
         for node in reversed(list(self._made.nodes)):
-            if not node.users and node.target in _NUMBERS:
+            if not node.users and node.target in (*_NUMBERS, *_SHAPES):
                 self._made.erase_node(node)
         return OpGraph(self._made, parameters, tuple(placeholders[count:]))
 

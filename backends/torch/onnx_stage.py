@@ -118,6 +118,7 @@ class OnnxStage(nn.Module):
         outputs: Names of the values it gives, in order: a tuple of tensors.
         parameter_names: Names of the tensors it holds, in the order :meth:`run_on` takes them.
         tied_as: Of its tensors that go by several names in the model: the one the plan has, by its name here.
+        made: Places of the inputs that its nodes read, or how tensors are made whose shape alone they read.
     """
 
     index: int
@@ -125,6 +126,7 @@ class OnnxStage(nn.Module):
     outputs: tuple[str, ...]
     parameter_names: tuple[str, ...]
     tied_as: Mapping[str, str]
+    made: tuple[int | Callable[[Sequence[Tensor]], Tensor], ...]
     _slots: tuple[Slot, ...]
     _steps: tuple[Step, ...]
     _constants: Sequence[Any]
@@ -134,6 +136,7 @@ class OnnxStage(nn.Module):
         super().__init__()
         # straight into the instance, which goes before a submodule or parameter of the same name
         self.__dict__.update(index=index, inputs=inputs, outputs=outputs, parameter_names=(), tied_as={})
+        self.__dict__["made"] = tuple(range(len(inputs)))
 
     def program(
         self,
@@ -192,9 +195,9 @@ class OnnxStage(nn.Module):
         Raises:
             BackendError: naming stage, node and op.
         """
-        given = (*tensors, *values)
-        if len(given) != len(self.parameter_names) + len(self.inputs):
+        if len(values) != len(self.inputs):
             raise BackendError(f"stage {self.index} takes {len(self.inputs)} values, and {len(values)} are given")
+        given = (*tensors, *(values[m] if isinstance(m, int) else m(values) for m in self.made))
         env = [*given, *self._constants[len(given) :]]
         device = next((t.device for t in given), None)
         _run_steps(self.index, self._steps, env, device, around)

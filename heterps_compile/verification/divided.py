@@ -32,6 +32,7 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.errors import BackendError, HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.sizes import of_shapes_alone
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.process_state import alone
@@ -307,7 +308,7 @@ class _Check:
         before = _before(graph, differing)
         if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
             return ""
-        made = _of_shapes_alone(graph)
+        made = of_shapes_alone(graph)
         names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
         names -= made | set(self._excused())
         try:
@@ -351,16 +352,6 @@ class _Check:
             return None
         outputs = [wide.outputs[graph.outputs.index(name)] for name in self.outputs]
         return replace(self, graph=wide, outputs=outputs, is_wide=True)
-
-
-def _of_shapes_alone(graph: Graph) -> set[str]:
-    """List values computed from shapes alone."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        read = [name for name in node.inputs if name in graph.values]
-        if node.kind is OpKind.SHAPE or (read and found.issuperset(read)):
-            found.update(node.outputs)
-    return found
 
 
 def _before(graph: Graph, name: str) -> list[int]:

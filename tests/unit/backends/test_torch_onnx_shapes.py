@@ -84,6 +84,25 @@ def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
         assert largest_difference([values["y"].numpy()], run_whole(model, inputs)) < 1e-6
 
 
+@pytest.mark.parametrize("root", ["x", "wide"])
+def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tmp_path: Path) -> None:
+    text = f"""g (float[N, 4] x) => (float[a, b] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int32[1] last = {{1}}> {{
+        wide = Concat<axis = 0>(x, x)  s = Shape({root})  c = Cast<to = 6>(s)  n = Slice(c, zero, one)
+        h = Relu({root})  t = Concat<axis = 0>(n, last)  u = Cast<to = 7>(t)
+        m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, u)  e = Expand(r, u)  y = Sub(h, e)
+    }}"""
+    graph = import_onnx(parse(text), shapes={"N": 3})
+    at = graph.consumers["n"][0]
+    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
+    assert set(partition.stages[1].inputs) == {"n", "h"}
+    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    stages = BACKEND.read(tmp_path, files, partition.stages)
+    inputs = {"x": RNG.standard_normal((7, 4), dtype=np.float32)}
+    values = run_stages(partition.stages, stages, inputs, graph.outputs)
+    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+
+
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
     text = "g (float[N, 4] x) => (float[N, 4] y) { h = Relu(x)  n = RandomNormalLike(h)  y = Add(h, n) }"
     graph = import_onnx(parse(text), shapes={"N": 3})
