@@ -143,10 +143,16 @@ def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
         reason = printable(str(error)).removeprefix(f"stage {stage.index}: ")
         raise BackendError(f"stage {stage.index} cannot be written as source: {reason}; it runs in memory") from error
     except Exception as error:
+        found = stage.reader_of_elements
+        sizes = f"; {_shown(found[0])} takes sizes from elements of {printable(found[1])!r}" if found else ""
         raise BackendError(
-            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {whole_reason(error)}; "
-            f"it runs in memory"
+            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {whole_reason(error)}"
+            f"{sizes}; it runs in memory"
         ) from error
+
+
+def _shown(step: Step) -> str:
+    return f"node {printable(step.node)!r} ({printable(step.op)})"
 
 
 def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None:
@@ -246,7 +252,7 @@ class _Reader:
     def origin(self, node: fx.Node) -> str:
         """Return the model's node that a node came from, for a message."""
         step = self._steps.get(node)
-        return "a node" if step is None else f"node {printable(step.node)!r} ({printable(step.op)})"
+        return "a node" if step is None else _shown(step)
 
     def _mark(self, node: fx.Node) -> str:
         return mark_of(node, _MARK) or ""

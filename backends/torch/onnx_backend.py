@@ -35,7 +35,7 @@ def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ..
 def may_read_elements(graph: Graph) -> bool:
     """Say whether a node may branch on elements of a tensor or take a shape from them, as no source can."""
     (stage,) = build_onnx_stages(graph, cut_graph(graph, [range(len(graph.nodes))]))
-    return stage.reads_elements
+    return stage.reader_of_elements is not None
 
 
 def unsupported_in_onnx(graph: Graph) -> list[UnsupportedNode]:

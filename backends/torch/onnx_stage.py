@@ -169,15 +169,19 @@ class OnnxStage(nn.Module):
         return self.run_on(tensors, given)
 
     @property
-    def reads_elements(self) -> bool:
-        """Say whether a step branches on elements of a tensor, or takes a number out of one that is no constant."""
+    def reader_of_elements(self) -> tuple[Step, str] | None:
+        """Return the first step that branches on elements of a tensor, or takes a number out of one, and its name."""
         known = {place for place, value in enumerate(self._constants) if value is not None}
+        names = dict(enumerate(self.parameter_names))
+        names |= {len(names) + i: self.inputs[place] for i, place in enumerate(self.made) if isinstance(place, int)}
         for step in self._steps:
-            if step.op in _BRANCH or any(a.kind in _NUMBERS and a.place not in (None, *known) for a in step.arguments):
-                return True
+            read = [a.place for a in step.arguments if a.kind in _NUMBERS and a.place not in (None, *known)]
+            if step.op in _BRANCH or read:
+                return step, names.get((read or [step.arguments[0].place])[0] or 0, "")
             if all(a.kind == "host" for a in step.arguments) or step.op in _MAKE_NUMBERS:
                 known.update(place for place in step.outputs if place is not None)
-        return False
+            names |= {place: name for place, name in zip(step.outputs, step.names, strict=False) if place is not None}
+        return None
 
     def run_on(
         self,

@@ -11,6 +11,7 @@ from staged_onnx import largest_difference, parse, run_whole
 import heterps_compile
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.backends.torch.run_onnx import run_onnx
+from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.runtime.in_process import run_stages
@@ -101,6 +102,18 @@ def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tm
     inputs = {"x": RNG.standard_normal((7, 4), dtype=np.float32)}
     values = run_stages(partition.stages, stages, inputs, graph.outputs)
     assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+
+
+def test_a_refusal_to_write_a_size_names_the_node_and_the_tensor(tmp_path: Path) -> None:
+    text = """g (float[N, 4] x, float[M, 4] z) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+        s = Shape(z)  n = Slice(s, zero, one)  h = Relu(x)
+        t = Concat<axis = 0>(n, one)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, t)  y = Sub(h, r)
+    }"""
+    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3})
+    at = graph.producer["t"]
+    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
+    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'t'"):
+        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
 
 
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
