@@ -165,3 +165,14 @@ def test_a_network_that_pytorch_lacks_is_written_with_a_free_number_of_steps(tmp
     x = RNG.standard_normal((5, 2, 4), dtype=np.float32)
     (made,) = heterps_compile.load(tmp_path / "plan").run(x)
     np.testing.assert_allclose(np.asarray(made.detach()), run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [2.0, 1.5])
+def test_a_resized_dimension_is_written_free(scale: float, tmp_path: Path) -> None:
+    text = f"""g (float[N, 1, H, 3] x) => (float[a, b, c, d] y) <float[4] scales = {{1, 1, {scale}, 1}}> {{
+        y = Resize<mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">(x, , scales)
+    }}"""
+    heterps_compile.compile(parse(text), batch=2, backend="torch", method="greedy").save(tmp_path / "plan")
+    x = RNG.standard_normal((3, 1, 7, 3), dtype=np.float32)
+    (made,) = heterps_compile.load(tmp_path / "plan").run(x)
+    assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])
