@@ -48,6 +48,7 @@ _PARTS = ([[0], [1]], [[0, 1], [2, 3], [1, 2]])
 _MOST_FLOPS = 10**12
 _RUNS = 2.5  # of the whole: it and its parts, at most
 _NAME_SHOWN = 80
+_SHOWN = 3  # names in a note
 _SEED = 0
 _NODE_OF_ORT = re.compile(r"Name:'([^']+)'")
 
@@ -108,7 +109,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
                 why = why or str(error)
                 continue
             if not mixes:
-                return replace(graph, unchecked=check.rounding())
+                return replace(graph, unchecked=check.left_out())
             if is_final:
                 break
     return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
@@ -188,10 +189,13 @@ class _Check:
                 return wide.find_mixing()
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
 
-    def rounding(self) -> str:
-        """Name a node that rounds by the batch's range."""
+    def left_out(self) -> str:
+        """Name a node that rounds by the batch's range, or one with a branch that no input took."""
         nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
-        return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+        branching = self._values_of().branching_nodes(self.graph)
+        if nodes or not branching:
+            return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+        return f"of {', '.join(map(_shown, branching[:_SHOWN]))} only the branch that generated inputs take ran"
 
     def _excused(self) -> dict[str, Node]:
         """Map values to excused nodes that make them."""
