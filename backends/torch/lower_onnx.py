@@ -31,6 +31,7 @@ from heterps_compile.ir.graph import Graph, Value
 from .calls import can_write
 from .lower import OpGraph
 from .onnx_ops.dtypes import torch_type
+from .onnx_ops.traced_recurrence import LAYERS
 from .onnx_stage import OnnxStage, Step
 from .open_dims import Multiple, OpenShape, open_shapes
 
@@ -171,6 +172,11 @@ def _body_of(module: Any, node: fx.Node) -> Any:
     return found if isinstance(found, fx.GraphModule) else None
 
 
+def _put_back_layers(made: fx.Graph) -> None:
+    for node in made.nodes:
+        node.target = LAYERS.get(node.target, node.target)
+
+
 class _Reader:
     """Copies an exported program's graph into one of our own, nodes named after the model's values."""
 
@@ -232,6 +238,7 @@ class _Reader:
         for node, name in [*zip(given[count:], self.stage.inputs, strict=True), *last.items()]:
             self._describe(node, name)
         erase_checks(self._made)
+        _put_back_layers(self._made)
         for node in reversed(list(self._made.nodes)):
             if not node.users and node.target in (*_NUMBERS, *_SHAPES):
                 self._made.erase_node(node)
@@ -247,6 +254,7 @@ class _Reader:
             if node.op == "get_attr":
                 env[node].meta["body"] = self._copy_body(_body_of(module, node))
         erase_checks(made)
+        _put_back_layers(made)
         return made
 
     def origin(self, node: fx.Node) -> str:

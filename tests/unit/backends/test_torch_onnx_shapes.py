@@ -153,11 +153,12 @@ def test_a_batch_that_can_only_be_1_leaves_other_dimensions_free(tmp_path: Path)
     assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])
 
 
-def test_a_network_that_pytorch_lacks_is_written_with_a_free_number_of_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [", clip = 0.5", ""], ids=["that PyTorch lacks", "of PyTorch"])
+def test_a_network_is_written_with_a_free_number_of_steps(more: str, tmp_path: Path) -> None:
     weights = {name: RNG.standard_normal((2, 16, 4), dtype=np.float32) for name in ("w", "r")}
-    text = """g (float[T, 2, 4] x) => (float[T, D, 2, 4] y) <float[2, 16, 4] w = {0}, float[2, 16, 4] r = {0}> {
-        y, h, c = LSTM<direction = "bidirectional", hidden_size = 4, clip = 0.5>(x, w, r)
-    }"""
+    text = f"""g (float[T, 2, 4] x) => (float[T, D, 2, 4] y) <float[2, 16, 4] w = {{0}}, float[2, 16, 4] r = {{0}}> {{
+        y, h, c = LSTM<direction = "bidirectional", hidden_size = 4{more}>(x, w, r)
+    }}"""
     model = parse(text.replace("= {0}", f"= {{{', '.join(['0'] * 128)}}}"))
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
