@@ -33,6 +33,7 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.errors import BackendError, HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.sizes import of_shapes_alone
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.process_state import alone
@@ -48,6 +49,7 @@ _PARTS = ([[0], [1]], [[0, 1], [2, 3], [1, 2]])
 _MOST_FLOPS = 10**12
 _RUNS = 2.5  # of the whole: it and its parts, at most
 _NAME_SHOWN = 80
+_SHOWN = 3  # names in a note
 _SEED = 0
 _NODE_OF_ORT = re.compile(r"Name:'([^']+)'")
 
@@ -109,7 +111,7 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
                 why = why or str(error)
                 continue
             if not mixes:
-                return replace(graph, unchecked=check.rounding())
+                return replace(graph, unchecked=check.left_out())
             if is_final:
                 break
     return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
@@ -191,10 +193,13 @@ class _Check:
                 return wide.find_mixing()
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
 
-    def rounding(self) -> str:
-        """Name a node that rounds by the batch's range."""
+    def left_out(self) -> str:
+        """Name a node that rounds by the batch's range, or one with a branch that no input took."""
         nodes = [node for node in self._excused.values() if "quant" in node.op.lower()]
-        return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+        branching = self._values_of().branching_nodes(self.graph)
+        if nodes or not branching:
+            return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+        return f"of {', '.join(map(_shown, branching[:_SHOWN]))} only the branch that generated inputs take ran"
 
     @cached_property
     def _excused(self) -> dict[str, Node]:
@@ -313,7 +318,7 @@ class _Check:
         before = _before(graph, differing)
         if working_set_bytes(graph, graph.batch, 1, is_trained=True) > self.limits.free_bytes:
             return ""
-        made = _of_shapes_alone(graph)
+        made = of_shapes_alone(graph)
         names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
         names -= made | set(self._excused)
         try:
@@ -357,16 +362,6 @@ class _Check:
             return None
         outputs = [wide.outputs[graph.outputs.index(name)] for name in self.outputs]
         return replace(self, graph=wide, outputs=outputs, is_wide=True)
-
-
-def _of_shapes_alone(graph: Graph) -> set[str]:
-    """List values computed from shapes alone."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        read = [name for name in node.inputs if name in graph.values]
-        if node.kind is OpKind.SHAPE or (read and found.issuperset(read)):
-            found.update(node.outputs)
-    return found
 
 
 def _before(graph: Graph, name: str) -> list[int]:

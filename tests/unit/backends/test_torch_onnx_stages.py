@@ -17,8 +17,7 @@ from staged_onnx import cut_evenly, largest_difference, parse, run_whole
 from torch import nn
 
 from heterps_compile.backends.torch.backend import TorchBackend
-from heterps_compile.backends.torch.from_onnx import convert_model
-from heterps_compile.backends.torch.onnx_backend import constants_of
+from heterps_compile.backends.torch.from_onnx import constants_of, convert_model
 from heterps_compile.backends.torch.onnx_ops import table
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.frontends.onnx import import_onnx

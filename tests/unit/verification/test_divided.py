@@ -104,6 +104,12 @@ ONNX: dict[str, tuple[str, str]] = {
     "a loss": ("float y", "y = ReduceMean<keepdims = 0>(x)"),
     "noise": ("float[N,4] y", "r = RandomNormalLike(x) y = Add(x, r)"),
     "dynamic quantisation": ("float[N,4] y", "q, s, o = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, o)"),
+    "one branch": (
+        "float[N,4] y",
+        "m = ReduceSum<keepdims = 0>(x) b = IsInf(m) y = If(b) <"
+        "then_branch = then () => (float[N,4] p) {p = CumSum(x, axis)}, "
+        "else_branch = otherwise () => (float[N,4] q) {q = Relu(x)}>",
+    ),
     "CumSum": ("float[N,4] y", "h = Relu(x) c = CumSum(h, axis) y = Neg(c)"),
     "NonZero": ("int64[2,M] y", "y = NonZero(x)"),
     "ReduceMean": ("float[N,4] y", "r = RandomNormalLike(x) n = Add(x, r) m = ReduceMean<axes = [0]>(n) y = Sub(n, m)"),
@@ -121,7 +127,7 @@ def test_an_onnx_model_is_checked_alike(name: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
         model (float[N,4] x) => ({output}) <int64 axis = {{0}}, int64 turns = {{2}}> {{ {body} }}"""
     graph = checked(onnx.parser.parse_model(text), batch=8)
-    assert bool(graph.unchecked) == (name == "dynamic quantisation")
+    assert bool(graph.unchecked) == (name in ("dynamic quantisation", "one branch"))
     assert graph.is_divisible == name[0].islower()
     assert graph.is_divisible or f"({name})" in graph.mixes
 
