@@ -3,7 +3,10 @@
 Left out: the schedule, which is 1F1B; micro-batches of several sizes.
 """
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.objective import OBJECTIVES
@@ -17,9 +20,11 @@ from heterps_compile.schedule.load import micro_batch_counts, training_counts
 from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES
-from heterps_compile.units import counted, format_rate, format_seconds
+from heterps_compile.units import counted, format_bytes, format_rate, format_seconds
 
 from .predict_step import Prediction, predict_step
+
+_ROUNDING = 1e-9  # relative
 
 
 def choose_of_rivals(
@@ -33,7 +38,7 @@ def choose_of_rivals(
     rivals = placed.rivals or ((placed.plan, placed.value),)
     steps = [(*divided, value) for plan, value in rivals if (divided := choose_micro_batch(problem, plan)) is not None]
     if not steps:
-        raise InfeasibleError(_too_large(problem, placed.plan))
+        return _first_that_fits(problem, placed, objective)
     plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
     notes = placed.notes
     if value > rivals[0][1]:
@@ -41,6 +46,21 @@ def choose_of_rivals(
         best = OBJECTIVES[objective].describe(least, problem.batch, problem.known_pool.currency)
         notes = (*notes, f"a plan of {best} takes {format_seconds(steps[0][1].step_s)} a step, and this one less")
     return _priced(problem, replace(placed, plan=plan, value=value, notes=notes), objective), plan, prediction
+
+
+def _first_that_fits(
+    problem: GivenProblem, placed: PlacedGiven, objective: str
+) -> tuple[PlacedGiven, GivenPlan, Prediction]:
+    """Return the first of the other plans that fits its units; they come in the order of their values."""
+    tried = [placed.plan]
+    for rival in placed.others():
+        divided = choose_micro_batch(problem, rival.plan)
+        if divided is not None:
+            plan, prediction = divided
+            found = replace(placed, plan=plan, value=rival.value, bound=max(placed.bound, rival.bound))
+            return _priced(problem, found, objective), plan, prediction
+        tried.append(rival.plan)
+    raise InfeasibleError(_too_large(problem, tried))
 
 
 def choose_of_steps(
@@ -51,30 +71,57 @@ def choose_of_steps(
     Raises:
         InfeasibleError: where no plan fits its units, or none reaches the floor.
     """
-    objective, best, shortest_s = OBJECTIVES[request.objective], None, float("inf")
-    for plan, price_per_hour in placed.steps:
-        for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
-            divided = choose_micro_batch(problem, replace(plan, schedule=schedule))
-            if divided is None:
-                continue
-            step_s = divided[1].step_s
-            shortest_s = min(shortest_s, step_s)
-            paid = objective.paid(price_per_hour, rate(problem.batch, step_s))
-            rank = (step_s if paid is None else paid, step_s)
-            if step_s <= _longest_step_s(problem, request) and (best is None or rank < best[0]):
-                best = rank, divided
-    if shortest_s == float("inf"):
-        raise InfeasibleError(_too_large(problem, placed.plan))
+    best, bound = _Stepped.best(problem, placed.steps, request), placed.bound
+    tried = [placed.plan]
+    for rival in placed.others() if best is None or bound < best.value * (1 - _ROUNDING) else ():
+        if best is not None and rival.bound >= best.value:
+            bound = best.value
+            break
+        tried.append(rival.plan)
+        found = _Stepped.best(problem, [(rival.plan, rival.price_per_hour)], request)
+        best = min(filter(None, (best, found)), key=attrgetter("rank"), default=None)
     if best is None:
-        floor, reached = format_rate(request.min_throughput), format_rate(rate(problem.batch, shortest_s))
+        raise InfeasibleError(_too_large(problem, tried))
+    if best.value == float("inf"):
+        floor, reached = format_rate(request.min_throughput), format_rate(best.prediction.samples_per_s)
         raise InfeasibleError(
             f"problem {shown(problem.name)}: no plan was found that reaches the floor of {floor} with "
             f"{ONE_BATCH_ALONE}: the quickest predicted step makes {reached}; ask for less (--min-throughput), or for "
             f"--reading steady-state"
         )
-    (value, _), (plan, prediction) = best
-    placed = replace(placed, plan=plan, value=value, bound=min(placed.bound, value))
-    return _priced(problem, placed, request.objective), plan, prediction
+    placed = replace(placed, plan=best.plan, value=best.value, bound=min(bound, best.value))
+    return _priced(problem, placed, request.objective), best.plan, best.prediction
+
+
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """A plan with its predicted step; its value is inf if the step misses the floor."""
+
+    plan: GivenPlan
+    prediction: Prediction
+    value: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Return what plans are compared by."""
+        return self.value, self.prediction.step_s
+
+    @classmethod
+    def best(
+        cls, problem: GivenProblem, plans: Sequence[tuple[GivenPlan, float]], request: Request
+    ) -> "_Stepped | None":
+        """Predict plans with their prices per hour and return the best; None if none of them fits its units."""
+        objective, found = OBJECTIVES[request.objective], list[_Stepped]()
+        for plan, price_per_hour in plans:
+            for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
+                divided = choose_micro_batch(problem, replace(plan, schedule=schedule))
+                if divided is not None:
+                    step_s = divided[1].step_s
+                    paid = objective.paid(price_per_hour, rate(problem.batch, step_s))
+                    is_quick = step_s <= _longest_step_s(problem, request)
+                    value = (step_s if paid is None else paid) if is_quick else float("inf")
+                    found.append(cls(*divided, value))
+        return min(found, key=attrgetter("rank"), default=None)
 
 
 def _costs_nothing(problem: GivenProblem, plan: GivenPlan, objective: str) -> bool:
@@ -131,11 +178,31 @@ def _most(plan: GivenPlan) -> int:
     return min(plan.batch, MOST_ACTIONS // len(plan.stages))
 
 
-def _too_large(problem: GivenProblem, plan: GivenPlan) -> str:
-    """Say what does not fit with the smallest micro-batch that there is."""
-    smallest = max(count for count in range(1, _most(plan) + 1) if plan.batch % count == 0)
-    divided, prediction = _divided(problem, plan, smallest)
+def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
+    """Say how much memory the plan that lacks least needs with its smallest micro-batch."""
+    smallest = [max(count for count in range(1, _most(plan) + 1) if plan.batch % count == 0) for plan in plans]
+    divided = [_divided(problem, plan, count) for plan, count in zip(plans, smallest, strict=True)]
+    plan, prediction = min(divided, key=lambda pair: _excess(pair[1]))
+    needs: dict[str, float] = {}
+    for stage in prediction.stages:
+        for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
+            if held > there:
+                needs[kind.device] = max(held, needs.get(kind.device, 0.0))
+    lacks = " and ".join(
+        f"{math.ceil(held):,} B on {shown(name)}, which has "
+        f"{format_bytes(problem.known_pool.device_type(name).memory_bytes)}"
+        for name, held in needs.items()
+    )
     return (
-        f"problem {shown(problem.name)}: with the smallest micro-batch, of {counted(divided.micro_batch, 'sample')}, "
-        f"{prediction.notes[0]}; ask for more stages (--min-stages {len(plan.stages) + 1}) or types with more memory"
+        f"problem {shown(problem.name)}: no plan was found that fits: with micro-batches of "
+        f"{counted(plan.micro_batch, 'sample')} the one that lacks least holds {lacks}. Fix: take types with that much"
+    )
+
+
+def _excess(prediction: Prediction) -> float:
+    """Return the most that a unit holds, in parts of what it has."""
+    return max(
+        held / there
+        for stage in prediction.stages
+        for held, there in zip(stage.held_bytes, stage.memory_bytes, strict=True)
     )
