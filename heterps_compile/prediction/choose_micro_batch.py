@@ -3,10 +3,11 @@
 Left out: the schedule, which is 1F1B; micro-batches of several sizes.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, inf
+from operator import itemgetter
+from typing import NamedTuple
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.objective import OBJECTIVES
@@ -38,7 +39,13 @@ def choose_of_rivals(
     rivals = placed.rivals or ((placed.plan, placed.value),)
     steps = [(*divided, value) for plan, value in rivals if (divided := choose_micro_batch(problem, plan)) is not None]
     if not steps:
-        return _first_that_fits(problem, placed, objective)
+        tried = [placed.plan]
+        for rival in placed.others():
+            if divided := choose_micro_batch(problem, rival.plan):
+                found = replace(placed, plan=divided[0], value=rival.value, bound=max(placed.bound, rival.bound))
+                return _priced(problem, found, objective), *divided
+            tried.append(rival.plan)
+        raise InfeasibleError(_too_large(problem, tried))
     plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
     notes = placed.notes
     if value > rivals[0][1]:
@@ -46,21 +53,6 @@ def choose_of_rivals(
         best = OBJECTIVES[objective].describe(least, problem.batch, problem.known_pool.currency)
         notes = (*notes, f"a plan of {best} takes {format_seconds(steps[0][1].step_s)} a step, and this one less")
     return _priced(problem, replace(placed, plan=plan, value=value, notes=notes), objective), plan, prediction
-
-
-def _first_that_fits(
-    problem: GivenProblem, placed: PlacedGiven, objective: str
-) -> tuple[PlacedGiven, GivenPlan, Prediction]:
-    """Return the first of the other plans that fits its units; they come in the order of their values."""
-    tried = [placed.plan]
-    for rival in placed.others():
-        divided = choose_micro_batch(problem, rival.plan)
-        if divided is not None:
-            plan, prediction = divided
-            found = replace(placed, plan=plan, value=rival.value, bound=max(placed.bound, rival.bound))
-            return _priced(problem, found, objective), plan, prediction
-        tried.append(rival.plan)
-    raise InfeasibleError(_too_large(problem, tried))
 
 
 def choose_of_steps(
@@ -71,18 +63,19 @@ def choose_of_steps(
     Raises:
         InfeasibleError: where no plan fits its units, or none reaches the floor.
     """
-    best, bound = _Stepped.best(problem, placed.steps, request), placed.bound
-    tried = [placed.plan]
-    for rival in placed.others() if best is None or bound < best.value * (1 - _ROUNDING) else ():
-        if best is not None and rival.bound >= best.value:
+    starts = placed.steps or ((placed.plan, inf),)
+    best = min((step for start in starts for step in _steps(problem, request, *start)), key=_RANK, default=None)
+    bound, tried = placed.bound, [placed.plan]
+    for rival in placed.others():
+        if best is not None and max(bound, rival.bound) >= best.value * (1 - _ROUNDING):
             bound = best.value
             break
         tried.append(rival.plan)
-        found = _Stepped.best(problem, [(rival.plan, rival.price_per_hour)], request)
-        best = min(filter(None, (best, found)), key=attrgetter("rank"), default=None)
+        steps = (*_steps(problem, request, rival.plan, rival.price_per_hour), *filter(None, [best]))
+        best = min(steps, key=_RANK, default=None)
     if best is None:
         raise InfeasibleError(_too_large(problem, tried))
-    if best.value == float("inf"):
+    if best.value == inf:
         floor, reached = format_rate(request.min_throughput), format_rate(best.prediction.samples_per_s)
         raise InfeasibleError(
             f"problem {shown(problem.name)}: no plan was found that reaches the floor of {floor} with "
@@ -93,35 +86,26 @@ def choose_of_steps(
     return _priced(problem, placed, request.objective), best.plan, best.prediction
 
 
-@dataclass(frozen=True, slots=True)
-class _Stepped:
+class _Step(NamedTuple):
     """A plan with its predicted step; its value is inf if the step misses the floor."""
 
+    value: float
+    step_s: float
     plan: GivenPlan
     prediction: Prediction
-    value: float
 
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Return what plans are compared by."""
-        return self.value, self.prediction.step_s
 
-    @classmethod
-    def best(
-        cls, problem: GivenProblem, plans: Sequence[tuple[GivenPlan, float]], request: Request
-    ) -> "_Stepped | None":
-        """Predict plans with their prices per hour and return the best; None if none of them fits its units."""
-        objective, found = OBJECTIVES[request.objective], list[_Stepped]()
-        for plan, price_per_hour in plans:
-            for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
-                divided = choose_micro_batch(problem, replace(plan, schedule=schedule))
-                if divided is not None:
-                    step_s = divided[1].step_s
-                    paid = objective.paid(price_per_hour, rate(problem.batch, step_s))
-                    is_quick = step_s <= _longest_step_s(problem, request)
-                    value = (step_s if paid is None else paid) if is_quick else float("inf")
-                    found.append(cls(*divided, value))
-        return min(found, key=attrgetter("rank"), default=None)
+_RANK = itemgetter(0, 1)
+
+
+def _steps(problem: GivenProblem, request: Request, plan: GivenPlan, price_per_hour: float) -> Iterator[_Step]:
+    """Yield the shortest step of a plan under each schedule under which it fits its units."""
+    for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
+        if divided := choose_micro_batch(problem, replace(plan, schedule=schedule)):
+            step_s, reached = divided[1].step_s, rate(problem.batch, divided[1].step_s)
+            paid = OBJECTIVES[request.objective].paid(price_per_hour, reached)
+            is_quick = reached * (1 + FLOOR_TOLERANCE) >= request.min_throughput
+            yield _Step((step_s if paid is None else paid) if is_quick else inf, step_s, *divided)
 
 
 def _costs_nothing(problem: GivenProblem, plan: GivenPlan, objective: str) -> bool:
@@ -141,12 +125,6 @@ def _priced(problem: GivenProblem, placed: PlacedGiven, objective: str) -> Place
         f"units was looked for; give a price, or ask for --objective throughput"
     )
     return replace(placed, value=0.0, bound=0.0, notes=(*placed.notes, note))
-
-
-def _longest_step_s(problem: GivenProblem, request: Request) -> float:
-    """Return how long a step may last by the floor; inf without one."""
-    floor = request.min_throughput
-    return problem.batch / floor * (1 + FLOOR_TOLERANCE) if floor > 0 else float("inf")
 
 
 def choose_micro_batch(problem: GivenProblem, plan: GivenPlan) -> tuple[GivenPlan, Prediction] | None:
@@ -180,16 +158,15 @@ def _most(plan: GivenPlan) -> int:
 
 def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
     """Say how much memory the plan that lacks least needs with its smallest micro-batch."""
-    smallest = [max(count for count in range(1, _most(plan) + 1) if plan.batch % count == 0) for plan in plans]
-    divided = [_divided(problem, plan, count) for plan, count in zip(plans, smallest, strict=True)]
-    plan, prediction = min(divided, key=lambda pair: _excess(pair[1]))
+    divided = [
+        _divided(problem, plan, max(n for n in range(1, _most(plan) + 1) if plan.batch % n == 0)) for plan in plans
+    ]
+    plan, prediction = min(divided, key=lambda pair: max(held / there for _, held, there in _held(pair[1])))
     needs: dict[str, float] = {}
-    for stage in prediction.stages:
-        for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
-            if held > there:
-                needs[kind.device] = max(held, needs.get(kind.device, 0.0))
+    for name, held, _ in filter(lambda each: each[1] > each[2], _held(prediction)):
+        needs[name] = max(held, needs.get(name, 0.0))
     lacks = " and ".join(
-        f"{math.ceil(held):,} B on {shown(name)}, which has "
+        f"{ceil(held):,} B on {shown(name)}, which has "
         f"{format_bytes(problem.known_pool.device_type(name).memory_bytes)}"
         for name, held in needs.items()
     )
@@ -199,10 +176,8 @@ def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
     )
 
 
-def _excess(prediction: Prediction) -> float:
-    """Return the most that a unit holds, in parts of what it has."""
-    return max(
-        held / there
-        for stage in prediction.stages
-        for held, there in zip(stage.held_bytes, stage.memory_bytes, strict=True)
-    )
+def _held(prediction: Prediction) -> Iterator[tuple[str, float, float]]:
+    """Yield the device type of each kind of replica, with the bytes that a unit holds and has."""
+    for stage in prediction.stages:
+        for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
+            yield kind.device, held, there
