@@ -7,16 +7,18 @@ types are searched where they are asked for (``placement/mixed/``).
 Left out: how large a micro-batch is, which the simulated step decides (``prediction/choose_micro_batch.py``).
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.evaluate import detail, evaluate_one
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.deadline import Deadline, now_s
-from heterps_compile.plan.request import ALONE, Request
+from heterps_compile.plan.request import ALONE, STEADY, Request
 from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
 from heterps_compile.problem_file.pose_given import (
@@ -36,16 +38,14 @@ from .placement.method import proves
 from .placement.methods import find_method
 from .placement.mixed.mixed_search import search_mixed
 from .placement.proof.certificate import certify
-from .placement.proof.exact import Exact
 from .replicate_stages import replicate_stages
+from .rivals_of_given import Rival, best_of_stage_counts, every_rival, is_small, roomy_rivals
 from .rules_of_given import plan_with_rules, refuse_given_rules, with_given_rules
 
 THROUGHPUT = "throughput"
 _PROOF_S = 20.0
 _PLAIN_SHARE = 0.3  # of a time limit, for a plan whose stages have one type each
 _MOST_RIVALS = 12
-_MOST_STAGES = 8  # of plans whose steps are compared
-_STAGES_S = 1.0  # for the best plan of so many stages
 _GAIN = 1e-6  # relative
 _NO_GAIN = "stages of several device types were searched too, and none is better"
 
@@ -67,6 +67,8 @@ class PlacedGiven:
         rivals: Plans with their values, the best first, of which the one of the shortest step is to be taken. None is
             worse than the best one whose stages have one type each, but for the throughput of training, whose steps do
             not overlap. None where there is one plan alone.
+        others: Yields further plans, the lowest value first: the first that fits is taken if none of these does. With a
+            step's value to minimise all plans of a small problem, by lower bounds on their values.
     """
 
     plan: GivenPlan
@@ -78,6 +80,7 @@ class PlacedGiven:
     notes: tuple[str, ...] = ()
     rivals: tuple[tuple[GivenPlan, float], ...] = ()
     steps: tuple[tuple[GivenPlan, float], ...] = ()
+    others: Callable[[], Iterator[Rival]] = lambda: iter(())
 
 
 def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
@@ -134,9 +137,12 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
     method = find_method(request.method)
     share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
     found = run_method(method, posed.problem, seed=request.seed, time_limit_s=share_s)
-    of_counts = _of_stage_counts(posed, found, deadline) if given.training and request.objective == THROUGHPUT else []
+    is_open = given.training and request.objective == THROUGHPUT and request.reading != STEADY
+    of_counts = _of_stage_counts(posed, found, deadline) if is_open else []
     if mixed_stages:
-        return replace(_mixed(given, posed, found, of_counts, deadline), search_s=now_s() - began)
+        return replace(
+            _mixed(given, posed, found, of_counts, deadline, reading=request.reading), search_s=now_s() - began
+        )
     if isinstance(found, InfeasibleError):
         if request.reading == ALONE and request.min_throughput > 0 and is_quicker_divided(given, posed):
             raise InfeasibleError(
@@ -151,6 +157,7 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
         return replace(placed, search_s=now_s() - began)
     rivals = [(found.placement, found.value), *of_counts]
     plans = tuple((_plan(given, posed, placement), value) for placement, value in sorted(rivals, key=lambda r: r[1]))
+    others = every_rival if is_small(posed.problem) else roomy_rivals
     return PlacedGiven(
         _plan(given, posed, found.placement),
         found.value,
@@ -160,6 +167,7 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
         now_s() - began,
         found.notes,
         plans if of_counts else (),
+        others=partial(others, given, posed, deadline),
     )
 
 
@@ -170,7 +178,7 @@ def _for_step(
     steps = place_given_steps(given, posed, [found.placement, *of_counts], deadline, seed=found.seed)
     most = counted(steps.most_micro_batches, "micro-batch")
     return PlacedGiven(
-        steps.plans[0][0],
+        steps.plans[0][0] if steps.plans else _plan(given, posed, found.placement),
         np.inf,
         steps.bound,
         f"plans that keep the layers in this order, in at most {most}, {ONE_BATCH_ALONE}",
@@ -178,6 +186,7 @@ def _for_step(
         0.0,
         found.notes,
         steps=steps.plans,
+        others=steps.others,
     )
 
 
@@ -190,16 +199,10 @@ def _of_stage_counts(
     posed: PosedGiven, found: SearchResult | InfeasibleError, deadline: Deadline
 ) -> list[tuple[Placement, float]]:
     """Return the best plans of one stage, of two and so on, with their values: their steps may be shorter."""
-    problem, plans = posed.problem, []
     if isinstance(found, InfeasibleError):
         return []
-    most = min(problem.max_stages, problem.layer_count, _MOST_STAGES)
-    for count in range(problem.min_stages, most + 1):
-        asked = replace(problem, min_stages=count, max_stages=count)
-        own = run_method(Exact(), asked, time_limit_s=max(0.0, min(_STAGES_S, deadline.left_s())))
-        if isinstance(own, SearchResult) and own.placement != found.placement:
-            plans.append((own.placement, own.value))
-    return plans
+    others = best_of_stage_counts(posed, deadline, is_roomy=False)
+    return [(each, evaluate_one(posed.problem, each)) for each in others if each != found.placement]
 
 
 def _mixed(
@@ -208,6 +211,8 @@ def _mixed(
     plain: SearchResult | InfeasibleError,
     of_counts: list[tuple[Placement, float]],
     deadline: Deadline,
+    *,
+    reading: str | None,
 ) -> PlacedGiven:
     """Return the best plan whose stages may have several device types, from the best one without such stages."""
     start = plain.placement if isinstance(plain, SearchResult) else None
@@ -226,6 +231,8 @@ def _mixed(
         note = f"{better} than the best plan found whose stages have one type each" if gain > _GAIN else _NO_GAIN
     else:
         note = f"no plan was found whose stages have one type each: {plain}"
+    if reading == STEADY:
+        most = found.value * (1 + _GAIN)
     no_worse = [(plan, value) for plan, value in found.plans if value <= most or of_counts]
     plans = [(mixed_plan_of(given, posed, plan), value) for plan, value in no_worse[:_MOST_RIVALS]]
     plans += [(_plan(given, posed, placement), value) for placement, value in of_counts]

@@ -13,12 +13,14 @@ bytes that any type has; and where small micro-batches are faster than their sha
 Left out: stages of several device types, batches of one replica each, both of which are known in the steady state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from heterps_compile.cost.problem import Placement
+from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan
@@ -29,9 +31,10 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem
 from heterps_compile.units import format_rate
 
-from .placement.steps.minimise_step import search_steps
+from .placement.steps.minimise_step import least_factor, search_steps
 from .placement.steps.step_closing import close_steps
 from .placement.steps.step_plans import SteppedPlan
+from .rivals_of_given import Rival, every_rival, is_small
 
 _MOST_PLANS = 16
 
@@ -44,11 +47,13 @@ class GivenSteps:
         plans: With the price per hour of each, the best by the search first.
         bound: No step of a plan that keeps the order has a lower value; 0 where none is proven.
         most_micro_batches: Of the plans that the bound is of.
+        others: Yields all plans of a small problem, each with a lower bound on the value of its step, ascending.
     """
 
     plans: tuple[tuple[GivenPlan, float], ...]
     bound: float
     most_micro_batches: int
+    others: Callable[[], Iterator[Rival]]
 
 
 def place_given_steps(
@@ -57,11 +62,14 @@ def place_given_steps(
     """Return plans of short steps, found from some placements, and a bound of all.
 
     Raises:
-        InfeasibleError: where none of them reaches the floor.
+        InfeasibleError: where none of them reaches the floor, and all plans are too many to look at.
     """
     of = _steps(given, posed)
+    others = _others(given, posed, of, deadline)
     found = search_steps(of, starts, deadline, seed=seed)
     if found.plan is None:
+        if is_small(posed.problem):
+            return GivenSteps((), 0.0, of.all_counts[-1], others)
         floor, reached = posed.problem.min_throughput, rate(posed.problem.batch, found.shortest_s)
         raise InfeasibleError(
             f"no plan was found that reaches the floor of {format_rate(floor)} with {ONE_BATCH_ALONE}: the quickest "
@@ -71,7 +79,19 @@ def place_given_steps(
     bound = close_steps(least, found.plan, deadline).bound
     ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
     plans = tuple((_given(given, posed, plan), plan.price_per_hour) for plan in ranked[:_MOST_PLANS])
-    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1])
+    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others)
+
+
+def _others(
+    given: GivenProblem, posed: PosedGiven, of: StepProblem, deadline: Deadline
+) -> Callable[[], Iterator[Rival]]:
+    """Return what yields all plans of a small problem, by what their computation takes at least."""
+    if not is_small(posed.problem):
+        return lambda: iter(())
+    factor = 1.0 if posed.problem.objective == "price" else max(0.0, least_factor(of))
+    none = np.zeros(posed.problem.layer_count)[:, None]
+    least = replace(of.problem, min_throughput=0.0, sync_s=of.problem.sync_s * none, rules=None)
+    return partial(every_rival, given, PosedGiven(least, posed.groups), deadline, factor)
 
 
 def is_quicker_divided(given: GivenProblem, posed: PosedGiven) -> bool:
@@ -114,7 +134,8 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
 
     of = StepProblem(
         problem, given.training, is_divisible=True, times=None, again_s=None,
-        networks=tuple(group_network(given, each) for each in groups), own_latency_s=none, ways=(side, late),
+        networks=tuple(group_network(given, each) for each in groups), own_latency_s=none,
+        memory=_memory(given, problem), ways=(side, late),
     )  # fmt: skip
     known = {count: part(count) for count in sorted({1, *of.all_counts})}
     worked = replace(
@@ -127,6 +148,20 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
         link_latency_s=None,
     )
     return replace(of, problem=worked, known_parts=known)
+
+
+def _memory(given: GivenProblem, problem: Problem) -> Callable[[int, int], MemoryParts] | None:
+    """Return the least that a replica of a stage holds of an undivided batch on any type; None if all fits."""
+    kept = np.sum if given.training else np.max
+    activations = problem.activation_bytes * given.batch
+    if problem.weight_bytes.sum() + kept(activations) <= problem.memory_bytes.min():
+        return None
+
+    def of_stage(first: int, end: int) -> MemoryParts:
+        held_bytes = int(problem.weight_bytes[first:end].sum())
+        return MemoryParts(held_bytes, 0, 0, int(kept(activations[first:end])), safety_factor=1.0)
+
+    return of_stage
 
 
 def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
@@ -144,8 +179,6 @@ def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
     sync_s, rules = sync_s * least_part, problem.rules
     if rules is not None:
         rules = tuple(each.with_part(least_part) for each in rules)
-    kept = np.array([min(each.activation_bytes_per_sample for each in layer.times) for layer in given.layers])
-    weight_bytes = least * given.held_per_parameter
     return replace(
         of,
         ways=ways,
@@ -154,7 +187,5 @@ def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
             sync_s=sync_s,
             rules=rules,
             layer_compute_parallel=alpha,
-            weight_bytes=weight_bytes,
-            activation_bytes=kept,
         ),
     )

@@ -114,11 +114,10 @@ METHODS: dict[str, Callable[..., SearchResult]] = {
     "best without paths": Best(pricing=None),
     "exact": Exact(),
     "rl": Rl(),
-    "random + polish": Rl(start="uniform", whole=False),
     "annealing": Annealed(FromProposals()),
     "annealing from the policy": Annealed(FromProposals(shipped_weights())),
 }
-SHOWN = ("best", "exact", "rl", "random + polish")
+SHOWN = ("best", "exact", "rl")
 TIE = 1e-4  # relative
 
 

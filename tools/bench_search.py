@@ -27,6 +27,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import FAMILIES, Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn, RlTrace
+from heterps_compile.passes.placement.local.annealing import Annealing
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.exact import Exact
 
@@ -34,6 +35,7 @@ LAYERS = (8, 12, 16, 24, 32, 48, 64, 80, 100, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16, 8)
 COUPLINGS = ("limits", "memory", "branches", "limits+branches", "limits+memory", "all")
 REFERENCE_LIMIT_S = 60.0
+NO_ANNEALING = Annealing(most_priced=0)
 LEARNED = {"rl": Rl(), "rl-rnn": RlRnn()}
 
 
@@ -51,7 +53,7 @@ class Row:
     case: str
     seed: int
     gap: float
-    gap_before_polish: float | None
+    gap_before_annealing: float | None
     time_s: float
     evaluations: int
 
@@ -102,9 +104,8 @@ def main() -> None:
     arms = {name: arm_of(name) for name in options.methods.split(",")}
     if not options.no_ablation:
         arms |= {
-            "rl, no kicks": traced(Rl(kicks=0)),
-            "random + polish, no kicks": traced(Rl(start="uniform", kicks=0)),
-            "random + polish": traced(Rl(start="uniform")),
+            "rl, no annealing": traced(Rl(annealing=NO_ANNEALING)),
+            "random + annealing": traced(Rl(start="uniform")),
             "rl, fresh weights": traced(Rl(start="fresh")),
         }
     for label, arm in arms.items():
@@ -162,7 +163,7 @@ def run_arm(label: str, arm: Arm, case: Case, problem: Problem, reference: float
 def print_table(rows: list[Row], cases: list[Case]) -> None:
     coupled = {case.name for case in cases if not case.name.endswith("chain")}
     print(
-        f"\n{'method':27}{'problems':10}{'before polish: median, p95':>28}{'gap: median':>13}{'p95':>9}{'worst':>9}"
+        f"\n{'method':27}{'problems':10}{'before annealing: median, p95':>31}{'gap: median':>13}{'p95':>9}{'worst':>9}"
         f"{'none found':>12}{'s: median':>11}{'worst':>7}{'evaluations':>13}"
     )
     for label in dict.fromkeys(row.method for row in rows):
@@ -171,16 +172,16 @@ def print_table(rows: list[Row], cases: list[Case]) -> None:
                 r for r in rows if r.method == label and (part == "all" or (r.case in coupled) == (part == "coupled"))
             ]
             gaps = np.array([row.gap for row in mine])
-            before = np.array([row.gap_before_polish for row in mine if row.gap_before_polish is not None])
+            before = np.array([row.gap_before_annealing for row in mine if row.gap_before_annealing is not None])
             times = np.array([row.time_s for row in mine])
-            polish = f"{percent(before, 0.5)}, {percent(before, 0.95)}" if len(before) else "-"
+            annealed = f"{percent(before, 0.5)}, {percent(before, 0.95)}" if len(before) else "-"
             print(
-                f"{label if part == 'all' else '':27}{part:10}{polish:>28}"
+                f"{label if part == 'all' else '':27}{part:10}{annealed:>31}"
                 f"{percent(gaps, 0.5):>13}{percent(gaps, 0.95):>9}"
                 f"{percent(gaps, 1):>9}{int(np.isinf(gaps).sum()):>12}{np.median(times):>11.2f}{times.max():>7.1f}"
                 f"{np.median([row.evaluations for row in mine]):>13,.0f}"
             )
-    print("evaluations: plans evaluated, and for rl also stages that the polish priced on its own")
+    print("evaluations: plans evaluated, and for rl also stages that the annealing priced")
 
 
 def percent(gaps: np.ndarray, quantile: float) -> str:
@@ -191,7 +192,8 @@ def percent(gaps: np.ndarray, quantile: float) -> str:
 def rounds_per_second() -> dict[str, float]:
     problem = synthetic_problem(Recipe(seed=7_999, layers=300, types=8))
     speeds = {}
-    for method in (Rl(kicks=0, patience=1_000), RlRnn(kicks=0, patience=1_000, rounds=120)):
+    learned = Rl(annealing=NO_ANNEALING, patience=1_000), RlRnn(annealing=NO_ANNEALING, patience=1_000, rounds=120)
+    for method in learned:
         short, long = (replace(method, rounds=rounds) for rounds in (20, 220))
         spent = [arm.trace(problem)[1] for arm in (short, long)]
         speeds[method.cell] = (spent[1].rounds - spent[0].rounds) / (spent[1].policy_s - spent[0].policy_s)

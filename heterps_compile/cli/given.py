@@ -94,7 +94,7 @@ def plan_given_file(path: str, asked: Asked) -> None:
         request = make_request(problem.known_pool.currency, **{**problem.asked, **given_options})
         progress.show(Progress("searching", 0, 1))
         placed = place_given(problem, request)
-        if placed.steps:
+        if request.reading == ALONE:
             placed, plan, prediction = choose_of_steps(problem, placed, request)
         else:
             placed, plan, prediction = choose_of_rivals(problem, placed, request.objective)

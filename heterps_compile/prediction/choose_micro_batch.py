@@ -3,7 +3,11 @@
 Left out: the schedule, which is 1F1B; micro-batches of several sizes.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil, inf
+from operator import itemgetter
+from typing import NamedTuple
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.objective import OBJECTIVES
@@ -17,9 +21,11 @@ from heterps_compile.schedule.load import micro_batch_counts, training_counts
 from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES
-from heterps_compile.units import counted, format_rate, format_seconds
+from heterps_compile.units import counted, format_bytes, format_rate, format_seconds
 
 from .predict_step import Prediction, predict_step
+
+_ROUNDING = 1e-9  # relative
 
 
 def choose_of_rivals(
@@ -33,7 +39,13 @@ def choose_of_rivals(
     rivals = placed.rivals or ((placed.plan, placed.value),)
     steps = [(*divided, value) for plan, value in rivals if (divided := choose_micro_batch(problem, plan)) is not None]
     if not steps:
-        raise InfeasibleError(_too_large(problem, placed.plan))
+        tried = [placed.plan]
+        for rival in placed.others():
+            if divided := choose_micro_batch(problem, rival.plan):
+                found = replace(placed, plan=divided[0], value=rival.value, bound=max(placed.bound, rival.bound))
+                return _priced(problem, found, objective), *divided
+            tried.append(rival.plan)
+        raise InfeasibleError(_too_large(problem, tried))
     plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
     notes = placed.notes
     if value > rivals[0][1]:
@@ -51,30 +63,49 @@ def choose_of_steps(
     Raises:
         InfeasibleError: where no plan fits its units, or none reaches the floor.
     """
-    objective, best, shortest_s = OBJECTIVES[request.objective], None, float("inf")
-    for plan, price_per_hour in placed.steps:
-        for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
-            divided = choose_micro_batch(problem, replace(plan, schedule=schedule))
-            if divided is None:
-                continue
-            step_s = divided[1].step_s
-            shortest_s = min(shortest_s, step_s)
-            paid = objective.paid(price_per_hour, rate(problem.batch, step_s))
-            rank = (step_s if paid is None else paid, step_s)
-            if step_s <= _longest_step_s(problem, request) and (best is None or rank < best[0]):
-                best = rank, divided
-    if shortest_s == float("inf"):
-        raise InfeasibleError(_too_large(problem, placed.plan))
+    starts = placed.steps or ((placed.plan, inf),)
+    best = min((step for start in starts for step in _steps(problem, request, *start)), key=_RANK, default=None)
+    bound, tried = placed.bound, [placed.plan]
+    for rival in placed.others():
+        if best is not None and max(bound, rival.bound) >= best.value * (1 - _ROUNDING):
+            bound = best.value
+            break
+        tried.append(rival.plan)
+        steps = (*_steps(problem, request, rival.plan, rival.price_per_hour), *filter(None, [best]))
+        best = min(steps, key=_RANK, default=None)
     if best is None:
-        floor, reached = format_rate(request.min_throughput), format_rate(rate(problem.batch, shortest_s))
+        raise InfeasibleError(_too_large(problem, tried))
+    if best.value == inf:
+        floor, reached = format_rate(request.min_throughput), format_rate(best.prediction.samples_per_s)
         raise InfeasibleError(
             f"problem {shown(problem.name)}: no plan was found that reaches the floor of {floor} with "
             f"{ONE_BATCH_ALONE}: the quickest predicted step makes {reached}; ask for less (--min-throughput), or for "
             f"--reading steady-state"
         )
-    (value, _), (plan, prediction) = best
-    placed = replace(placed, plan=plan, value=value, bound=min(placed.bound, value))
-    return _priced(problem, placed, request.objective), plan, prediction
+    placed = replace(placed, plan=best.plan, value=best.value, bound=min(bound, best.value))
+    return _priced(problem, placed, request.objective), best.plan, best.prediction
+
+
+class _Step(NamedTuple):
+    """A plan with its predicted step; its value is inf if the step misses the floor."""
+
+    value: float
+    step_s: float
+    plan: GivenPlan
+    prediction: Prediction
+
+
+_RANK = itemgetter(0, 1)
+
+
+def _steps(problem: GivenProblem, request: Request, plan: GivenPlan, price_per_hour: float) -> Iterator[_Step]:
+    """Yield the shortest step of a plan under each schedule under which it fits its units."""
+    for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
+        if divided := choose_micro_batch(problem, replace(plan, schedule=schedule)):
+            step_s, reached = divided[1].step_s, rate(problem.batch, divided[1].step_s)
+            paid = OBJECTIVES[request.objective].paid(price_per_hour, reached)
+            is_quick = reached * (1 + FLOOR_TOLERANCE) >= request.min_throughput
+            yield _Step((step_s if paid is None else paid) if is_quick else inf, step_s, *divided)
 
 
 def _costs_nothing(problem: GivenProblem, plan: GivenPlan, objective: str) -> bool:
@@ -94,12 +125,6 @@ def _priced(problem: GivenProblem, placed: PlacedGiven, objective: str) -> Place
         f"units was looked for; give a price, or ask for --objective throughput"
     )
     return replace(placed, value=0.0, bound=0.0, notes=(*placed.notes, note))
-
-
-def _longest_step_s(problem: GivenProblem, request: Request) -> float:
-    """Return how long a step may last by the floor; inf without one."""
-    floor = request.min_throughput
-    return problem.batch / floor * (1 + FLOOR_TOLERANCE) if floor > 0 else float("inf")
 
 
 def choose_micro_batch(problem: GivenProblem, plan: GivenPlan) -> tuple[GivenPlan, Prediction] | None:
@@ -131,11 +156,28 @@ def _most(plan: GivenPlan) -> int:
     return min(plan.batch, MOST_ACTIONS // len(plan.stages))
 
 
-def _too_large(problem: GivenProblem, plan: GivenPlan) -> str:
-    """Say what does not fit with the smallest micro-batch that there is."""
-    smallest = max(count for count in range(1, _most(plan) + 1) if plan.batch % count == 0)
-    divided, prediction = _divided(problem, plan, smallest)
-    return (
-        f"problem {shown(problem.name)}: with the smallest micro-batch, of {counted(divided.micro_batch, 'sample')}, "
-        f"{prediction.notes[0]}; ask for more stages (--min-stages {len(plan.stages) + 1}) or types with more memory"
+def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
+    """Say how much memory the plan that lacks least needs with its smallest micro-batch."""
+    divided = [
+        _divided(problem, plan, max(n for n in range(1, _most(plan) + 1) if plan.batch % n == 0)) for plan in plans
+    ]
+    plan, prediction = min(divided, key=lambda pair: max(held / there for _, held, there in _held(pair[1])))
+    needs: dict[str, float] = {}
+    for name, held, _ in filter(lambda each: each[1] > each[2], _held(prediction)):
+        needs[name] = max(held, needs.get(name, 0.0))
+    lacks = " and ".join(
+        f"{ceil(held):,} B on {shown(name)}, which has "
+        f"{format_bytes(problem.known_pool.device_type(name).memory_bytes)}"
+        for name, held in needs.items()
     )
+    return (
+        f"problem {shown(problem.name)}: no plan was found that fits: with micro-batches of "
+        f"{counted(plan.micro_batch, 'sample')} the one that lacks least holds {lacks}. Fix: take types with that much"
+    )
+
+
+def _held(prediction: Prediction) -> Iterator[tuple[str, float, float]]:
+    """Yield the device type of each kind of replica, with the bytes that a unit holds and has."""
+    for stage in prediction.stages:
+        for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
+            yield kind.device, held, there

@@ -2,8 +2,8 @@
 
 Every device type of the pool that has times of a layer is a type of the search, in groups of the fewest units that most
 layers have times for: a group is its unit there, with the price of all of its units. Times are those of a whole batch,
-forward and backward, with the update, which every replica does whole. Memory is that of the type that needs the most of
-it, with the activations of one sample: how large a micro-batch may be is decided later. Layers keep the order of the
+forward and backward, with the update, which every replica does whole. Memory is that of the type that needs the least
+of it, with the activations of one sample: what a plan holds is known with its prediction. Layers keep the order of the
 file.
 
 Left out: the search (``passes/place_given.py``); other degrees of tensor parallelism than the least, measured messages,
@@ -107,7 +107,8 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
         if not takes_time:
             raise nothing_to_plan(given, each.device)
     weight_bytes = np.array([max(each.parameter_bytes for each in row if each is not None) for row in times])
-    kept = np.array([max(each.activation_bytes_per_sample for each in row if each is not None) for row in times])
+    least_bytes = np.array([min(each.parameter_bytes for each in row if each is not None) for row in times])
+    kept = np.array([min(each.activation_bytes_per_sample for each in row if each is not None) for row in times])
     none = np.zeros(0, np.int64)
     has_ways = has_own_ways(pool)
     problem = Problem(
@@ -134,7 +135,7 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
         price_per_hour=np.array([offer.price_per_hour for offer in offers]),
         max_units=np.array([offer.most for offer in offers], np.int64),
         memory_bytes=np.array([device.memory_bytes for device in devices]),
-        weight_bytes=weight_bytes * given.held_per_parameter,
+        weight_bytes=least_bytes * given.held_per_parameter,
         activation_bytes=kept,
         keeps_activations=given.training,
         tied_first=none,

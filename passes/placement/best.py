@@ -35,7 +35,7 @@ from .learned.goals import FEW_GOALS
 from .local.annealing import Anneal, Annealing, drawing
 from .local.archive import Archive
 from .local.kept_loops import compile_loop_beside
-from .local.priced_paths import PricedPaths, Pricing
+from .local.priced_paths import PAID, PricedPaths, Pricing
 from .local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
 from .local.segment_table import segment_table
 from .proof.effort import EFFORT, Effort
@@ -48,7 +48,6 @@ from .simple_plans import seed_placements
 NOT_COMPILED = (
     "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
 )
-_PAID = ("cost", "price", "throughput")  # objectives of which a path at one time of a batch knows the price
 _LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _STAGES_OF_A_SEGMENT = 2  # that the annealing prices while the exact search prices one
 
@@ -269,7 +268,7 @@ class _Beside:
             yield
         draw, pricing = drawing(problem, proposals, generator), self._method.pricing
         self._anneal = anneal = Anneal(segment_table(problem), self._archive, generator, self.deadline, how)
-        if pricing is not None and problem.objective in _PAID:
+        if pricing is not None and problem.objective in PAID:
             self._paths = PricedPaths(anneal, self._archive, generator, pricing)
             draw = self._paths.drawing(draw)
         yield from anneal.steps(draw)

@@ -48,8 +48,9 @@ def compiled(width: int, backend: str) -> tuple:
 @pytest.mark.slow  # compiles four models in four threads and in one
 def test_four_threads_compile_what_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     from heterps_compile.passes.placement.learned import rl  # noqa: PLC0415 - torch
+    from heterps_compile.passes.placement.local.annealing import Annealing  # noqa: PLC0415 - numba
 
-    short = rl.Rl(rounds=2, samples=8, kicks=2)
+    short = rl.Rl(rounds=2, samples=8, annealing=Annealing(changes=1_000, patience=1))
     monkeypatch.setattr(rl, "Rl", lambda: short)
     alone = {job: compiled(*job) for job in JOBS}
     together: dict[tuple[int, str], object] = {}

@@ -23,7 +23,8 @@ from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.baselines import bayes, brute, fixed, genetic, greedy
 from heterps_compile.passes.placement.learned import reinforce, rl
-from heterps_compile.passes.placement.local import archive, climb, ladder
+from heterps_compile.passes.placement.local import archive
+from heterps_compile.passes.placement.local.annealing import Annealing
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.proof import exact, fixed_time, prove, range_search
 from heterps_compile.plan.planned_stage import PlannedStage
@@ -32,11 +33,11 @@ ROUNDING = 1e-9
 SHORT = {
     "genetic": genetic.Genetic(patience=3),
     "bayes": bayes.Bayes(trials=9),
-    "rl": rl.Rl(rounds=2, samples=8, kicks=2),
+    "rl": rl.Rl(rounds=2, samples=8, annealing=Annealing(changes=1_000, patience=1)),
 }
 QUICK = ("greedy", "genetic", "bayes", "cpu-only", "gpu-only", "heuristic", "exact", "brute")
 SEARCHES = (
-    archive, bayes, brute, climb, exact, fixed, fixed_time, genetic, greedy, range_search, prove, reinforce, ladder
+    archive, bayes, brute, exact, fixed, fixed_time, genetic, greedy, range_search, prove, reinforce
 )  # fmt: skip
 
 

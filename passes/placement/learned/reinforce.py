@@ -1,18 +1,15 @@
-"""Learning on one problem: REINFORCE on drawn plans, and imitation of what the polish makes of them.
+"""Learning on one problem: REINFORCE on drawn plans.
 
 REINFORCE (Williams, 1992): draw plans, evaluate them, make the better ones more likely. The baseline is a moving
 average of what plans cost, advantages are normalised, and a bonus on the entropy of the types keeps a policy from
 settling too early. What a plan costs is the logarithm of its value; an infeasible one costs more than any feasible one
 of its round, the more the further it is from feasible.
 
-Imitation: the best plan of every range of throughputs is made more likely at its own throughput, so that the next
-kicks put together what good plans have in common.
-
 Left out: which throughput to aim at and when to start again (``rl.py``).
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,8 +20,7 @@ from torch.nn import functional
 
 from heterps_compile.cost.evaluate import Evaluation, evaluate
 from heterps_compile.cost.problem import Floats, Problem
-from heterps_compile.passes.placement.local.archive import Archive, Found
-from heterps_compile.passes.placement.local.sampling import Draws, Proposal, Proposals, draw_plans, stage_rules
+from heterps_compile.passes.placement.local.sampling import Draws, Proposal, draw_plans, stage_rules
 from heterps_compile.process_state import beside
 
 from .policy import Policy, policy_input
@@ -49,31 +45,6 @@ class Learning:
     learning_rate: float = 5e-3
     entropy: float = 0.02
     baseline_decay: float = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Imitation:
-    """How the policy learns from good plans.
-
-    Attributes:
-        plans: At most so many.
-        within: Relative to the best value; others are left out.
-        scale: Of the relative difference in value by which a plan's weight falls e-fold.
-        steps: Of Adam in a lesson.
-        learning_rate: Of Adam.
-        entropy: Weight of the entropy bonus.
-        first_warmth: Temperature of draws before the first lesson.
-        warmth: And after it.
-    """
-
-    plans: int = 6
-    within: float = 0.05
-    scale: float = 0.02
-    steps: int = 6
-    learning_rate: float = 5e-3
-    entropy: float = 0.02
-    first_warmth: float = 1.5
-    warmth: float = 1.2
 
 
 class Learner:
@@ -128,61 +99,6 @@ class Learner:
         weight = torch.from_numpy(advantages.astype(np.float32))
         learned = (weight[plan] * _chosen(log_types, type_)).sum() - (weight[:, None] * surprise).sum()
         return -learned / len(weight) - self._learning.entropy * _entropy(log_types)
-
-
-class Imitator:
-    """A policy that learns from an archive's best plans: what the climb draws from.
-
-    Args:
-        problem: The problem.
-        policy: What it begins with.
-        goals: Throughputs that the first draws aim at.
-        imitation: How it learns.
-    """
-
-    def __init__(
-        self, problem: Problem, policy: Policy, goals: Sequence[float], imitation: Imitation = Imitation()
-    ) -> None:
-        self._problem, self._policy, self._imitation = problem, policy, imitation
-        self._first = [propose(policy, problem, goal).warmed(imitation.first_warmth) for goal in goals]
-        self._optimizer = torch.optim.Adam(policy.parameters(), imitation.learning_rate)
-
-    def first(self) -> Proposals:
-        """Return what plans are drawn from at the start."""
-        return self._first
-
-    def learn(self, archive: Archive) -> Proposals:
-        """Learn from the best plan of every range of throughputs; give what plans are drawn from at each of them."""
-        most = archive.best.value * (1 + self._imitation.within)
-        plans = [plan for plan in archive.niches(self._imitation.plans) if plan.value <= most and plan.throughput > 0]
-        if not plans:
-            return self._first
-        goals = [plan.throughput for plan in plans]
-        features = policy_input(self._problem, goals)
-        with single_thread(), beside():
-            for _ in range(self._imitation.steps):
-                _step(self._optimizer, self._policy, self._loss(features, plans))
-            with torch.no_grad():
-                scores, begin_logits = self._policy(features)
-        warmth = self._imitation.warmth
-        return [_proposal(scores, begin_logits, row, goal).warmed(warmth) for row, goal in enumerate(goals)]
-
-    def _loss(self, features: Tensor, plans: list[Found]) -> Tensor:
-        scores, begin_logits = self._policy(features)
-        begins = np.stack([plan.begins for plan in plans])
-        row, first = np.nonzero(begins)
-        end = np.append(first[1:], 0)
-        end[end == 0] = begins.shape[1]
-        types = np.stack([plan.types for plan in plans])[row, first]
-        excess = np.array([plan.value for plan in plans]) / max(plans[0].value, 1e-300) - 1
-        weights = np.exp(-excess / self._imitation.scale)
-        weight = torch.from_numpy((weights / weights.sum()).astype(np.float32))
-        sums = functional.pad(scores.cumsum(0), (0, 0, 0, 0, 1, 0))
-        log_types = torch.log_softmax(sums[end, row] - sums[first, row], dim=1)
-        target = torch.from_numpy(begins.T.astype(np.float32))
-        surprise = functional.binary_cross_entropy_with_logits(begin_logits[1:], target[1:], reduction="none").sum(0)
-        likely = (weight[row] * _chosen(log_types, torch.from_numpy(types))).sum()
-        return (weight * surprise).sum() - likely - self._imitation.entropy * _entropy(log_types)
 
 
 def propose(policy: Policy, problem: Problem, throughput: float) -> Proposal:

@@ -1,10 +1,9 @@
-"""Reinforcement learning, the HeterPS method: a recurrent policy learns on the problem, its best plans are polished.
+"""Reinforcement learning, the HeterPS method: a recurrent policy learns on the problem, its best plans are annealed.
 
 1. Simple plans and the warm start are evaluated: there is always something to give back.
 2. The policy draws plans for a ladder of throughputs, since how far above the floor the best plan runs is not known.
 3. REINFORCE, aiming at the best of them; where it finds no more, it starts again from the first weights, at the next.
-4. The polish climbs (``climb.py``): from plans that the policy draws, and from good plans crossed with such. Between
-   kicks the policy learns to draw what the polish found.
+4. Annealing (``annealing.py``), from the best plans, from plans that the policy draws, and from cheapest paths.
 
 ``rl`` is an LSTM that starts from weights trained on generated problems and shipped with the package; ``rl-rnn`` is
 the paper's Elman cell and knows nothing at the start. torch is imported when the search begins, not before.
@@ -13,8 +12,8 @@ Left out: a bound (``certificate.py``).
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -23,10 +22,17 @@ from heterps_compile.cost.finders import POLICY, POLISH, SIMPLE_PLAN
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
-from heterps_compile.passes.placement.local.annealing import Anneal, drawing
+from heterps_compile.passes.placement.local.annealing import Anneal, Annealing, drawing
 from heterps_compile.passes.placement.local.archive import Archive
-from heterps_compile.passes.placement.local.climb import Climb, Climbing, Source
-from heterps_compile.passes.placement.local.sampling import Proposals, draw_plans, stage_rules, uniform_proposal
+from heterps_compile.passes.placement.local.kept_loops import compile_loop_beside
+from heterps_compile.passes.placement.local.priced_paths import PAID, PricedPaths
+from heterps_compile.passes.placement.local.sampling import (
+    Proposal,
+    Proposals,
+    draw_plans,
+    stage_rules,
+    uniform_proposal,
+)
 from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
 from heterps_compile.progress import tell
@@ -37,8 +43,8 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 _DRAWN_ON_A_RUNG = 16
-_ANNEALED_FIRST = 10_000_000  # stages priced by the annealing before the first polish
-_ANNEALED = 4  # for each that the polish prices; takes about as long
+_WARMTH = 1.5  # temperature of the policy's draws for the annealing
+_LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _AIM_AGAIN = 30  # rounds, after which the policy aims at what the best plan attains
 
 
@@ -47,13 +53,13 @@ class RlTrace:
     """What each part of a search contributed.
 
     Attributes:
-        policy_value: Best value before the polish; inf where nothing was feasible.
+        policy_value: Best value before the annealing; inf where nothing was feasible.
         polished_value: Best value after it.
         rounds: Rounds of REINFORCE.
         restarts: How often it started again.
-        drawn: Plans evaluated before the polish.
-        polished: Plans evaluated during the polish.
-        stages_priced: Stages that the polish priced on its own.
+        drawn: Plans evaluated before the annealing.
+        polished: Plans evaluated during the annealing.
+        stages_priced: Stages that the annealing priced.
         policy_s, polish_s: Seconds spent.
     """
 
@@ -79,8 +85,7 @@ class Rl:
         start: ``"shipped"``: from the weights that come with the package; ``"fresh"``: from random ones;
             ``"uniform"``: no policy at all, plans are drawn blindly, to see what a policy is worth.
         cell: ``"lstm"`` or ``"rnn"``.
-        kicks: Kicks of the climb at most; 0 to polish the drawn plans only.
-        whole: Anneal whole plans too where types have links of their own.
+        annealing: How plans are annealed.
     """
 
     name: ClassVar[str] = "rl"
@@ -90,8 +95,7 @@ class Rl:
     patience: int = 40
     start: Literal["shipped", "fresh", "uniform"] = "shipped"
     cell: Literal["lstm", "rnn"] = "lstm"
-    kicks: int = 400
-    whole: bool = True
+    annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6))
 
     def __call__(
         self,
@@ -127,7 +131,7 @@ class Rl:
         for _ in search.learning():
             tell(fraction=search.rounds / self.rounds)
         drawn, learned_s, learned = archive.evaluations, now_s(), archive.best.value
-        for _ in search.climbing():
+        for _ in search.annealing():
             pass
         placement = archive.best.placement()
         value = require_feasible(problem, placement, self.name)
@@ -169,7 +173,7 @@ class Rl:
             whole = trace.rounds == self.rounds
             after = f"all {self.rounds}" if whole else f"{trace.rounds} of {self.rounds}"
             notes.append(
-                f"the time limit ended the {'polish' if whole else 'search'}, after {after} rounds of learning"
+                f"the time limit ended the {'annealing' if whole else 'search'}, after {after} rounds of learning"
             )
         return tuple(notes)
 
@@ -185,25 +189,16 @@ class RlRnn(Rl):
     cell: Literal["lstm", "rnn"] = "rnn"
 
 
-@dataclass(frozen=True, slots=True)
-class _Blind:
-    """A source that never learns."""
-
-    proposals: Proposals
-
-    def first(self) -> Proposals:
-        return self.proposals
-
-    def learn(self, archive: Archive) -> Proposals:
-        return self.proposals
+_Rung = tuple[tuple[float, float], Proposal]
 
 
 class RlSearch:
-    """One search, a step at a time: first :meth:`learning`, then :meth:`climbing`, as often as it is worth it.
+    """One search, a step at a time: first :meth:`learning`, then :meth:`annealing`.
 
     Attributes:
         archive: The best plans so far; it may be given others meanwhile.
         rounds, restarts: Of REINFORCE.
+        stages_priced: Stages that the annealing priced.
     """
 
     def __init__(
@@ -215,14 +210,9 @@ class RlSearch:
         self.archive = Archive(problem)
         self.archive.add_placements(starts)
         self._simple = self._before_polish = self.archive.best.rank
-        self._source: Source | None = None
-        self.rounds, self.restarts = 0, 0
-        self._climbs: list[Climb] = []
-
-    @property
-    def stages_priced(self) -> int:
-        """Return how many stages the polish priced on their own."""
-        return sum(climb.prices.priced for climb in self._climbs)
+        self._proposals: Proposals = []
+        self.rounds, self.restarts, self.stages_priced = 0, 0, 0
+        self._loop = compile_loop_beside()
 
     @property
     def found_by(self) -> str:
@@ -234,31 +224,31 @@ class RlSearch:
 
     def learning(self) -> Iterator[None]:
         """Draw on the ladder, then REINFORCE: a step is a rung or a round."""
-        self._source = yield from self._draw_blindly() if self._method.start == "uniform" else self._learn()
+        self._proposals = yield from self._draw_blindly() if self._method.start == "uniform" else self._learn()
         self._before_polish = self.archive.best.rank
 
-    def climbing(self) -> Iterator[None]:
-        """Climb from the plans of the archive, and where types have links of their own anneal in turns.
+    def annealing(self) -> Iterator[None]:
+        """Anneal plans, walk after walk.
 
         Raises:
             ValueError: before :meth:`learning` has come to its end.
         """
-        if self._source is None:
-            raise ValueError("a climb draws from what was learned; run learning() first")
-        problem, climbing = self._problem, Climbing(kicks=self._method.kicks)
-        climb = Climb(problem, self.archive, climbing, self._generator, self._deadline)
-        self._climbs.append(climb)
-        if problem.link_seconds_per_byte is None or not self._method.whole:  # stages priced alone tell what plans cost
-            yield from climb.steps(self._source)
-            return
-        anneal = Anneal(segment_table(problem), self.archive, self._generator, self._deadline)
-        annealed = anneal.steps(drawing(problem, self._source.first(), self._generator))
-        for _ in chain((None,), climb.steps(self._source)):
+        if not self._proposals:
+            raise ValueError("the annealing draws from what was learned; run learning() first")
+        problem, generator = self._problem, self._generator
+        while not self._loop.is_ready(_LOOK_S):
+            if self._deadline.left_s() < 0:
+                return
             yield
-            while anneal.priced < _ANNEALED_FIRST + _ANNEALED * climb.prices.priced and not next(annealed, True):
-                yield
+        anneal = Anneal(segment_table(problem), self.archive, generator, self._deadline, self._method.annealing)
+        draw = drawing(problem, self._proposals, generator)
+        if problem.objective in PAID:
+            draw = PricedPaths(anneal, self.archive, generator).drawing(draw)
+        for _ in anneal.steps(draw):
+            self.stages_priced = anneal.priced
+            yield
 
-    def _draw_blindly(self) -> Generator[None, None, Source]:
+    def _draw_blindly(self) -> Generator[None, None, Proposals]:
         """Evaluate as many plans as a policy would draw, none of them learned."""
         goals = EVERY_GOAL.of(self._problem, self.archive.best.throughput)
         blind, rules = uniform_proposal(self._problem, goals[0]), stage_rules(self._problem)
@@ -268,11 +258,10 @@ class RlSearch:
             draws = draw_plans(blind, rules, self._method.samples, self._generator)
             self.archive.add(draws.types, draws.begins)
             yield
-        return _Blind([blind])
+        return [blind]
 
-    def _learn(self) -> Generator[None, None, Source]:
+    def _learn(self) -> Generator[None, None, Proposals]:
         from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
-        from .reinforce import Imitator, single_thread  # noqa: PLC0415 -- likewise
 
         def weights() -> "Policy":
             if self._method.start == "shipped":
@@ -281,25 +270,22 @@ class RlSearch:
 
         ladder = yield from self._draw_on_ladder(weights())
         if not ladder:
-            return _Blind(
-                [uniform_proposal(self._problem, EVERY_GOAL.of(self._problem, self.archive.best.throughput)[0])]
-            )
-        yield from self._reinforce(weights, [goal for _, goal in sorted(ladder)])
-        with single_thread():
-            return Imitator(self._problem, weights(), [goal for _, goal in ladder])
+            return [uniform_proposal(self._problem, EVERY_GOAL.of(self._problem, self.archive.best.throughput)[0])]
+        yield from self._reinforce(weights, [proposal.throughput for _, proposal in sorted(ladder, key=itemgetter(0))])
+        return [proposal.warmed(_WARMTH) for _, proposal in ladder]
 
-    def _draw_on_ladder(self, policy: "Policy") -> Generator[None, None, list[tuple[tuple[float, float], float]]]:
-        """Draw plans for every goal; give the rank of the best one, and the goal."""
+    def _draw_on_ladder(self, policy: "Policy") -> Generator[None, None, list[_Rung]]:
+        """Draw plans for every goal; return the rank of the best plan and the proposal."""
         from .reinforce import propose, single_thread  # noqa: PLC0415 -- see above
 
-        rules, rungs = stage_rules(self._problem), []
+        rules, rungs = stage_rules(self._problem), list[_Rung]()
         for goal in EVERY_GOAL.of(self._problem, self.archive.best.throughput):
             if self._deadline.left_s() < 0:
                 break
             with single_thread():
                 proposal = propose(policy, self._problem, goal)
             draws = draw_plans(proposal, rules, _DRAWN_ON_A_RUNG, self._generator)
-            rungs.append((self.archive.add(draws.types, draws.begins)[0].rank, goal))
+            rungs.append((self.archive.add(draws.types, draws.begins)[0].rank, proposal))
             yield
         return rungs
 

@@ -1,1 +1,1 @@
-"""Local search: whole plans annealed; a polish on fixed terms, climbed from many plans."""
+"""Local search: whole plans are annealed."""

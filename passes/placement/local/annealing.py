@@ -1,7 +1,7 @@
 """Simulated annealing of whole plans, each change priced with links, limits and memory as they are.
 
 What a stage costs alone leaves out the types it talks to and the units that others take, so where pairs of types have
-links of their own, or limits bind, the polish (``polish.py``) moves by prices that are too low. Here a plan is changed
+links of their own, or limits bind, its price alone is too low. Here a plan is changed
 in one place, a million times a second, and a change for the worse is taken with odds that fall::
 
     walk 1     hot ~~~~~~~~~~~~~> cold        each from a drawn plan, one of the best known, or one of the best with a

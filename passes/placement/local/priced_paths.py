@@ -30,6 +30,9 @@ from .archive import Archive, Found
 from .path_loops import Terms, cheapest_paths, segment_talk
 from .sampling import Draw
 
+PAID = ("cost", "price", "throughput")
+"""Objectives of which a path at one time of a batch knows the price."""
+
 _LEAST_PRICE = 1e-12
 _FEWEST_NODES = 12
 _SHORTEST_S = 1e-30  # stands for the time of a batch without any work

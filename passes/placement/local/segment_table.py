@@ -1,4 +1,4 @@
-"""What any segment would take as a stage on any type, looked up instead of summed: the ground of the polish.
+"""What any segment would take as a stage on any type, looked up instead of summed.
 
 Sums over layers are differences of running sums. The bytes that cross a stage's two ends depend on both of them; a
 table over pairs of positions holds them, built once from the :class:`~..geometry.Chain`. A model with more than 1,500

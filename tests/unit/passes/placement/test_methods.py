@@ -10,6 +10,7 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import HeterpsError, UnknownNameError
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn
+from heterps_compile.passes.placement.local.annealing import Annealing
 from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
@@ -17,7 +18,8 @@ from heterps_compile.passes.placement.proof.certificate import certify
 SEARCHES = ("best", "rl", "rl-rnn", "exact", "brute", "greedy", "genetic")
 GOOD = ("best", "rl", "rl-rnn", "exact", "genetic")
 LONG = ("rl", "rl-rnn")  # seconds a search
-SHORT = {"rl": Rl(rounds=6, kicks=30), "rl-rnn": RlRnn(rounds=6, kicks=30)}
+LITTLE = Annealing(changes=2_000, patience=3)
+SHORT = {"rl": Rl(rounds=6, annealing=LITTLE), "rl-rnn": RlRnn(rounds=6, annealing=LITTLE)}
 
 
 def short(name: str) -> PlacementMethod:

@@ -11,10 +11,9 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import FEATURE_COUNT, layer_features
 from heterps_compile.passes.placement.learned.policy import fresh_policy, policy_input, shipped_policy
-from heterps_compile.passes.placement.learned.reinforce import Imitation, Imitator, Learner, Learning, propose
+from heterps_compile.passes.placement.learned.reinforce import Learner, Learning, propose
 from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
-from heterps_compile.passes.placement.simple_plans import seed_placements
 
 PROBLEM = synthetic_problem(Recipe(seed=2, layers=12, types=4, branched=True))
 
@@ -81,20 +80,6 @@ def test_reinforce_makes_better_plans_likelier() -> None:
     learner = Learner(problem, fresh_policy(problem, "lstm", 0), Learning(), np.random.default_rng(0))
     means = [float(np.mean(learner.round()[1].values)) for _ in range(60)]
     assert np.mean(means[-5:]) < 0.8 * np.mean(means[:5])
-
-
-def test_imitation_makes_the_best_plan_likelier() -> None:
-    archive = Archive(PROBLEM)
-    archive.add_placements(seed_placements(PROBLEM, None))
-    best = archive.best
-    imitator = Imitator(PROBLEM, fresh_policy(PROBLEM, "lstm", 0), [best.throughput], Imitation(plans=1, steps=60))
-
-    def agreement(proposal: Proposal) -> float:
-        draws = draw_plans(proposal, stage_rules(PROBLEM), 50, np.random.default_rng(0))
-        return float(np.mean(draws.types == best.types))
-
-    before = agreement(imitator.first()[0])
-    assert agreement(imitator.learn(archive)[0]) > max(0.9, before)
 
 
 def test_the_shipped_policy_draws_better_plans_than_chance() -> None:

@@ -14,9 +14,11 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn
+from heterps_compile.passes.placement.local.annealing import Annealing
 
 RECIPE = Recipe(seed=11, layers=20, types=4, limited=True)
-SHORT = Rl(rounds=6, kicks=30)
+LITTLE = Annealing(changes=2_000, patience=3)
+SHORT = Rl(rounds=6, annealing=LITTLE)
 
 
 @pytest.mark.slow  # a fresh process imports everything
@@ -24,7 +26,8 @@ def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
     program = (
         "from heterps_compile.cost.synthetic import *\n"
         "from heterps_compile.passes.placement.learned.rl import Rl\n"
-        f"found = Rl(rounds=6, kicks=30)(synthetic_problem({RECIPE!r}), seed=3)\n"
+        "from heterps_compile.passes.placement.local.annealing import Annealing\n"
+        f"found = Rl(rounds=6, annealing={LITTLE!r})(synthetic_problem({RECIPE!r}), seed=3)\n"
         "print(found.placement, found.evaluations)"
     )
     here = SHORT(synthetic_problem(RECIPE), seed=3)
@@ -54,13 +57,13 @@ def test_a_time_limit_ends_the_search_and_is_told() -> None:
 
 @pytest.mark.slow  # trains a policy
 def test_patience_starts_the_policy_again() -> None:
-    _, trace = Rl(rounds=12, patience=1, kicks=0).trace(synthetic_problem(RECIPE))
+    _, trace = Rl(rounds=12, patience=1, annealing=Annealing(most_priced=0)).trace(synthetic_problem(RECIPE))
     assert trace.restarts > 0
 
 
 @pytest.mark.slow  # trains a policy
 def test_the_elman_policy_learns_from_nothing() -> None:
-    method = RlRnn(rounds=6, kicks=30)
+    method = RlRnn(rounds=6, annealing=LITTLE)
     problem = synthetic_problem(RECIPE)
     assert (method.name, method.cell, method.start) == ("rl-rnn", "rnn", "fresh")
     assert method(problem).value == pytest.approx(SHORT(problem).value, rel=0.05)
@@ -87,7 +90,7 @@ def posed(objective: str, seed: int) -> Problem:
 def test_every_objective_reaches_what_brute_force_finds(objective: str, seed: int) -> None:
     problem = posed(objective, seed)
     best = Brute()(problem).value
-    assert Rl(rounds=10, kicks=60)(problem).value == pytest.approx(best, rel=1e-9)
+    assert Rl(rounds=10, annealing=Annealing(patience=10))(problem).value == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.slow  # a policy is trained

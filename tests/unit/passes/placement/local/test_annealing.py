@@ -13,8 +13,6 @@ from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.compiled_loops import compiled
-from heterps_compile.passes.placement.learned.rl import Rl, RlSearch
-from heterps_compile.passes.placement.local import annealing as module
 from heterps_compile.passes.placement.local.annealing import Anneal, Annealing, drawing
 from heterps_compile.passes.placement.local.annealing_loops import KINDS, Cooling, Donors, anneal
 from heterps_compile.passes.placement.local.archive import Archive
@@ -196,20 +194,3 @@ def test_a_search_that_is_late_ends() -> None:
     before = archive.evaluations
     assert list(search.steps(drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0)))) == []
     assert archive.evaluations == before
-
-
-@pytest.mark.parametrize(
-    ("has_links", "whole", "is_annealed"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_rl_anneals_where_stages_alone_do_not_tell(has_links, whole, is_annealed, monkeypatch) -> None:
-    begun = []
-    monkeypatch.setattr(module.Anneal, "steps", lambda self, draw: begun.append(self) or iter(()))
-    drawn = small_problem(2, layers=5, types=2, memory=False, structure=False)
-    problem = linked(drawn, 2) if has_links else drawn
-    method = Rl(start="uniform", rounds=1, samples=4, kicks=0, whole=whole)
-    search = RlSearch(method, problem, seed_placements(problem, None), 0, NO_DEADLINE)
-    for _ in search.learning():
-        pass
-    for _ in search.climbing():
-        pass
-    assert bool(begun) == is_annealed
