@@ -33,9 +33,21 @@ def test_replicas_make_a_slow_stage_keep_up():
     assert timeline.makespan_s == 1 + 4 + 1 + 7
 
 
-def test_transfers_delay_what_follows_and_occupy_nobody():
+def test_transfers_delay_what_follows_and_occupy_no_stage():
     timeline = simulate(orders("gpipe", [1, 1], 3, training=False), [1.0, 1.0], transfer_s=[0.25])
     assert [span.start_s for span in timeline.spans] == [0.0, 1.0, 2.0, 1.25, 2.25, 3.25]
+
+
+def test_a_wire_carries_one_message_at_a_time_in_each_direction():
+    """The drawing in ``schedule/wires.py``; four replicas send to one; gradients do not wait for values."""
+    timeline = simulate(orders("gpipe", [1, 1], 3, training=False), [1.0, 1.0], transfer_s=[2.0])
+    assert [span.start_s for span in timeline.spans] == [0.0, 1.0, 2.0, 3.0, 5.0, 7.0]
+    order = orders("gpipe", [4, 1], 4, training=False)
+    assert simulate(order, [1.0, 0.5], replicas=[4, 1], transfer_s=[2.0]).makespan_s == 1 + 4 * 2 + 0.5
+    order = orders("gpipe", [1, 4], 4, training=False)
+    assert simulate(order, [0.5, 1.0], replicas=[1, 4], transfer_s=[2.0]).makespan_s == 0.5 + 4 * 2 + 1
+    order = orders("1f1b", [1, 1], 2, training=True)
+    assert simulate(order, [1.0, 1.0], [1.0, 1.0], transfer_s=[4.0]).makespan_s == 1 + 4 + 2 + 4 + 4 + 1
 
 
 def test_gradients_travel_back_over_the_same_link():
