@@ -45,6 +45,7 @@ from heterps_compile.schedule.shortest_step import (
     step_under,
     steps_worth_trying,
 )
+from heterps_compile.schedule.wires import link_bytes
 from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .drafts import Provisioned, Scheduled, advance
@@ -239,13 +240,18 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
 
 
 def _ways(draft: Provisioned) -> list[Way]:
-    """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
+    """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side.
+
+    A value that skips stages takes every one of them.
+    """
     stage_of = {name: stage.index for stage in draft.stages for name in stage.layers}
     stages = [stage_of[layer.name] for layer in draft.layers.layers]
-    sent_bytes = [0] * len(draft.stages)
-    for edge in draft.layers.edges:
-        if edge.producer >= 0 and stages[edge.producer] + 1 in (stages[reader] for reader in edge.consumers):
-            sent_bytes[stages[edge.producer]] += edge.size_bytes
+    values = (
+        (stages[edge.producer], max((stages[reader] for reader in edge.consumers), default=0), float(edge.size_bytes))
+        for edge in draft.layers.edges
+        if edge.producer >= 0
+    )
+    sent_bytes = link_bytes(values, len(draft.stages))
     ways = []
     for (stage, following), size_bytes in zip(pairwise(draft.stages), sent_bytes, strict=False):
         pairs = [(here, there) for here, _ in stage.units for there, _ in following.units]
