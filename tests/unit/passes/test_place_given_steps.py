@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from heterps_compile.cli.main import command
+from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.place_given import place_given
 from heterps_compile.plan.request import ALONE, Request
@@ -20,6 +22,7 @@ from heterps_compile.prediction.choose_micro_batch import choose_of_steps
 from heterps_compile.prediction.predict_step import Prediction, predict_step
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
+from heterps_compile.problem_file.pose_given import pose_given
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
 
 UNITS, BATCH = {"fast": 3, "slow": 2}, 4
@@ -99,6 +102,32 @@ def test_the_step_found_is_the_best_of_all_that_can_be_predicted_and_none_is_bel
         gaps.append(placed.value / min(values) - 1)
     assert np.median(gaps) == pytest.approx(0.0, abs=1e-9)
     assert max(gaps) < 0.05
+
+
+@pytest.mark.parametrize(("seed", "training", "more"), [(0, True, 1), (5, True, 20), (9, False, 20)])
+def test_no_predicted_step_is_shorter_than_the_steady_batch(seed: int, training: bool, more: int) -> None:
+    document = drawn(seed)
+    for edge in document["edges"]:
+        edge["bytes_per_sample"] *= more
+    for device in document["pool"]["device"]:
+        device |= {"data_parallel": 0.9}
+    for layer in document["layers"] if not training else []:
+        layer["times"] = [{name: each[name] for name in ("device", "samples", "forward_s")} for each in layer["times"]]
+    given = make_given(document, "the problem")
+    posed = pose_given(given, Request(objective="throughput", mode="training" if training else "inference"))
+    ratios = []
+    for _, each in every_step(given):
+        kinds = [stage.stage.replicas[0] for stage in each.stages]
+        types = [posed.problem.type_names.index(kind.device) for kind in kinds]
+        layers = [stage.stage.layers for stage in each.stages]
+        placement = Placement(
+            tuple(type_ for type_, own in zip(types, layers, strict=True) for _ in own),
+            tuple(own[0] for own in layers[1:]),
+        )
+        stages = detail(posed.problem, placement, np.array([kind.count for kind in kinds], np.float64)).stages
+        ratios.append(each.step_s / max(stage.time_s for stage in stages))
+    assert min(ratios) >= 1 - 1e-9
+    assert len(ratios) > 200
 
 
 def test_a_floor_holds_of_the_step_and_is_refused_with_the_quickest():
