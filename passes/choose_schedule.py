@@ -31,7 +31,6 @@ from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
     StageWhole,
-    Way,
     delayed,
     mean_micro_batch,
     micro_batch_counts,
@@ -216,7 +215,7 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
     means = [
         delayed(
             [each[0] if len(each) == 1 else mean_micro_batch(each, own) for each, own in zip(at, shares, strict=True)],
-            [way.micro_batch_s(count) for way in ways],
+            [latency_s + batch_s / count for latency_s, batch_s in ways],
         )
         for count, at in zip(counts, known, strict=True)
     ]
@@ -239,8 +238,8 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
     return loads
 
 
-def _ways(draft: Provisioned) -> list[Way]:
-    """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side.
+def _ways(draft: Provisioned) -> list[tuple[float, float]]:
+    """Return latency and a batch's time [S - 1] from every stage to the next, each at the pace of the slower side.
 
     A value that skips stages takes every one of them.
     """
@@ -257,7 +256,7 @@ def _ways(draft: Provisioned) -> list[Way]:
         pairs = [(here, there) for here, _ in stage.units for there, _ in following.units]
         sides = [draft.times.pool.way(*each) for pair in pairs for each in (pair, pair[::-1])]
         slowest = min(side.bytes_per_s for side in sides)
-        ways.append(Way(max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else Way())
+        ways.append((max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else (0.0, 0.0))
     return ways
 
 

@@ -92,11 +92,6 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
     """Return what steps of the problem are made of; data occupies network cards and links, as in the prediction."""
     problem, groups = posed.problem, posed.groups
     none = np.zeros(problem.type_count)
-    side, late = (
-        (problem.seconds_per_byte[:, None] + none, problem.latency_s[:, None] + none)
-        if problem.link_seconds_per_byte is None or problem.link_latency_s is None
-        else (problem.link_seconds_per_byte, problem.link_latency_s)
-    )
     pool = given.known_pool
     times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
     of_type = [pool.device_type(each.device).compute_parallel for each in groups]
@@ -114,7 +109,7 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
 
     of = StepProblem(
         problem, given.training, is_divisible=True, times=None, again_s=None,
-        networks=tuple(group_network(given, each) for each in groups), own_latency_s=none, ways=(side, late),
+        networks=tuple(group_network(given, each) for each in groups), own_latency_s=none,
     )  # fmt: skip
     known = {count: part(count) for count in sorted({1, *of.all_counts})}
     worked = replace(
@@ -126,7 +121,8 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
         worked = replace(
             worked, seconds_per_byte=none, latency_s=none, link_seconds_per_byte=None, link_latency_s=None
         )  # fmt: skip
-    return replace(of, problem=worked, known_parts=known)
+    ways = of.way_seconds_per_byte, of.way_latency_s
+    return replace(of, problem=worked, ways=ways, known_parts=known)
 
 
 def _least(given: GivenProblem, of: StepProblem) -> StepProblem:

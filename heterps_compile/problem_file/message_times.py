@@ -13,7 +13,7 @@ stage in one machine share: they work alike, and send at the same time.
 Left out: links that several stages share, machines with units of several types.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -87,26 +87,20 @@ def moved_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
     if has_unknown_cards(problem):
         return bytes_s
 
-    def carried(stage: int, others: Iterable[int], size_bytes: float, *, is_sent: bool) -> None:
-        ways = [
-            [
-                pool.way(one.device, two.device)
-                for one in plan.stages[stage].replicas
-                for two in plan.stages[to].replicas
-            ]
-            for to in others
-        ]
-        bytes_s[stage] += max(min(size_bytes / way.bytes_per_s for way in of_pair) for of_pair in ways)
-        late_s = max(min(way.latency_s for way in of_pair) for of_pair in ways)
-        latency_s[stage][is_sent] = max(latency_s[stage][is_sent], late_s)
-
     for edge in problem.edges:
         made, size_bytes = stage_of[problem.position[edge.producer]], edge.bytes_per_sample * plan.batch
         readers = {stage_of[problem.position[reader]] for reader in edge.readers} - {made}
-        if readers and size_bytes:
-            carried(made, readers, size_bytes * problem.directions, is_sent=True)
-            for reader in readers:
-                carried(reader, [made], size_bytes * problem.directions, is_sent=False)
+        for stage in (made, *readers) if readers and size_bytes else ():
+            others = readers if stage == made else {made}
+            ways = [
+                [pool.way(a.device, b.device) for a in plan.stages[stage].replicas for b in plan.stages[other].replicas]
+                for other in others
+            ]
+            bytes_s[stage] += (
+                problem.directions * size_bytes * max(min(1 / w.bytes_per_s for w in each) for each in ways)
+            )
+            late_s = max(min(way.latency_s for way in each) for each in ways)
+            latency_s[stage][stage == made] = max(latency_s[stage][stage == made], late_s)
     fractions = [max(pool.device_type(each.device).data_parallel for each in stage.replicas) for stage in plan.stages]
     return [
         (own_s + sum(late_s)) * (1 - part + part / stage.width)

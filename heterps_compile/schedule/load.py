@@ -273,18 +273,6 @@ class StageWhole:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """From a stage to the next: the latency, and the time of a batch's values that the next one reads."""
-
-    latency_s: float = 0.0
-    batch_s: float = 0.0
-
-    def micro_batch_s(self, count: int) -> float:
-        """Return the way of one of so many micro-batches."""
-        return self.latency_s + self.batch_s / count
-
-
 def mean_micro_batch(each: Sequence[MicroBatch], shares: Sequence[float]) -> MicroBatch:
     """Return the mean of micro-batches on several device types by their parts of a batch; least data moves besides."""
 

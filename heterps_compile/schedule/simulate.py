@@ -55,24 +55,6 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduce:
-    """When all replicas of a stage sum their gradients."""
-
-    stage: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """When all replicas of a stage do what each does by itself behind its last backward."""
-
-    stage: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ServersTraffic:
     """What a stage takes for rows of tables on servers beside its actions."""
 
@@ -80,25 +62,25 @@ class ServersTraffic:
     push_s: float = 0.0
 
 
+PULL, PUSH, ALL_REDUCE, UPDATE = "pull", "push", "all-reduce", "update"
+"""Before the first action of a stage, and in this order after its last."""
+
+
 @dataclass(frozen=True, slots=True)
-class RowsMoved:
-    """When the rows of a stage's tables move between its replicas and servers, and nothing else happens there.
+class Around:
+    """What all replicas of a stage do together before their first action or after their last.
 
     Attributes:
+        kind: ``PULL`` rows of tables on servers, ``PUSH`` their gradients, ``ALL_REDUCE`` gradients, or ``UPDATE``,
+            which each replica does alone.
         stage: Of the pipeline.
-        is_push: Whether gradients of a step are pushed; else rows of its first micro-batch are pulled.
         start_s, end_s: As every action has them.
     """
 
+    kind: str
     stage: int
-    is_push: bool
     start_s: float
     end_s: float
-
-    @property
-    def name(self) -> str:
-        """Return ``"push"`` or ``"pull"``."""
-        return "push" if self.is_push else "pull"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +95,7 @@ class Timeline:
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
             yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
         chunks: Into which every stage is cut.
-        all_reduces: Of the stages that sum gradients, in their order.
-        rows: Of the stages whose tables lie on servers, in their order: pull, then push.
-        updates: Of the stages whose replicas do something by themselves, in their order.
+        around: Of every stage in its order.
     """
 
     spans: tuple[Span, ...]
@@ -124,9 +104,7 @@ class Timeline:
     bubble: float
     peak_in_flight: tuple[int, ...]
     chunks: int = 1
-    all_reduces: tuple[AllReduce, ...] = ()
-    rows: tuple[RowsMoved, ...] = ()
-    updates: tuple[Update, ...] = ()
+    around: tuple[Around, ...] = ()
 
 
 def simulate(
@@ -295,31 +273,20 @@ def _timeline(
     for (stage, _), done in zip(workers, spans, strict=True):
         peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
         ends_s[stage] = max(ends_s[stage], done[-1].end_s if done else 0.0)
-    rows: list[RowsMoved] = []
-    for stage, moved in enumerate(servers):
-        if moved.pull_s > 0:
-            rows.append(RowsMoved(stage, False, 0.0, moved.pull_s))
-        if moved.push_s > 0:
-            rows.append(RowsMoved(stage, True, ends_s[stage], ends_s[stage] + moved.push_s))
-            ends_s[stage] += moved.push_s
-    all_reduces = tuple(
-        AllReduce(stage, end_s, end_s + lasts_s)
-        for stage, (end_s, lasts_s) in enumerate(zip(ends_s, sync_s, strict=True))
-        if lasts_s > 0
-    )
-    begins_s = [end_s + lasts_s for end_s, lasts_s in zip(ends_s, sync_s, strict=True)]
-    updates = tuple(
-        Update(stage, begin_s, begin_s + lasts_s)
-        for stage, (begin_s, lasts_s) in enumerate(zip(begins_s, own_s, strict=True))
-        if lasts_s > 0
-    )
-    makespan_s = max([*begins_s, *(each.end_s for each in updates)], default=0.0)
+    around = [Around(PULL, stage, 0.0, moved.pull_s) for stage, moved in enumerate(servers) if moved.pull_s > 0]
+    pushes_s = [moved.push_s for moved in servers]
+    for kind, each_s in ((PUSH, pushes_s), (ALL_REDUCE, sync_s), (UPDATE, own_s)):
+        begins_s, ends_s = ends_s, [end_s + lasts_s for end_s, lasts_s in zip(ends_s, each_s, strict=True)]
+        parts = enumerate(zip(begins_s, ends_s, each_s, strict=True))
+        around += [Around(kind, stage, begin_s, end_s) for stage, (begin_s, end_s, lasts_s) in parts if lasts_s > 0]
+    makespan_s = max(ends_s, default=0.0)
     busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
     busy_s += sum(count * (sum_s + alone_s) for count, sum_s, alone_s in zip(replicas, sync_s, own_s, strict=True))
     busy_s += sum(count * (each.pull_s + each.push_s) for count, each in zip(replicas, servers, strict=True))
     bubble = idle_share(busy_s, len(workers), makespan_s)
     actions = tuple(span for done in spans for span in done)
-    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces, tuple(rows), updates)
+    around.sort(key=lambda each: each.stage)
+    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, tuple(around))
 
 
 def peak_held(actions: Iterable[Action]) -> int:

@@ -104,30 +104,21 @@ def test_the_step_found_is_the_best_of_all_that_can_be_predicted_and_none_is_bel
     assert max(gaps) < 0.05
 
 
-@pytest.mark.parametrize(("seed", "training", "more"), [(0, True, 1), (5, True, 20), (9, False, 20)])
-def test_no_predicted_step_is_shorter_than_the_steady_batch(seed: int, training: bool, more: int) -> None:
+@pytest.mark.parametrize(("seed", "more"), [(0, 1), (5, 20)])
+def test_no_predicted_step_is_shorter_than_the_steady_batch(seed: int, more: int) -> None:
     document = drawn(seed)
     for edge in document["edges"]:
         edge["bytes_per_sample"] *= more
-    for device in document["pool"]["device"]:
-        device |= {"data_parallel": 0.9}
-    for layer in document["layers"] if not training else []:
-        layer["times"] = [{name: each[name] for name in ("device", "samples", "forward_s")} for each in layer["times"]]
     given = make_given(document, "the problem")
-    posed = pose_given(given, Request(objective="throughput", mode="training" if training else "inference"))
+    posed = pose_given(given, Request(objective="throughput", mode="training")).problem
     ratios = []
     for _, each in every_step(given):
-        kinds = [stage.stage.replicas[0] for stage in each.stages]
-        types = [posed.problem.type_names.index(kind.device) for kind in kinds]
-        layers = [stage.stage.layers for stage in each.stages]
-        placement = Placement(
-            tuple(type_ for type_, own in zip(types, layers, strict=True) for _ in own),
-            tuple(own[0] for own in layers[1:]),
-        )
-        stages = detail(posed.problem, placement, np.array([kind.count for kind in kinds], np.float64)).stages
-        ratios.append(each.step_s / max(stage.time_s for stage in stages))
-    assert min(ratios) >= 1 - 1e-9
-    assert len(ratios) > 200
+        stages = [(stage.stage.layers, stage.stage.replicas[0]) for stage in each.stages]
+        types = tuple(posed.type_names.index(kind.device) for layers, kind in stages for _ in layers)
+        placement = Placement(types, tuple(layers[0] for layers, _ in stages[1:]))
+        steady = detail(posed, placement, np.array([kind.count for _, kind in stages], np.float64))
+        ratios.append(each.step_s / max(stage.time_s for stage in steady.stages))
+    assert 1 - 1e-9 <= min(ratios) < np.inf
 
 
 def test_a_floor_holds_of_the_step_and_is_refused_with_the_quickest():

@@ -170,14 +170,11 @@ def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
 
     Messages of 10 s are a queue: the first forward and four of them come before that.
     """
-
-    def least_s(delay_s: float) -> float:
-        each = ((4.0, 1.0, delay_s), (0.5, 0.5, delay_s), (0.5, 0.5, 0.0))
-        loads = [StageLoad(1, (MicroBatch(4, f_s, b_s, delay_s=way_s),)) for f_s, b_s, way_s in each]
-        return least_step_s(loads, 4, training=True)
-
-    assert least_s(3.0) == pytest.approx(4 * 4.0 + 2 * 6.0 + 2 * 1.0 + 1.0)
-    assert least_s(10.0) == pytest.approx(4.0 + 3 * 10.0 + 2 * 20.0 + 2 * 1.0 + 1.0)
+    for delay_s, queue_s in ((3.0, 4 * 4.0), (10.0, 4.0 + 3 * 10.0)):
+        loads = [
+            StageLoad(1, (MicroBatch(4, *each, delay_s=delay_s),)) for each in ((4.0, 1.0), (0.5, 0.5), (0.5, 0.5))
+        ]
+        assert least_step_s(loads, 4, training=True) == pytest.approx(queue_s + 2 * 2 * delay_s + 2 * 1.0 + 1.0)
 
 
 def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
