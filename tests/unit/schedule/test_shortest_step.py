@@ -171,9 +171,7 @@ def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
     Messages of 10 s are a queue: the first forward and four of them come before that.
     """
     for delay_s, queue_s in ((3.0, 4 * 4.0), (10.0, 4.0 + 3 * 10.0)):
-        loads = [
-            StageLoad(1, (MicroBatch(4, *each, delay_s=delay_s),)) for each in ((4.0, 1.0), (0.5, 0.5), (0.5, 0.5))
-        ]
+        loads = [StageLoad(1, (MicroBatch(4, *each, delay_s=delay_s),)) for each in ((4, 1), (0.5, 0.5), (0.5, 0.5))]
         assert least_step_s(loads, 4, training=True) == pytest.approx(queue_s + 2 * 2 * delay_s + 2 * 1.0 + 1.0)
 
 
