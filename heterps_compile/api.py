@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from heterps_compile.backends.contract import Backend
-from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
+from heterps_compile.backends.find import (
+    BACKENDS,
+    differentiating_backend,
+    find_backend,
+    own_backend,
+    training_backends,
+)
 from heterps_compile.backends.ops import refuse_constant_outputs, refuse_options, refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
@@ -210,7 +216,7 @@ def compile(  # noqa: A001 - the product's verb
         graph = read(model)
         verify_graph(graph)
         refuse_constant_outputs(graph)
-        chosen = choose_backend(graph, backend)
+        chosen = choose_backend(graph, backend, mode)
         refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
         graph = check_batch(graph)
@@ -245,7 +251,10 @@ def compile(  # noqa: A001 - the product's verb
         unusual = (
             "" if pipeline == DEFAULT else f"made by other passes than the default ones: {pipeline_text(pipeline)}"
         )
-        notes = (*plan.notes, *filter(None, (unusual, unsaved)), *mode_notes(model, graph, mode), *notes)
+        usual = own_backend(graph.family).name
+        trained = backend is None and chosen.name != usual
+        moved = f"stages are for {chosen.name} (--backend): those for {usual} cannot be trained" if trained else ""
+        notes = (*plan.notes, *filter(None, (moved, unusual, unsaved)), *mode_notes(model, graph, mode), *notes)
         plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
         if scored is not None:
             plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
@@ -402,16 +411,21 @@ def _refuse_lost_backwards(graph: Graph) -> None:
         refuse_lost_backwards(graph.name, graph.source.lost)
 
 
-def choose_backend(graph: Graph, name: str | None) -> Backend:
-    """Return the backend of a name, or the graph's own.
+def choose_backend(graph: Graph, name: str | None, mode: str = "inference") -> Backend:
+    """Return the backend of a name, or the graph's own; for a training one that trains, if it runs the graph.
 
     Raises:
         UnknownNameError: where there is none of that name.
-        InputError: where it does not take the graph's family.
+        InputError: where it does not take the graph's family, or its stages do not train.
     """
     if name is None:
-        return own_backend(graph.family)
+        own = own_backend(graph.family)
+        other = own if mode != "training" or own.capabilities.trains else differentiating_backend()
+        return own if other.unsupported(graph) else other
     backend = find_backend(name)
+    if mode == "training" and "=" not in name and not backend.capabilities.trains:
+        ways = " or ".join(training_backends())
+        raise InputError(f"backend is {name!r}, which cannot train; expected {ways}. Fix: --backend {ways.split()[0]}")
     if graph.family not in backend.families:
         fitting = [name for name, built_in in BACKENDS.items() if graph.family in built_in.families]
         raise InputError(

@@ -97,6 +97,7 @@ FAULTS = [
     (("--data", "ten.parquet", "--seed", "5"), "--seed 5 changes nothing here: the data are not generated"),
     ((*TRAIN, "--data", DATA, "--hang-after", "1e308"), "--hang-after is 1e+308; it must be 2147483647 seconds or"),
     (("--data", ""), "inference needs data"),
+    (("--expect-sha256", "0" * 64), "is not the folder that is expected"),
     ((*TRAIN, "--data", DATA, "--hosts", "open.toml", "--host", "1"), "mode 0644"),
     ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml", "--host", "1"), "has no secret"),
     ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml"), "--host N"),

@@ -6,10 +6,12 @@ import light_models
 import pytest
 import torch
 from torch import Tensor, nn
+from wording import names
 
 import heterps_compile
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan_notes import NOT_TRAINED
 
 
 class Skip(nn.Module):
@@ -63,22 +65,14 @@ def test_a_plan_says_that_replicas_cannot_share_a_batch_that_the_model_fixes():
     assert [note for note in wide.notes if "and a batch 4 samples: a training run refuses a replica" in note]
 
 
-def test_a_plan_for_training_says_which_of_its_stages_do_not_train():
-    model = light_models.path("squeezenet")
-    found = {
-        (mode, backend): [
-            note
-            for note in heterps_compile.compile(
-                model, mode=mode, backend=backend, method="greedy", verify=False
-            ).plan.notes
-            if "do not train" in note
-        ]
-        for mode, backend in (("training", None), ("training", "torch"), ("inference", None))
-    }
-    assert found == {
-        ("training", None): [
-            "stages for onnxruntime do not train: to run the training, compile with --backend torch or jax"
-        ],
-        ("training", "torch"): [],
-        ("inference", None): [],
-    }
+def test_a_training_of_an_onnx_model_is_planned_for_a_backend_that_trains():
+    def planned(mode: str, backend: str | None) -> Plan:
+        model = light_models.path("squeezenet")
+        return heterps_compile.compile(model, mode=mode, backend=backend, method="greedy", verify=False).plan
+
+    assert [planned("inference", None).backend, planned("training", None).backend] == ["onnxruntime", "torch"]
+    assert any(names(note, "torch", "--backend", "onnxruntime") for note in planned("training", None).notes)
+    mixed = planned("training", "cpu=onnxruntime,v100=onnxruntime")
+    assert [note for note in mixed.notes if names(note, "onnxruntime", NOT_TRAINED)]
+    with pytest.raises(InputError, match=r"'onnxruntime'.*torch or jax.*--backend torch"):
+        planned("training", "onnxruntime")

@@ -116,6 +116,6 @@ def _write_first(entry: Entry, model: str, inputs: SharedInputs) -> Outcome:
         measurements=inputs.measurements(pool, profile),
     )
     emitted = run_to(draft, Emitted)
-    plan = make_plan(emitted, choose_backend(emitted.graph, None).on(emitted.stages))
+    plan = make_plan(emitted, choose_backend(emitted.graph, None, emitted.request.mode).on(emitted.stages))
     write_plan(entry.plan, plan, model, pool, profile)
     return Outcome(entry.plan, Verdict.FINE, _WRITTEN)

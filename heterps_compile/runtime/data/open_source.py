@@ -183,11 +183,11 @@ def _parsed(item: str) -> re.Match[str]:
 
 def _column(name: str, said: re.Match[str] | None, wanted: InputSpec) -> RandomColumn:
     dtype, shape = wanted.dtype, wanted.shape
-    limit, zipf = None, 0.0
+    limit, zipf = wanted.rows, 0.0
     if said is not None:
         if said["dtype"]:
             dtype, shape = said["dtype"], tuple(int(size) for size in (said["shape"] or "").split("x") if size)
-        limit = int(said["limit"]) if said["limit"] else None
+        limit = int(said["limit"]) if said["limit"] else limit
         zipf = float(said["zipf"] or 0)
     if dtype is None or shape is None or None in shape:
         raise InputError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.backends.find import find_backend
 from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST, PRECISIONS, SCALED
-from heterps_compile.errors import RunError, StalePlanError
+from heterps_compile.errors import InputError, RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
@@ -105,6 +105,8 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         raise StalePlanError(
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
+    if not options.data and options.train is None:
+        raise InputError("inference needs data to read (--data FILE, or --data random)")
     if options.train is not None and options.train != GIVEN:
         check_training_file(options.train, options.data)
         check_validation_options(options, options.train)

@@ -304,8 +304,6 @@ class RunOptions:
                 "--ema and --parameter-servers do not go together: servers step the rows that a batch has, and an "
                 "average moves all of them in every step; leave one of the two out"
             )
-        if not self.data and self.train is None:
-            raise InputError("inference needs data to read (--data FILE, or --data random)")
         if self.keep_best is not None:
             parse_best(self.keep_best)
         if self.sync is not None:

@@ -204,7 +204,7 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
     name, planned = reading_of_runs(plan)
     rows = [
         (f"throughput, {name}", planned.throughput_samples_per_s, summary.samples_per_s, "samples/s"),
-        (f"{_STEP}, {name}", planned.batch_s, summary.step_s, "s"),
+        (f"{_STEP}, {name}", planned.batch_s, summary.pace_s, "s"),  # both with the update
         (f"bubble, {name}", planned.bubble, summary.bubble, "share"),
     ]
     for stage, time_s in summary.stage_s.items():

@@ -39,6 +39,12 @@ def test_random_columns_are_what_the_plan_knows_and_the_text_adds(text, columns)
     assert random_columns(text, CTR) == columns
 
 
+def test_random_ids_lie_in_the_table_that_the_plan_knows():
+    wanted = {"ids": InputSpec("int64", (26,), rows=3)}
+    assert open_source("random", wanted=wanted).read(0, 64, ["ids"])["ids"].unique().tolist() == [0, 1, 2]
+    assert [column.limit for column in random_columns("ids<2", wanted)] == [2]
+
+
 def test_the_examples_of_the_documentation_are_read():
     page = (Path(__file__).parents[4] / "docs" / "data.md").read_text("utf-8")
     specs = [text for text in re.findall(r"`random:([^`]+)`", page) if text != "..."]

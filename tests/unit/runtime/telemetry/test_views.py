@@ -278,14 +278,14 @@ def test_measured_stands_beside_planned(followed):
             "                                   planned       measured  measured / planned",
             "─" * 77,
             "throughput, one batch alone  160 samples/s  100 samples/s                0.63",
-            "step, one batch alone                50 ms          60 ms                1.20",
+            "step, one batch alone                50 ms          80 ms                1.60",
             "bubble, one batch alone             92.2 %         55.6 %                0.60",
             "stage 0 (cpu)                         4 ms          20 ms                5.00",
             "stage 1 (v100)                        3 ms          40 ms               13.33",
         ]
     )
     shared = drawn(comparison_table(plan, summary, as_planned=True, shared_step_s=0.048)).splitlines()
-    assert shared[4].split() == ["ranks", "sharing", "cores", "48", "ms", "60", "ms", "1.25"]
+    assert shared[4].split() == ["ranks", "sharing", "cores", "48", "ms", "80", "ms", "1.67"]
     of_two = replace(PLAN.stages[1], replicas=2, micro_batch_forward_s=0.01, micro_batch_backward_s=0.02)
     divided = replace(plan, stages=(PLAN.stages[0], of_two), schedule=replace(plan.schedule, micro_batches=4))
     rows = drawn(comparison_table(divided, summary, as_planned=True)).splitlines()
