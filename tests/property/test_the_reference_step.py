@@ -139,7 +139,11 @@ def given_plans(draw):
         return {"device": device, "samples": samples, "forward_s": forward_s, **(backwards if training else {})}
 
     size_bytes = st.sampled_from((0, 1e5, 1e6))
-    layers = [{"name": n, "parameter_bytes": draw(size_bytes), "times": [times("a"), times("b")]} for n in names]
+    layers = [
+        {"name": name, "parameter_bytes": draw(size_bytes), "activation_bytes_per_sample": draw(size_bytes),
+         "times": [times("a"), times("b")]}
+        for name in names
+    ]  # fmt: skip
     device = {"kind": "gpu", "network_latency": "100 us", "compute_parallel": draw(st.sampled_from((1.0, 0.9)))}
     pool = [
         {"name": "a", "network_bandwidth": "1 MB/s", **device},
@@ -160,4 +164,7 @@ def given_plans(draw):
 @given(given_plans())
 def test_plans_whose_stages_exchange_no_values_are_predicted_as_the_law_says(drawn):
     problem, plan = drawn
-    assert predict_step(problem, plan).step_s == pytest.approx(simulate(pipeline_of(problem, plan)).step_s, rel=1e-9)
+    predicted, step = predict_step(problem, plan), simulate(pipeline_of(problem, plan))
+    assert predicted.step_s == pytest.approx(step.step_s, rel=1e-9)
+    held_bytes = [max(stage.held_bytes) for stage in predicted.stages]
+    assert held_bytes == pytest.approx([max(each) for each in step.memory_bytes])
