@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
     from heterps_compile.plan_diff.compare_plans import diff
 
-    from .api import compile, load  # noqa: A004 - the product's verb
+    from .api import compile  # noqa: A004 - the product's verb
     from .cluster.devices import Cluster, DeviceType
     from .cluster.load import load_cluster
-    from .compiled_model import CompiledModel
+    from .compiled_model import CompiledModel, load
     from .errors import HeterpsError
     from .ir.graph import Graph
     from .packages import __version__ as __version__
@@ -56,7 +56,7 @@ _HOMES = {
     "diff": ".plan_diff.compare_plans",
     "export_checkpoint": ".runtime.export.export_checkpoint",
     "hash_ids": ".runtime.data.hashed_ids",
-    "load": ".api",
+    "load": ".compiled_model",
     "load_cluster": ".cluster.load",
     "run": ".runtime.launch.run_api",
 }

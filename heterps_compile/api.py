@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
@@ -16,12 +16,12 @@ from heterps_compile.backends.ops import refuse_constant_outputs, refuse_options
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import as_pool
-from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
+from heterps_compile.compiled_model import CompiledModel, ScoringStages
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.memory import AUTO, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
-from heterps_compile.errors import BackendError, InputError, UnknownNameError
-from heterps_compile.escape import printable, short
+from heterps_compile.errors import BackendError, InputError
+from heterps_compile.escape import short
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
 from heterps_compile.ir.graph import Graph
@@ -47,10 +47,9 @@ from heterps_compile.plan.request import (
     USUAL_TABLES,
     make_request,
 )
-from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
-from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
+from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.sync_rules.rule import EXACTNESSES
 from heterps_compile.verification.divided import check_batch, naming_what_mixes
@@ -295,90 +294,6 @@ def _old_plan(plan: Plan | str | Path | None) -> Plan | None:
     return plan
 
 
-def load(
-    directory: str | Path, *, expect_sha256: str | None = None, trust: Literal["code", "data"] = "code"
-) -> CompiledModel:
-    """Load a folder that ``save`` or the command wrote.
-
-    Stages of torch and jax are code, which this runs.
-
-    Load only what you would run. The hashes in ``plan.json`` find damage: who
-    can write an artefact can write the plan as well. For a folder that came
-    over a network, pass the hash that its maker told you in another way
-    (``expect_sha256``), or take no code from it at all (``trust="data"``).
-
-    Args:
-        directory: The folder.
-        expect_sha256: SHA-256 of its ``plan.json``, which covers every
-            artefact, since it holds their hashes; it is checked before anything
-            else is looked at. ``heterps-compile show DIR -v`` prints it.
-        trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a
-            folder whose stages are code. Stages of ONNX Runtime are data.
-
-    Of a folder compiled for training it gives the stages that train;
-    ``load(DIR).eval()`` gives those that score.
-
-    Raises:
-        InputError: no such folder, or no plan in it, or its stages are code and
-            ``trust`` is ``"data"``.
-        PlanError: the plan is not what its schema says.
-        StalePlanError: an artefact is not the one the plan was written with, or
-            the plan is not the expected one.
-
-    Examples:
-        >>> import heterps_compile, tempfile, torch
-        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
-        >>> compiled = heterps_compile.compile(model, (batch,), method="exact")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     saved = compiled.save(folder + "/out")
-        ...     loaded = heterps_compile.load(folder + "/out")
-        >>> bool((loaded.run(batch) == compiled.run(batch)).all())
-        True
-    """
-    from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
-
-    if trust not in ("code", "data"):
-        raise UnknownNameError("trust", str(trust), ("code", "data"))
-    plan, files = read_folder(Path(directory), expect_sha256=expect_sha256)
-    if trust == "data":
-        _refuse_code(plan, str(directory))
-    LOG.info("loading %s, stages: %d", printable(str(directory)), len(plan.stages))
-    names = [[path.name for path in paths] for paths in files]
-    stages = backend_of(plan).read(Path(directory), names, plan.stages)
-    made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
-    if plan.scoring is None or plan.scoring.refused:
-        return made
-
-    scoring = plan_for_scoring(plan)
-    if scoring.artifacts == plan.artifacts:
-        return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
-    for stage in stages:
-        keep_mode(stage, training=True)
-
-    def read_scoring() -> ScoringStages:
-        of_stages = [[artifact.file for artifact in files] for files in scoring.artifacts]
-        read = backend_of(plan).read(Path(directory), of_stages, scoring.stages)
-        return ScoringStages(read, signature_of_plan(scoring))
-
-    return replace(made, scoring=read_scoring)
-
-
-def _refuse_code(plan: Plan, shown: str) -> None:
-    """Refuse stages that are code.
-
-    Raises:
-        InputError: naming the first.
-    """
-    for stage, files in zip(plan.stages, plan.artifacts, strict=True):
-        backend = find_backend(stage.backend)
-        if not (backend.capabilities.stages_are_data):
-            raise InputError(
-                f"stage {stage.index} of {shown!r} ({files[0].file}) is code of the backend {stage.backend!r}, and "
-                f"only data are trusted; load it where you trust who made it (trust='code', expect_sha256=...), or "
-                f"have it compiled for onnxruntime"
-            )
-
-
 def open_draft(
     model: Any,
     example_inputs: tuple[Any, ...] | Mapping[str, Any] = (),
@@ -432,9 +347,15 @@ def read_model(
         return model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
-    given: dict[str, Any] = {"model": model, "batch": batch, "shapes": shapes, "dynamic_shapes": dynamic_shapes}
     with alone():
-        return import_torch(example_inputs=tuple(example_inputs), example_kwargs=example_kwargs, **given)
+        return import_torch(
+            model,
+            tuple(example_inputs),
+            example_kwargs,
+            batch=batch,
+            shapes=shapes,
+            dynamic_shapes=dynamic_shapes,
+        )
 
 
 def need_front_end(model: Any) -> None:

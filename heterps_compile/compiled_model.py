@@ -1,4 +1,4 @@
-"""A compiled model: its plan and the stages that run, in this process, and the folder it is written to.
+"""A compiled model: its plan, the stages that run in this process, and its folder, saved and loaded.
 
 Left out: how it is made (``api.py``), running it in several processes (``runtime/launch``).
 """
@@ -6,7 +6,7 @@ Left out: how it is made (``api.py``), running it in several processes (``runtim
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.drawn_keys import drawing_keys
@@ -14,7 +14,7 @@ from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.backends.shared_state import keep_mode, share_state
 from heterps_compile.cost.layer_cost import LayerCost
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
@@ -26,7 +26,7 @@ from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.plan.total_columns import Summary
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
-from heterps_compile.runtime.signature import Signature
+from heterps_compile.runtime.signature import Signature, signature_of_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +210,87 @@ def backend_of(plan: Plan) -> Backend:
     return MixedBackend({name: find_backend(stage.backend) for stage in plan.stages for name, _ in stage.units}).on(
         plan.stages
     )
+
+
+def load(
+    directory: str | Path, *, expect_sha256: str | None = None, trust: Literal["code", "data"] = "code"
+) -> CompiledModel:
+    """Load a folder that ``save`` or the command wrote.
+
+    Stages of torch and jax are code, which this runs.
+
+    Load only what you would run. The hashes in ``plan.json`` find damage: who
+    can write an artefact can write the plan as well. For a folder that came
+    over a network, pass the hash that its maker told you in another way
+    (``expect_sha256``), or take no code from it at all (``trust="data"``).
+
+    Args:
+        directory: The folder.
+        expect_sha256: SHA-256 of its ``plan.json``, which covers every
+            artefact, since it holds their hashes; it is checked before anything
+            else is looked at. ``heterps-compile show DIR -v`` prints it.
+        trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a
+            folder whose stages are code. Stages of ONNX Runtime are data.
+
+    Of a folder compiled for training it gives the stages that train;
+    ``load(DIR).eval()`` gives those that score.
+
+    Raises:
+        InputError: no such folder, or no plan in it, or its stages are code and
+            ``trust`` is ``"data"``.
+        PlanError: the plan is not what its schema says.
+        StalePlanError: an artefact is not the one the plan was written with, or
+            the plan is not the expected one.
+
+    Examples:
+        >>> import heterps_compile, tempfile, torch
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> compiled = heterps_compile.compile(model, (batch,), method="exact")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = compiled.save(folder + "/out")
+        ...     loaded = heterps_compile.load(folder + "/out")
+        >>> bool((loaded.run(batch) == compiled.run(batch)).all())
+        True
+    """
+    from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
+
+    if trust not in ("code", "data"):
+        raise UnknownNameError("trust", str(trust), ("code", "data"))
+    plan, files = read_folder(Path(directory), expect_sha256=expect_sha256)
+    if trust == "data":
+        _refuse_code(plan, str(directory))
+    LOG.info("loading %s, stages: %d", printable(str(directory)), len(plan.stages))
+    names = [[path.name for path in paths] for paths in files]
+    stages = backend_of(plan).read(Path(directory), names, plan.stages)
+    made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
+    if plan.scoring is None or plan.scoring.refused:
+        return made
+
+    scoring = plan_for_scoring(plan)
+    if scoring.artifacts == plan.artifacts:
+        return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
+    for stage in stages:
+        keep_mode(stage, training=True)
+
+    def read_scoring() -> ScoringStages:
+        of_stages = [[artifact.file for artifact in files] for files in scoring.artifacts]
+        read = backend_of(plan).read(Path(directory), of_stages, scoring.stages)
+        return ScoringStages(read, signature_of_plan(scoring))
+
+    return replace(made, scoring=read_scoring)
+
+
+def _refuse_code(plan: Plan, shown: str) -> None:
+    """Refuse stages that are code.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for stage, files in zip(plan.stages, plan.artifacts, strict=True):
+        backend = find_backend(stage.backend)
+        if not (backend.capabilities.stages_are_data):
+            raise InputError(
+                f"stage {stage.index} of {shown!r} ({files[0].file}) is code of the backend {stage.backend!r}, and "
+                f"only data are trusted; load it where you trust who made it (trust='code', expect_sha256=...), or "
+                f"have it compiled for onnxruntime"
+            )

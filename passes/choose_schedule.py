@@ -31,7 +31,6 @@ from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
     StageWhole,
-    Way,
     delayed,
     mean_micro_batch,
     micro_batch_counts,
@@ -45,6 +44,7 @@ from heterps_compile.schedule.shortest_step import (
     step_under,
     steps_worth_trying,
 )
+from heterps_compile.schedule.wires import link_bytes
 from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .drafts import Provisioned, Scheduled, advance
@@ -215,7 +215,7 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
     means = [
         delayed(
             [each[0] if len(each) == 1 else mean_micro_batch(each, own) for each, own in zip(at, shares, strict=True)],
-            [way.micro_batch_s(count) for way in ways],
+            [latency_s + batch_s / count for latency_s, batch_s in ways],
         )
         for count, at in zip(counts, known, strict=True)
     ]
@@ -238,20 +238,25 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
     return loads
 
 
-def _ways(draft: Provisioned) -> list[Way]:
-    """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
+def _ways(draft: Provisioned) -> list[tuple[float, float]]:
+    """Return latency and a batch's time [S - 1] from every stage to the next, each at the pace of the slower side.
+
+    A value that skips stages takes every one of them.
+    """
     stage_of = {name: stage.index for stage in draft.stages for name in stage.layers}
     stages = [stage_of[layer.name] for layer in draft.layers.layers]
-    sent_bytes = [0] * len(draft.stages)
-    for edge in draft.layers.edges:
-        if edge.producer >= 0 and stages[edge.producer] + 1 in (stages[reader] for reader in edge.consumers):
-            sent_bytes[stages[edge.producer]] += edge.size_bytes
+    values = (
+        (stages[edge.producer], max((stages[reader] for reader in edge.consumers), default=0), float(edge.size_bytes))
+        for edge in draft.layers.edges
+        if edge.producer >= 0
+    )
+    sent_bytes = link_bytes(values, len(draft.stages))
     ways = []
     for (stage, following), size_bytes in zip(pairwise(draft.stages), sent_bytes, strict=False):
         pairs = [(here, there) for here, _ in stage.units for there, _ in following.units]
         sides = [draft.times.pool.way(*each) for pair in pairs for each in (pair, pair[::-1])]
         slowest = min(side.bytes_per_s for side in sides)
-        ways.append(Way(max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else Way())
+        ways.append((max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else (0.0, 0.0))
     return ways
 
 

@@ -1,7 +1,7 @@
 """Plans of a problem with given costs for their steps: what is minimised is one batch alone.
 
 The search over steps of models (``placement/steps/``) has the times of the problem that `predict` has: of micro-batches
-of every size as they were measured, of ways between stages, which delay and occupy nobody, of sums of gradients.
+of every size as they were measured, of links, each with one message at a time, of sums of gradients.
 It leaves out what `predict` has besides (measured messages, stages that share a machine, updates, the overhead of a
 step), so that the plans which it came by are predicted too, and the best of these is taken
 (``prediction/choose_micro_batch.py``).
@@ -25,7 +25,7 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import GivenProblem
-from heterps_compile.problem_file.message_times import group_network
+from heterps_compile.problem_file.message_times import group_network, has_unknown_cards
 from heterps_compile.problem_file.pose_given import PosedGiven, plan_of
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem
@@ -109,14 +109,9 @@ def _given(given: GivenProblem, posed: PosedGiven, plan: SteppedPlan) -> GivenPl
 
 
 def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
-    """Return what steps of the problem are made of; data occupies no stage, as in the prediction."""
+    """Return what steps of the problem are made of; data occupies network cards and links, as in the prediction."""
     problem, groups = posed.problem, posed.groups
     none = np.zeros(problem.type_count)
-    side, late = (
-        (problem.seconds_per_byte[:, None] + none, problem.latency_s[:, None] + none)
-        if problem.link_seconds_per_byte is None or problem.link_latency_s is None
-        else (problem.link_seconds_per_byte, problem.link_latency_s)
-    )
     pool = given.known_pool
     times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
     of_type = [pool.device_type(each.device).compute_parallel for each in groups]
@@ -135,19 +130,20 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
     of = StepProblem(
         problem, given.training, is_divisible=True, times=None, again_s=None,
         networks=tuple(group_network(given, each) for each in groups), own_latency_s=none,
-        memory=_memory(given, problem), ways=(side, late),
+        memory=_memory(given, problem),
     )  # fmt: skip
     known = {count: part(count) for count in sorted({1, *of.all_counts})}
     worked = replace(
         problem,
         compute_s=np.where(np.isfinite(problem.compute_s), known[1].whole_s, np.inf),
         layer_compute_parallel=alpha,
-        seconds_per_byte=none,
-        latency_s=none,
-        link_seconds_per_byte=None,
-        link_latency_s=None,
     )
-    return replace(of, problem=worked, known_parts=known)
+    if has_unknown_cards(given):
+        worked = replace(
+            worked, seconds_per_byte=none, latency_s=none, link_seconds_per_byte=None, link_latency_s=None
+        )  # fmt: skip
+    ways = of.way_seconds_per_byte, of.way_latency_s
+    return replace(of, problem=worked, ways=ways, known_parts=known)
 
 
 def _memory(given: GivenProblem, problem: Problem) -> Callable[[int, int], MemoryParts] | None:
@@ -166,9 +162,9 @@ def _memory(given: GivenProblem, problem: Problem) -> Callable[[int, int], Memor
 
 def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
     """Return the steps without what a predicted step may be shorter by."""
-    problem, pool = of.problem, given.known_pool
+    problem = of.problem
     ways, sync_s, alpha = of.ways, problem.sync_s, problem.layer_compute_parallel
-    if given.transfers or any(device.units_per_machine > 1 for device in pool.device_types):
+    if has_unknown_cards(given):
         ways = (np.zeros((problem.type_count,) * 2), np.zeros((problem.type_count,) * 2))
     if _is_quicker_divided(of):
         alpha = np.ones(problem.compute_s.shape)

@@ -3,6 +3,7 @@
 Left out: ops of other libraries than PyTorch, which a written stage could not import.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +123,9 @@ _SYMBOLIC = {
     torch.sym_ite: "torch.sym_ite",
     torch.sym_float: "torch.sym_float",
     torch.sym_int: "torch.sym_int",
+    math.floor: "math.floor",
+    math.ceil: "math.ceil",
+    math.trunc: "math.trunc",
 }
 
 _CONTROL_FLOW = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)

@@ -29,6 +29,8 @@ from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.onnx_bodies import lift_initializers
 from heterps_compile.frontends.onnx_facts import stated_defaults
+from heterps_compile.frontends.onnx_shapes import DTYPES
+from heterps_compile.ir.graph import OPAQUE, Graph
 from heterps_compile.progress import check
 
 from . import control_flow
@@ -38,6 +40,7 @@ from .onnx_ops.shape_arithmetic import LARGEST, SHAPE_ARITHMETIC
 from .onnx_ops.table import OpVersion, find_op
 from .onnx_stage import Argument, Body, OnnxStage, Step
 
+_NUMBERS = {name: number for number, name in DTYPES.items()}
 _MAKES_HOST = frozenset({"Shape", "Size"})
 _REASON_SHOWN = 200
 _SCAN_WITHOUT_BATCH = 9
@@ -60,6 +63,20 @@ class ModelConstants:
     is_weight: Callable[[str], bool | None]
     number: Callable[[str], int]
     tensors: MutableMapping[str, Tensor] = field(default_factory=dict)
+
+
+def constants_of(graph: Graph) -> ModelConstants:
+    """Return what the stages of a graph share."""
+
+    def is_weight(name: str) -> bool | None:
+        parameter = graph.parameters.get(name)
+        return None if parameter is None else parameter.kind == "weight"
+
+    def number(name: str) -> int:
+        known = graph.values.get(name) or graph.parameters.get(name)
+        return 0 if known is None or known.dtype == OPAQUE else _NUMBERS[known.dtype]
+
+    return ModelConstants(is_weight, number)
 
 
 def convert_model(

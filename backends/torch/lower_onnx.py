@@ -31,12 +31,14 @@ from heterps_compile.ir.graph import Graph, Value
 from .calls import can_write
 from .lower import OpGraph
 from .onnx_ops.dtypes import torch_type
+from .onnx_ops.traced_recurrence import LAYERS
 from .onnx_stage import OnnxStage, Step
 from .open_dims import Multiple, OpenShape, open_shapes
 
 _MARK = "heterps_compile_step"
 _TIED = "tied"
 _NUMBERS = (operator.mul, operator.add, torch.ops.aten.sym_size.int)
+_SHAPES = (torch.ops.aten.empty.memory_format, torch.ops.aten.expand.default)
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
@@ -142,10 +144,16 @@ def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
         reason = printable(str(error)).removeprefix(f"stage {stage.index}: ")
         raise BackendError(f"stage {stage.index} cannot be written as source: {reason}; it runs in memory") from error
     except Exception as error:
+        found = stage.reader_of_elements
+        sizes = f"; {_shown(found[0])} takes sizes from elements of {printable(found[1])!r}" if found else ""
         raise BackendError(
-            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {whole_reason(error)}; "
-            f"it runs in memory"
+            f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {whole_reason(error)}"
+            f"{sizes}; it runs in memory"
         ) from error
+
+
+def _shown(step: Step) -> str:
+    return f"node {printable(step.node)!r} ({printable(step.op)})"
 
 
 def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None:
@@ -162,6 +170,11 @@ def _body_of(module: Any, node: fx.Node) -> Any:
     """Return the graph module that a node of an exported program names, or None where it names a tensor."""
     found = getattr(module, str(node.target), None)
     return found if isinstance(found, fx.GraphModule) else None
+
+
+def _put_back_layers(made: fx.Graph) -> None:
+    for node in made.nodes:
+        node.target = LAYERS.get(node.target, node.target)
 
 
 class _Reader:
@@ -225,8 +238,9 @@ class _Reader:
         for node, name in [*zip(given[count:], self.stage.inputs, strict=True), *last.items()]:
             self._describe(node, name)
         erase_checks(self._made)
+        _put_back_layers(self._made)
         for node in reversed(list(self._made.nodes)):
-            if not node.users and node.target in _NUMBERS:
+            if not node.users and node.target in (*_NUMBERS, *_SHAPES):
                 self._made.erase_node(node)
         return OpGraph(self._made, parameters, tuple(placeholders[count:]))
 
@@ -240,12 +254,13 @@ class _Reader:
             if node.op == "get_attr":
                 env[node].meta["body"] = self._copy_body(_body_of(module, node))
         erase_checks(made)
+        _put_back_layers(made)
         return made
 
     def origin(self, node: fx.Node) -> str:
         """Return the model's node that a node came from, for a message."""
         step = self._steps.get(node)
-        return "a node" if step is None else f"node {printable(step.node)!r} ({printable(step.op)})"
+        return "a node" if step is None else _shown(step)
 
     def _mark(self, node: fx.Node) -> str:
         return mark_of(node, _MARK) or ""

@@ -18,7 +18,7 @@ _LONGEST_ATTRIBUTE = 100
 
 # What the classes in a written file have for themselves, which an attribute of that name would hide or be hidden by.
 _TAKEN = frozenset({*dir(nn.Module()), "at", "find", "hold", "inputs", "outputs", "tied_as"})
-MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "TIED_AS", "load", "self"})
+MODULE_LEVEL = frozenset({"math", "torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "TIED_AS", "load", "self"})
 
 
 def attribute(name: str, tensors: Container[str] = ()) -> str:

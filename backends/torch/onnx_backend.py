@@ -7,14 +7,12 @@ Left out: PyTorch's own models (``backend.py``).
 
 from heterps_compile.backends.onnx_stage.stage_models import stage_models
 from heterps_compile.backends.unsupported import UnsupportedNode
-from heterps_compile.frontends.onnx_shapes import DTYPES
-from heterps_compile.ir.graph import OPAQUE, Graph
+from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition, cut_graph, tied_names
 
-from .from_onnx import ModelConstants, convert_model, find_unsupported
+from .from_onnx import constants_of, convert_model, find_unsupported
 from .onnx_stage import OnnxStage
-
-_NUMBERS = {name: number for number, name in DTYPES.items()}
+from .own_sizes import with_own_sizes
 
 
 def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ...]:
@@ -25,32 +23,19 @@ def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ..
         BackendError: naming the stage and what cannot be built.
     """
     constants = constants_of(graph)
+    grown, made = zip(*(with_own_sizes(graph, cut) for cut in partition.stages), strict=True)
     stages = []
-    for model, cut in zip(stage_models(graph, partition), partition.stages, strict=True):
+    for model, cut, inputs in zip(stage_models(graph, Partition(grown, ())), partition.stages, made, strict=True):
         stage = convert_model(model, constants, index=cut.index, outputs=cut.outputs)
-        stage.__dict__["tied_as"] = tied_names(graph, cut)
+        stage.__dict__.update(tied_as=tied_names(graph, cut), inputs=cut.inputs, made=inputs)
         stages.append(stage)
     return tuple(stages)
-
-
-def constants_of(graph: Graph) -> ModelConstants:
-    """Return what the stages of a graph share."""
-
-    def is_weight(name: str) -> bool | None:
-        parameter = graph.parameters.get(name)
-        return None if parameter is None else parameter.kind == "weight"
-
-    def number(name: str) -> int:
-        known = graph.values.get(name) or graph.parameters.get(name)
-        return 0 if known is None or known.dtype == OPAQUE else _NUMBERS[known.dtype]
-
-    return ModelConstants(is_weight, number)
 
 
 def may_read_elements(graph: Graph) -> bool:
     """Say whether a node may branch on elements of a tensor or take a shape from them, as no source can."""
     (stage,) = build_onnx_stages(graph, cut_graph(graph, [range(len(graph.nodes))]))
-    return stage.reads_elements
+    return stage.reader_of_elements is not None
 
 
 def unsupported_in_onnx(graph: Graph) -> list[UnsupportedNode]:

@@ -118,6 +118,7 @@ class OnnxStage(nn.Module):
         outputs: Names of the values it gives, in order: a tuple of tensors.
         parameter_names: Names of the tensors it holds, in the order :meth:`run_on` takes them.
         tied_as: Of its tensors that go by several names in the model: the one the plan has, by its name here.
+        made: Places of the inputs that its nodes read, or how tensors are made whose shape alone they read.
     """
 
     index: int
@@ -125,6 +126,7 @@ class OnnxStage(nn.Module):
     outputs: tuple[str, ...]
     parameter_names: tuple[str, ...]
     tied_as: Mapping[str, str]
+    made: tuple[int | Callable[[Sequence[Tensor]], Tensor], ...]
     _slots: tuple[Slot, ...]
     _steps: tuple[Step, ...]
     _constants: Sequence[Any]
@@ -134,6 +136,7 @@ class OnnxStage(nn.Module):
         super().__init__()
         # straight into the instance, which goes before a submodule or parameter of the same name
         self.__dict__.update(index=index, inputs=inputs, outputs=outputs, parameter_names=(), tied_as={})
+        self.__dict__["made"] = tuple(range(len(inputs)))
 
     def program(
         self,
@@ -166,15 +169,19 @@ class OnnxStage(nn.Module):
         return self.run_on(tensors, given)
 
     @property
-    def reads_elements(self) -> bool:
-        """Say whether a step branches on elements of a tensor, or takes a number out of one that is no constant."""
+    def reader_of_elements(self) -> tuple[Step, str] | None:
+        """Return the first step that branches on elements of a tensor, or takes a number out of one, and its name."""
         known = {place for place, value in enumerate(self._constants) if value is not None}
+        names = dict(enumerate(self.parameter_names))
+        names |= {len(names) + i: self.inputs[place] for i, place in enumerate(self.made) if isinstance(place, int)}
         for step in self._steps:
-            if step.op in _BRANCH or any(a.kind in _NUMBERS and a.place not in (None, *known) for a in step.arguments):
-                return True
+            read = [a.place for a in step.arguments if a.kind in _NUMBERS and a.place not in (None, *known)]
+            if step.op in _BRANCH or read:
+                return step, names.get((read or [step.arguments[0].place])[0] or 0, "")
             if all(a.kind == "host" for a in step.arguments) or step.op in _MAKE_NUMBERS:
                 known.update(place for place in step.outputs if place is not None)
-        return False
+            names |= {place: name for place, name in zip(step.outputs, step.names, strict=False) if place is not None}
+        return None
 
     def run_on(
         self,
@@ -192,9 +199,9 @@ class OnnxStage(nn.Module):
         Raises:
             BackendError: naming stage, node and op.
         """
-        given = (*tensors, *values)
-        if len(given) != len(self.parameter_names) + len(self.inputs):
+        if len(values) != len(self.inputs):
             raise BackendError(f"stage {self.index} takes {len(self.inputs)} values, and {len(values)} are given")
+        given = (*tensors, *(values[m] if isinstance(m, int) else m(values) for m in self.made))
         env = [*given, *self._constants[len(given) :]]
         device = next((t.device for t in given), None)
         _run_steps(self.index, self._steps, env, device, around)

@@ -16,8 +16,7 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.frontends.onnx_shapes import infer
 from heterps_compile.ir.graph import Graph
 
-from .from_onnx import convert_model
-from .onnx_backend import constants_of
+from .from_onnx import constants_of, convert_model
 from .onnx_ops.dtypes import TORCH_TYPES, torch_type
 from .onnx_ops.shape_arithmetic import LARGEST
 
@@ -33,6 +32,10 @@ class Multiple:
     symbol: str = ""
     times: int = 1
     plus: int = 0
+
+    def of(self, number: int) -> int:
+        """Return the dimension, given the number of the symbol."""
+        return number * self.times + self.plus
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,7 @@ def open_shapes(graph: Graph, names: Iterable[str], *, ones_stay: bool = False) 
     if not graph.bindings:
         return {name: _fixed(graph, name) for name in wanted}
     stay = {symbol: 1 for symbol, number in graph.bindings.items() if ones_stay and number == 1}
-    numbers = {symbol: max(number, _SMALLEST) for symbol, number in graph.bindings.items()} | stay
-    others = {symbol: number + 1 + i for i, (symbol, number) in enumerate(numbers.items())} | stay
+    numbers, others, _ = (bindings | stay for bindings in _three_bindings(graph))
     first, second = (_shapes(graph, wanted, bindings) for bindings in (numbers, others))
     if first is None or second is None:
         return {name: _fixed(graph, name) for name in wanted}
@@ -70,6 +72,33 @@ def open_shapes(graph: Graph, names: Iterable[str], *, ones_stay: bool = False) 
         pairs = zip(first[name], second[name], strict=True)
         found[name] = OpenShape(first[name], tuple(_relation(a, b, numbers, others) for a, b in pairs))
     return found
+
+
+def find_dims(graph: Graph, names: Iterable[str]) -> dict[str, tuple[int | Multiple, ...]]:
+    """Find how dimensions of values depend on the model's symbols, by three numbers of each.
+
+    Returns:
+        By name; without those of a dimension that is no multiple. None at all if shapes depend on values.
+    """
+    wanted, bindings = tuple(names), _three_bindings(graph)
+    first, second, third = (_shapes(graph, wanted, numbers) for numbers in bindings)
+    if first is None or second is None or third is None:
+        return {}
+    found: dict[str, tuple[int | Multiple, ...]] = {}
+    for name in wanted:
+        sizes = list(zip(first[name], second[name], third[name], strict=True))
+        dims = tuple(_relation(a, b, *bindings[:2]) or a for a, b, _ in sizes)
+        seen = (dim if isinstance(dim, int) else dim.of(bindings[2].get(dim.symbol, 0)) for dim in dims)
+        if all(one == other for one, (_, _, other) in zip(seen, sizes, strict=True)):
+            found[name] = dims
+    return found
+
+
+def _three_bindings(graph: Graph) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Choose three numbers for each symbol, the last one far off."""
+    numbers = {symbol: max(number, _SMALLEST) for symbol, number in graph.bindings.items()}
+    others = {symbol: number + 1 + i for i, (symbol, number) in enumerate(numbers.items())}
+    return numbers, others, {symbol: 2 * number + 3 for symbol, number in others.items()}
 
 
 def _relation(one: int, other: int, numbers: Mapping[str, int], others: Mapping[str, int]) -> Multiple | None:

@@ -9,6 +9,7 @@ Plain PyTorch: ``load()`` gives the stage with its weights, an ``nn.Module`` tha
 values named in ``inputs``, in order, and gives a tuple of those named in ``outputs``.
 """
 
+import math
 from pathlib import Path
 
 import torch

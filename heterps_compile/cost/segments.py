@@ -89,12 +89,12 @@ def _serial_s(times_s: Floats, fractions: Floats | None) -> Floats | None:
 def crossing_bytes(problem: Problem) -> Floats:
     """Return [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
     tables = problem_tables(problem)
-    change = np.zeros(problem.layer_count + 1)
-    np.add.at(change, tables.sent_by + 1, tables.sent_bytes)
-    np.add.at(change, tables.sent_until + 1, -tables.sent_bytes)
-    crossing = np.maximum(np.cumsum(change), 0.0)
-    crossing[[0, -1]] = 0.0
-    return np.asarray(crossing, np.float64)
+    change = np.zeros((problem.layer_count + 1, 2))
+    of_values = np.stack([tables.sent_bytes, tables.sent_bytes > 0], axis=1)
+    np.add.at(change, tables.sent_by + 1, of_values)
+    np.add.at(change, tables.sent_until + 1, -of_values)
+    size_bytes, values = np.cumsum(change, axis=0).T
+    return np.where(values > 0, size_bytes, 0.0)  # sums of what is no longer there leave rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)

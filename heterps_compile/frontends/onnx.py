@@ -33,6 +33,7 @@ from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, Opene
 from heterps_compile.units import counted
 
 from .onnx_bodies import subgraphs
+from .onnx_branches import fold_branches
 from .onnx_dims import BoundInputs, bind_inputs
 from .onnx_files import load_model
 from .onnx_free_dims import choose_numbers
@@ -118,7 +119,7 @@ def _import(
     name: str | None,
 ) -> Graph:
     source, path, rewritten = load_model(model)
-    notes = [*rewritten, *normalize(source)]
+    notes = [*rewritten, *normalize(source), *fold_branches(source)]
     opened = open_batch(source, batch)
     if opened is not None:
         notes.append(opened.note)
@@ -139,7 +140,13 @@ def _import(
     trips = Trips(KnownValues(source, roles, inference.values))
     refuse_long_runs(trips)
     made, shape_notes = find_values(
-        source, _wanted(source.graph, roles), inference, numbers, bound.bindings, given=values
+        source,
+        _wanted(source.graph, roles),
+        inference,
+        numbers,
+        bound.bindings,
+        given=values,
+        infer_again=trips.known.type_of,
     )
     scratch_bytes = _scratch_bytes(source.graph, roles.constants, made_bytes)
     reader = _Reader(trips, inference, made | numbers, bound.bindings, scratch_bytes)

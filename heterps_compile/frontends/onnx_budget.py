@@ -29,22 +29,24 @@ class Budget:
 
     Attributes:
         functions: Local functions that are called.
-        inlined_nodes: Nodes that inlining them makes.
+        nodes: Nodes of the model, and nodes that inlining its functions makes.
         inlined_bytes: Bytes of names and attributes of these nodes.
         inlined_clashes: Pairs of these nodes, or of what they make, with one name.
         node_runs: Nodes that loops and scans run, nested ones multiplied, in one run of the model.
         items: Tensors of one list, outputs of one split, samples of a batch that is opened.
         constant_bytes: Bytes of one constant that nodes make.
+        vector_bytes: Bytes of one vector, where shapes are computed from long ones.
         run_s: CPU seconds of one run, where a loop has trips that only the run shows.
     """
 
     functions: int = 2**11
-    inlined_nodes: int = 2**18
+    nodes: int = 2**18
     inlined_bytes: int = 2**31 - 1
     inlined_clashes: int = 200_000_000
     node_runs: int = 10_000_000
     items: int = 2**20
     constant_bytes: int = 2**32
+    vector_bytes: int = 2**28
     run_s: float = 30.0
 
 

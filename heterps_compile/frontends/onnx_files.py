@@ -23,6 +23,7 @@ from heterps_compile.plain_file import read_plain, refuse_special
 from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
+from .onnx_inline import refuse_many_nodes
 from .onnx_names import quote
 from .onnx_rewrite import every_graph, rewrite
 from .onnx_structure import quiet
@@ -110,6 +111,7 @@ def _deserialize(proto: Any, what: str) -> tuple[ir.Model, list[str]]:
             if item.name in seen:
                 raise GraphError(f"{what} has two {kind}s named {quote(item.name)}; rename one")
             seen.add(item.name)
+    refuse_many_nodes(proto)
     proto, notes = rewrite(proto, what)
     try:
         with quiet():

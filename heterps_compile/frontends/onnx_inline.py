@@ -14,6 +14,7 @@ Not covered: functions that take graphs as attributes.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import InvariantError, PassError
@@ -26,8 +27,10 @@ from heterps_compile.units import counted, format_bytes
 from .onnx_bodies import every_body, every_node
 from .onnx_budget import BUDGET, Budget, over_budget
 from .onnx_names import name_nodes, quote
+from .onnx_rewrite import every_graph
 
 _NUMBER_BYTES = 4
+_FEWER_NODES = "export it with larger ops, or in parts"
 
 
 def inline_functions(model: ir.Model, budget: Budget = BUDGET) -> list[str]:
@@ -35,7 +38,7 @@ def inline_functions(model: ir.Model, budget: Budget = BUDGET) -> list[str]:
 
     Args:
         model: The model.
-        budget: Of functions, and of the nodes that inlining makes.
+        budget: Of the nodes that inlining makes.
 
     Raises:
         GraphError: a function cannot be inlined, functions call each other in a cycle, a number is over the budget.
@@ -45,9 +48,6 @@ def inline_functions(model: ir.Model, budget: Budget = BUDGET) -> list[str]:
         del model.functions[key]
     if not calls:
         return []
-    if len(calls) > budget.functions:
-        name, fix = "the number of local functions that the model calls", "export it without local functions"
-        raise over_budget(name, f"{len(calls):,}", f"{budget.functions:,}", fix)
     for function in model.functions.values():
         for part in (function.graph, *every_body(function.graph)):
             name_nodes(part)  # nodes without a name would all get one
@@ -58,6 +58,32 @@ def inline_functions(model: ir.Model, budget: Budget = BUDGET) -> list[str]:
         reason = one_line(str(e))
         raise GraphError(f"the model's local functions cannot be inlined ({reason}); export it without them") from e
     return [f"inlined: {counted(len(calls), 'local function')}"]
+
+
+def refuse_many_nodes(proto: Any, budget: Budget = BUDGET) -> None:
+    """Refuse a file with more nodes, or calls of more functions, than the budget allows, before it is deserialised.
+
+    Raises:
+        GraphError: naming the number.
+    """
+    nodes = 0
+    for graph in every_graph(proto.graph):
+        nodes += len(graph.node)
+        if nodes > budget.nodes:
+            raise over_budget("the number of nodes in the model", f"{nodes:,}", f"{budget.nodes:,}", _FEWER_NODES)
+    if len(proto.functions) <= budget.functions:
+        return
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    called, pending = set[tuple[str, str, str]](), [proto.graph]
+    while pending:
+        for graph in every_graph(pending.pop()):
+            keys = {(node.domain, node.op_type, node.overload) for node in graph.node}
+            fresh = {key for key in keys if key in functions and key not in called}
+            called |= fresh
+            pending += [functions[key] for key in fresh]
+    if len(called) > budget.functions:
+        name, fix = "the number of local functions that the model calls", "export it without local functions"
+        raise over_budget(name, f"{len(called):,}", f"{budget.functions:,}", fix)
 
 
 def _calls_inside(model: ir.Model) -> dict[ir.OperatorIdentifier, Counter[ir.OperatorIdentifier]]:
@@ -106,7 +132,7 @@ def _refuse_growth(model: ir.Model, times: Mapping[ir.OperatorIdentifier, int], 
     what = f"inlining {counted(len(times), 'local function')} makes"
     fix = f"export the model without local functions ({quote(most[1])} is called {times[most]:,} times)"
     for name, value, limit, form in (
-        ("number of nodes", nodes, budget.inlined_nodes, "{:,}".format),
+        ("number of nodes", nodes, budget.nodes, "{:,}".format),
         ("size of the nodes", size_bytes, budget.inlined_bytes, format_bytes),
         ("number of pairs of equal names", clashes, budget.inlined_clashes, "{:,}".format),
     ):

@@ -7,7 +7,7 @@ inputs, with those values exposed.
 Left out: shapes that change from run to run (the run shows one of them, and a note says so).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -69,10 +69,12 @@ class Inference:
     Attributes:
         values: By name, of the main graph.
         bodies: For the index of every node that holds subgraphs, these, with the shapes inside them.
+        is_partial: Whether shapes computed from long vectors were left unknown.
     """
 
     values: Mapping[str, Partial]
     bodies: Mapping[int, tuple[ir.Graph, ...]]
+    is_partial: bool = False
 
 
 def infer(
@@ -107,7 +109,7 @@ def infer(
     del graph.value_info[:]
     for name, tensor in large.items():
         graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, tensor.shape.numpy()))
-    inferred = _infer_shapes(proto)
+    inferred, is_partial = _infer_shapes(proto)
     found = {t.name: Partial(DTYPES.get(t.data_type), tuple(t.dims)) for t in inferred.initializer}
     found |= {v.name: read_type(v.type) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
     with quiet():  # what a body captures is not found in it
@@ -120,19 +122,21 @@ def infer(
             for i, node in enumerate(inferred.node)
             if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
         }
-    return Inference(found, bodies)
+    return Inference(found, bodies, is_partial)
 
 
-def _infer_shapes(proto: onnx.ModelProto) -> Any:
+def _infer_shapes(proto: onnx.ModelProto) -> tuple[Any, bool]:
     """Infer shapes, those computed from shapes too: for these ONNX keeps an object for every element of any vector.
 
-    Where a vector is long that takes all memory, and what is computed from shapes is left unknown.
+    Where a vector is long that takes all memory, and what is computed from shapes is left unknown; returns whether.
     """
     try:
         plain: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
-        if not _propagates(plain.graph) or _longest_vector(plain.graph, {}) > _LONGEST_VECTOR:
-            return plain.graph
-        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
+        is_long = _propagates(plain.graph) and _longest_vector(plain.graph, {}) > _LONGEST_VECTOR
+        if is_long or not _propagates(plain.graph):
+            return plain.graph, is_long
+        full: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        return full.graph, False
     except onnx.shape_inference.InferenceError as e:
         raise GraphError(f"shapes cannot be inferred: {one_line(str(e))}; export the model again") from e
     except MemoryError as e:
@@ -193,8 +197,15 @@ def made_constants_bytes(constants: Iterable[ir.Value], inference: Inference) ->
     for value in constants:
         found = inference.values.get(value.name or "", Partial()).value(value.name or "")
         if value.producer() is not None and found is not None and found.dtype != OPAQUE:
-            sizes[value] = prod(d for d in found.shape if isinstance(d, int)) * ITEM_BITS[found.dtype] // 8
+            sizes[value] = size_bytes(found)
     return sizes
+
+
+def size_bytes(value: Value) -> int:
+    """Return the bytes of a value with a shape in numbers; 0 for what is no tensor."""
+    if value.dtype == OPAQUE:
+        return 0
+    return prod(dim for dim in value.shape if isinstance(dim, int)) * ITEM_BITS[value.dtype] // 8
 
 
 def refuse_large_constants(sizes: Mapping[ir.Value, int], budget: Budget = BUDGET) -> None:
@@ -252,6 +263,19 @@ def merge(first: Partial, second: Partial) -> Partial:
     return Partial(dtype, tuple(a if isinstance(a, int) or not isinstance(b, int) else b for a, b in pairs))
 
 
+def refuse_long_vector(value: ir.Value, found: Value, budget: Budget = BUDGET) -> None:
+    """Refuse a vector longer than the budget allows.
+
+    Raises:
+        GraphError: naming it and its size.
+    """
+    maker = value.producer()
+    if maker is not None and len(found.shape) == 1 and size_bytes(found) > budget.vector_bytes:
+        name = f"the size of the vector {quote(value.name)}, which {describe(maker)} makes,"
+        fix = "export the model with a smaller one"
+        raise over_budget(name, format_bytes(size_bytes(found)), format_bytes(budget.vector_bytes), fix)
+
+
 def find_values(
     model: ir.Model,
     wanted: Iterable[ir.Value],
@@ -260,6 +284,8 @@ def find_values(
     bindings: Mapping[str, int],
     *,
     given: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    infer_again: Callable[[ir.Value], Partial],
+    budget: Budget = BUDGET,
 ) -> tuple[dict[str, Value], list[str]]:
     """Return dtype and shape, in numbers, of the wanted values, and notes on what only a run could show.
 
@@ -270,9 +296,11 @@ def find_values(
         inputs: Of the model, in numbers.
         bindings: The number of every symbol.
         given: Arrays that the user gave, by input.
+        infer_again: Finds more of a value, where inference is partial; of those before it first.
+        budget: Of the bytes of such a vector.
 
     Raises:
-        GraphError: where a shape cannot be found, naming value and op, and why the run failed.
+        GraphError: where a shape cannot be found, naming value and op, and why the run failed; a value over the budget.
     """
     found: dict[str, Value] = {}
     unknown: list[ir.Value] = []
@@ -280,6 +308,8 @@ def find_values(
         name = value.name or ""
         partial = inference.values.get(name, Partial())
         known = partial.value(name) or merge(partial, declared(value, bindings)).value(name)
+        if known is None and inference.is_partial and (known := infer_again(value).value(name)) is not None:
+            refuse_long_vector(value, known, budget)
         if known is None:
             unknown.append(value)
         else:
@@ -300,7 +330,7 @@ def _see_in_a_run(
 ) -> dict[str, Value]:
     part = ir.Model(ir.convenience.extract(model.graph, model.graph.inputs, unknown), ir_version=model.ir_version)
     names = [value.name or "" for value in unknown]
-    needed = sum(prod(map(int, value.shape)) * ITEM_BITS[value.dtype] // 8 for value in inputs.values())
+    needed = sum(map(size_bytes, inputs.values()))
     if needed > (free := available_bytes()):
         why = f"which a run must show the shape of {quote(names[0])} on"
         fix = "give smaller dimensions, or store the shapes of its values in the model"

@@ -10,13 +10,12 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
 from heterps_compile.host_memory import available_bytes
-from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Value
+from heterps_compile.ir.graph import Value
 from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
@@ -24,7 +23,9 @@ from .onnx_dims import BoundInputs
 from .onnx_inputs import Array, fit_array, generate_inputs
 from .onnx_names import describe, quote
 from .onnx_session import ORT_ERRORS, Session, lean_sessions, open_session, reason
-from .onnx_shapes import DTYPES, Inference, infer
+from .onnx_shapes import DTYPES, Inference, Partial, infer, refuse_long_vector, size_bytes
+from .onnx_structure import find_roles
+from .open_batch.known_values import KnownValues
 
 _MOST_INPUT_BYTES = 2**28
 _SHARE_OF_FREE = 4
@@ -81,28 +82,37 @@ class Trials:
             if value.dtype is not None
         }
         for value in inputs.values():
-            if _size_bytes(value) > _MOST_INPUT_BYTES:
+            if size_bytes(value) > _MOST_INPUT_BYTES:
                 return Refusal(f"input {quote(value.name)} of shape {list(value.shape)} takes too much memory")
         try:
             given = {name: fit_array(array, shapes[name]) for name, array in self.given.items()}
             inference = infer(self.model, shapes, given)
+            return self._impossible(inference) or self._run(inputs, inference)
         except GraphError as e:
             return Refusal(str(e))
-        return self._impossible(inference) or self._run(inputs, inference)
 
     def _impossible(self, inference: Inference) -> Refusal | None:
-        """Explain why shape inference refuses the numbers; "" if it does not."""
+        """Explain why shape inference refuses the numbers; None if it does not.
+
+        Raises:
+            GraphError: a vector is over the budget.
+        """
         most = available_bytes() // _SHARE_OF_FREE
+        known = (
+            KnownValues(self.model, find_roles(self.model.graph), inference.values) if inference.is_partial else None
+        )
         for place, node in enumerate(every_node(self.model.graph)):
             if node.graph is not self.model.graph:
                 continue
             for out in node.outputs:
-                partial = inference.values.get(out.name or "")
-                shape = () if partial is None or partial.shape is None else partial.shape
+                partial = known.type_of(out) if known else inference.values.get(out.name or "", Partial())
+                shape = partial.shape or ()
                 if any(isinstance(dim, int) and dim < 0 for dim in shape):
                     return Refusal(f"{describe(node)} makes a value of shape {list(shape)}", place)
-                value = None if partial is None else partial.value(out.name or "")
-                if value is not None and (taken := _size_bytes(value)) > most:
+                value = partial.value(out.name or "")
+                if known and value is not None:
+                    refuse_long_vector(out, value)
+                if value is not None and (taken := size_bytes(value)) > most:
                     return Refusal(f"{describe(node)} makes a value of {format_bytes(taken)}", place)
         return None
 
@@ -138,9 +148,3 @@ class Trials:
         places = {node.name: place for place, node in enumerate(every_node(self.model.graph)) if node.name}
         named = [places[name] for name in _FAILED_NODE.findall(message) if name in places]
         return named[-1] if named else -1
-
-
-def _size_bytes(value: Value) -> int:
-    if value.dtype == OPAQUE:
-        return 0
-    return prod(dim for dim in value.shape if isinstance(dim, int)) * ITEM_BITS[value.dtype] // 8

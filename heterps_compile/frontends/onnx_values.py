@@ -26,6 +26,12 @@ def excused_nodes(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.draws or _is_of_batch(nodes[node.origin])]
 
 
+def branching_nodes(graph: Graph) -> list[str]:
+    """List the names of nodes that run one of two branches, in subgraphs too."""
+    nodes = ir.traversal.RecursiveGraphIterator(graph.source.model.graph)
+    return [node.name or node.op_type for node in nodes if node.op_type == "If"]
+
+
 def _is_of_batch(node: ir.Node) -> bool:
     mode = node.attributes.get("training_mode")
     return node.op_type in _BY_RANGE or (node.op_type == "BatchNormalization" and mode is not None and mode.value == 1)

@@ -34,6 +34,11 @@ def excused_nodes(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.draws or _is_of_batch(graph, nodes[node.origin], training)]
 
 
+def branching_nodes(graph: Graph) -> list[str]:
+    """List the names of nodes that run one of two branches."""
+    return [node.name for node in graph.nodes if node.op.endswith(".cond")]
+
+
 def _is_of_batch(graph: Graph, node: fx.Node, training: Collection[str]) -> bool:
     if node.op == "call_module":
         module = graph.source.modules.get(str(node.target))

@@ -336,17 +336,7 @@ def _own_s(segments: StepSegments) -> Floats:
 
 
 def _ways_s(segments: StepSegments, count: int) -> Floats:
-    """Return [2, N], the ways of micro-batches over the cuts before and behind every segment, in one direction.
-
-    What the block before it makes and it reads, and what it makes and the block behind it reads: whatever the stages
-    beside it are, these are values that go from one to the next.
-    """
-    of, positions = segments.of, segments.chain.length + 1
-    sizes = np.zeros((2, positions, positions))
-    for producer, readers, size in segments.values:
-        one_way = size / (2 if of.training else 1)
-        sizes[0, producer + 1, readers[0] + 1 :] += one_way
-        sizes[1, : producer + 1, readers] += one_way
-    found = sizes[:, segments.first, segments.end]
+    """Return [2, N], the ways of micro-batches over the cuts before and behind every segment, in one direction."""
+    of, found = segments.of, segments.way_bytes[np.stack([segments.first, segments.end])]
     way_s = of.way_latency_s[0, 0] + found * of.way_seconds_per_byte[0, 0] / count
     return np.where(found > 0, way_s, 0.0)

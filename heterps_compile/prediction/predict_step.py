@@ -28,14 +28,18 @@ There every transfer has a link to itself.
 
 A stage that names another rule than an all-reduce waits for what that exposes, and holds what it holds besides.
 
-Left out: links that transfers of several stages share, an all-reduce that begins before the last backward, memory that
-a framework holds besides.
+A link carries one message at a time (``schedule/wires.py``), and a stage has not ended before the network card of its
+unit has carried all that it receives and sends, as in the steady state.
+
+Not covered: links that transfers of several stages share, an all-reduce that begins before the last backward, memory
+that a framework needs.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.errors import InputError
@@ -50,13 +54,20 @@ from heterps_compile.problem_file.given_rules import (
     refused_group,
     refused_rules,
 )
-from heterps_compile.problem_file.message_times import in_one_machine, transfer_s, untimed, untimed_pairs
+from heterps_compile.problem_file.message_times import (
+    in_one_machine,
+    moved_s,
+    transfer_s,
+    untimed,
+    untimed_pairs,
+)
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, rows_of_stage, served_part
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rate
-from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate_mixed
+from heterps_compile.schedule.simulate import ServersTraffic, simulate_mixed
+from heterps_compile.schedule.wires import link_bytes
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted, format_bytes, in_words
@@ -191,26 +202,22 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         return _batches_of_replicas(problem, plan, work, ways_s)
     mixed = [each.mixed(plan.micro_batches) for each in work]
     order = orders(plan.schedule, [stage.width for stage in plan.stages], plan.micro_batches, training=problem.training)
-    alone = simulate_mixed(order, mixed)
-    timeline = simulate_mixed(order, mixed, transfer_s=ways_s) if any(ways_s) else alone
-    traffic = [each.traffic for each in work]
-    with_rows = simulate_mixed(order, mixed, transfer_s=ways_s, servers=traffic) if plan.served else timeline
-    ends_s = [end_s + each.push_s for end_s, each in zip(_ends_s(with_rows), traffic, strict=True)]
-    reduced_s = max(end_s + each.all_reduce_s for end_s, each in zip(ends_s, work, strict=True))
-    updated_s = max(end_s + each.all_reduce_s + each.update_s for end_s, each in zip(ends_s, work, strict=True))
+    timeline = simulate_mixed(order, mixed)
     busiest_s = max(each.busiest_s for each in mixed)
-    parts = Parts(
-        busiest_s=busiest_s,
-        fill_s=_more_s(alone.makespan_s, busiest_s),
-        transfers_s=_more_s(timeline.makespan_s, alone.makespan_s),
-        all_reduce_s=_more_s(reduced_s, with_rows.makespan_s),
-        update_s=_more_s(updated_s, reduced_s),
-        overhead_s=problem.step_overhead_s,
-        rows_s=_more_s(with_rows.makespan_s, timeline.makespan_s),
-    )
+    lasts_s, taken = [busiest_s, timeline.makespan_s], dict[str, Any]()
+    moves = {"transfer_s": ways_s, "moved_s": moved_s(problem, plan)} if any(ways_s) else {}
+    for more in (moves, {"servers": [each.traffic for each in work]} if plan.served else {}):
+        taken |= more
+        timeline = simulate_mixed(order, mixed, **taken) if more else timeline
+        lasts_s.append(timeline.makespan_s)
+    for name, behind_s in (("sync_s", "all_reduce_s"), ("own_s", "update_s")):
+        taken[name] = [getattr(each, behind_s) for each in work]
+        lasts_s.append(simulate_mixed(order, mixed, **taken).makespan_s if any(taken[name]) else lasts_s[-1])
+    fill_s, transfers_s, rows_s, all_reduce_s, update_s = (_more_s(*pair[::-1]) for pair in pairwise(lasts_s))
+    parts = Parts(busiest_s, fill_s, transfers_s, all_reduce_s, update_s, problem.step_overhead_s, rows_s)
     stages = tuple(
-        each.predicted(way_s, times.busiest_s, peak / with_rows.chunks)
-        for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, with_rows.peak_in_flight, strict=True)
+        each.predicted(way_s, times.busiest_s, peak / timeline.chunks)
+        for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, timeline.peak_in_flight, strict=True)
     )
     servers = _servers(problem, plan)
     fed = sampleless_notes([stage.width for stage in plan.stages], plan.batch, plan.micro_batches)
@@ -218,7 +225,7 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan), *_untimed_notes(problem, stages),
         *(fed if problem.training else ()),
     )  # fmt: skip
-    return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, with_rows.bubble, stages, notes, servers)
+    return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, timeline.bubble, stages, notes, servers)
 
 
 def _more_s(longer_s: float, shorter_s: float) -> float:
@@ -312,27 +319,22 @@ class _KindWork:
 def _ways_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
     """Return the ways [S - 1] of one micro-batch from every stage to the next; a value passes through those between."""
     stage_of = stage_of_layers(problem, plan.stages)
-    sent_bytes = [0.0] * len(plan.stages)
-    for edge in problem.edges:
-        made = stage_of[problem.position[edge.producer]]
-        last = max(stage_of[problem.position[reader]] for reader in edge.readers)
-        for stage in range(made, last):
-            sent_bytes[stage] += edge.bytes_per_sample * plan.micro_batch
+    values = (
+        (
+            stage_of[problem.position[edge.producer]],
+            max(stage_of[problem.position[reader]] for reader in edge.readers),
+            edge.bytes_per_sample * plan.micro_batch,
+        )
+        for edge in problem.edges
+    )
+    sizes_bytes = link_bytes(values, len(plan.stages))
     inside: list[bool] | list[None] = [None] * len(plan.stages)
     if problem.batch_of != REPLICA:
         inside = in_one_machine(problem, [stage.replicas for stage in plan.stages])
     return [
         transfer_s(problem, stage.replicas, following.replicas, size_bytes, in_one_machine=is_inside)
-        for (stage, following), size_bytes, is_inside in zip(pairwise(plan.stages), sent_bytes, inside, strict=False)
+        for (stage, following), size_bytes, is_inside in zip(pairwise(plan.stages), sizes_bytes, inside, strict=False)
     ]
-
-
-def _ends_s(timeline: Timeline) -> list[float]:
-    """Return when every stage has ended its last action."""
-    ends_s = [0.0] * len(timeline.replicas)
-    for span in timeline.spans:
-        ends_s[span.action.stage] = max(ends_s[span.action.stage], span.end_s)
-    return ends_s
 
 
 def _batches_of_replicas(

@@ -20,7 +20,7 @@ from itertools import pairwise
 from heterps_compile.cost.pose import network_of, network_of_types
 from heterps_compile.sync_rules.network import Network
 
-from .given_plan import GivenReplicas
+from .given_plan import GivenPlan, GivenReplicas, stage_of_layers
 from .given_problem import GivenProblem, MeasuredAllReduce, MeasuredTransfer
 
 
@@ -75,6 +75,42 @@ def _message_s(
 
 def _timed_transfer(problem: GivenProblem, pair: tuple[str, str]) -> MeasuredTransfer | None:
     return next((each for each in problem.transfers if each.between in (pair, pair[::-1])), None)
+
+
+def moved_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
+    """Return [S], what a unit's network card takes for all that its stage receives and sends with a batch, both ways.
+
+    That is DT of the steady state, without an all-reduce (``cost/replicas.py``). 0 where :func:`has_unknown_cards`.
+    """
+    pool, stage_of = problem.known_pool, stage_of_layers(problem, plan.stages)
+    bytes_s, latency_s = [0.0] * len(plan.stages), [[0.0, 0.0] for _ in plan.stages]
+    if has_unknown_cards(problem):
+        return bytes_s
+
+    for edge in problem.edges:
+        made, size_bytes = stage_of[problem.position[edge.producer]], edge.bytes_per_sample * plan.batch
+        readers = {stage_of[problem.position[reader]] for reader in edge.readers} - {made}
+        for stage in (made, *readers) if readers and size_bytes else ():
+            others = readers if stage == made else {made}
+            ways = [
+                [pool.way(a.device, b.device) for a in plan.stages[stage].replicas for b in plan.stages[other].replicas]
+                for other in others
+            ]
+            bytes_s[stage] += (
+                problem.directions * size_bytes * max(min(1 / w.bytes_per_s for w in each) for each in ways)
+            )
+            late_s = max(min(way.latency_s for way in each) for each in ways)
+            latency_s[stage][stage == made] = max(latency_s[stage][stage == made], late_s)
+    fractions = [max(pool.device_type(each.device).data_parallel for each in stage.replicas) for stage in plan.stages]
+    return [
+        (own_s + sum(late_s)) * (1 - part + part / stage.width)
+        for own_s, late_s, part, stage in zip(bytes_s, latency_s, fractions, plan.stages, strict=True)
+    ]
+
+
+def has_unknown_cards(problem: GivenProblem) -> bool:
+    """Return whether messages may pass by the network cards: inside of machines, or in a time that was measured."""
+    return bool(problem.transfers) or any(each.units_per_machine > 1 for each in problem.known_pool.device_types)
 
 
 def untimed_pairs(

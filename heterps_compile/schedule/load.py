@@ -6,8 +6,8 @@ k replicas and M micro-batches one of them lasts k * CT / M, and the plan's thro
 cannot divide is paid M times: starting every operation, and the latency of every transfer.
 
 The next stage begins when the values are there. Where stages move data for longer than they compute, part of that way
-falls into the time they are occupied; the rest is the delay between the two, which holds up whoever has nothing else to
-do. Gradients come back with the same delay.
+falls into the time they are occupied; the rest is the delay between the two, which occupies the wire between them
+(``wires.py``) and holds up a replica that has nothing else to do. Gradients come back with the same delay.
 
 Of tables on servers a stage waits for the rows of its first micro-batch before its first forward, and pushes their
 gradients behind its last backward (``cost/served_rows.py``).
@@ -96,6 +96,7 @@ class StageLoad:
         types: Its replicas by device type, where it has several: their counts and times. ``known`` is then the mean of
             the types by their parts of a batch.
         rows: Of its tables on servers; None where it has none.
+        moved_s: The network card of a unit, for all that it receives and sends; 0 if that occupies the stage anyway.
     """
 
     replicas: int
@@ -112,6 +113,7 @@ class StageLoad:
     types: tuple["StageLoad", ...] = ()
     rows: ServedRows | None = None
     own_s: float = 0.0
+    moved_s: float = 0.0
 
     def pull_s(self, micro_batches: int) -> float:
         """Return what it waits for rows of servers before its first forward in a step of so many micro-batches."""
@@ -271,18 +273,6 @@ class StageWhole:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """From a stage to the next: the latency, and the time of a batch's values that the next one reads."""
-
-    latency_s: float = 0.0
-    batch_s: float = 0.0
-
-    def micro_batch_s(self, count: int) -> float:
-        """Return the way of one of so many micro-batches."""
-        return self.latency_s + self.batch_s / count
-
-
 def mean_micro_batch(each: Sequence[MicroBatch], shares: Sequence[float]) -> MicroBatch:
     """Return the mean of micro-batches on several device types by their parts of a batch; least data moves besides."""
 
@@ -334,7 +324,10 @@ def simulate_step(
     sync_s = [load.sync_s if training else 0.0 for load in loads]
     own_s = [load.own_s if training else 0.0 for load in loads]
     servers = [ServersTraffic(load.pull_s(micro_batches), load.push_s if training else 0.0) for load in loads]
-    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s, own_s=own_s, servers=servers)
+    moved_s = [load.moved_s for load in loads]
+    return simulate_mixed(
+        order, dealt, transfer_s=delays_s, sync_s=sync_s, own_s=own_s, servers=servers, moved_s=moved_s
+    )
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:

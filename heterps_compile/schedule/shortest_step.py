@@ -12,11 +12,15 @@ and d are a micro-batch's forward, its backward and the delay behind it::
     begin(s) = max(pull(s), begin(s - 1) + f(s - 1) + d(s - 1))               before its first forward
     round(s) = sum over r > s of f(r) + b(r), and every delay twice          from a forward until its gradients are back
     end(s)   = max(push(s) + sync(s) + own(s), d(s - 1) + b(s - 1) + end(s - 1))       after its last backward
-    step    >= begin(s) + max( n (f + b),  f + round(s) + n b,  n f + round(s) + b ) + end(s)
+    step    >= begin(s) + max( n (f + b),  f + round(s) + n b,  n f + round(s) + b,
+                               f + (t - 1) d + round(s) + b ) + end(s)
 
-as no replica's first backward begins, and no replica's last forward ends, less than a round apart from the other side.
-In inference the step is at least begin(s) + n f + sum over r >= s of d(r) + f(r + 1). Where replicas differ, n (f + b)
-is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the quickest's.
+where the busiest wire behind the stage carries t messages of the M, one at a time (``wires.py``): ceil(M / k) of the
+narrower of the two stages; no replica's first backward begins, and no replica's last forward ends, less than a round
+apart from the other side. In inference the step is at least begin(s) + max(n f, f + (t - 1) d) + sum over r >= s of
+d(r) + f(r + 1). No step is shorter than what a network card carries, and the all-reduce after it. Where replicas
+differ, n (f + b) is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the
+quickest's.
 
 The two schedules of training take longer (:class:`Turns`). A replica of stage s has done a forwards besides that one's
 own before its first backward, the last of them of a micro-batch j or a later one, which every stage q before s had to
@@ -157,6 +161,9 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
         turns = -(-micro_batches // load.replicas) if not load.types else 1
         dealt_s = load.dealt(micro_batches, training=training).busiest_s if load.types else 0.0
         begin_s = max(begin_s, load.pull_s(micro_batches))
+        queued_s = own.forward_s + rounds_s[stage]
+        if stage + 1 < len(loads):
+            queued_s += (-(-micro_batches // min(load.replicas, loads[stage + 1].replicas)) - 1) * own.delay_s
         if training:
             before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage else 0.0
             end_s = max(load.push_s + load.sync_s + load.own_s, before_s)
@@ -165,10 +172,12 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
                 dealt_s,
                 own.forward_s + rounds_s[stage] + turns * own.backward_s,
                 turns * own.forward_s + rounds_s[stage] + own.backward_s,
+                queued_s + own.backward_s,
             )
         else:
-            busy_s = max(dealt_s, turns * own.forward_s + rounds_s[stage])
-        least_s = max(least_s, begin_s + busy_s + end_s)
+            busy_s = max(dealt_s, turns * own.forward_s + rounds_s[stage], queued_s)
+        moved_s = load.moved_s + (load.push_s + load.sync_s + load.own_s if training else 0.0)
+        least_s = max(least_s, begin_s + busy_s + end_s, moved_s)
         begin_s += own.forward_s + own.delay_s
     return least_s
 

@@ -22,12 +22,11 @@ optimizer's step among it. None of it holds up another stage, and the step ends 
 
     stage with tables | p  F0 F1 B0 B1 P  R  U       p: pull, P: push, U: what a replica does by itself
 
-Between neighbours a transfer may take time of its own; it occupies neither side. From the last stage round to the first
-it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its time; where gradients of
-weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
+Between neighbours a transfer occupies the wires of both replicas, and neither replica (``wires.py``). From the last
+stage round to the first it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its
+time; where gradients of weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
 
-Left out: links that several transfers share; a stage that does not read from the one before it is taken to wait for
-it all the same, so the estimate is never too short.
+Not covered: a stage that does not read from the one before it waits for it too, so the estimate is never too short.
 """
 
 from collections import deque
@@ -39,6 +38,7 @@ from heterps_compile.errors import HeterpsError
 from .mixed_stage import EQUAL, MixedStage, mixed_stage
 from .order import Action, Phase
 from .readings import idle_share
+from .wires import received_s, sent_s
 
 WEIGHT_SHARE = 0.5
 """Of a backward: a matrix product's two gradients, of its input and of its weight, have as many operations each."""
@@ -55,24 +55,6 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduce:
-    """When all replicas of a stage sum their gradients."""
-
-    stage: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """When all replicas of a stage do what each does by itself behind its last backward."""
-
-    stage: int
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ServersTraffic:
     """What a stage takes for rows of tables on servers beside its actions."""
 
@@ -80,25 +62,25 @@ class ServersTraffic:
     push_s: float = 0.0
 
 
+PULL, PUSH, ALL_REDUCE, UPDATE = "pull", "push", "all-reduce", "update"
+"""Before the first action of a stage, and in this order after its last."""
+
+
 @dataclass(frozen=True, slots=True)
-class RowsMoved:
-    """When the rows of a stage's tables move between its replicas and servers, and nothing else happens there.
+class Around:
+    """What all replicas of a stage do together before their first action or after their last.
 
     Attributes:
+        kind: ``PULL`` rows of tables on servers, ``PUSH`` their gradients, ``ALL_REDUCE`` gradients, or ``UPDATE``,
+            which each replica does alone.
         stage: Of the pipeline.
-        is_push: Whether gradients of a step are pushed; else rows of its first micro-batch are pulled.
         start_s, end_s: As every action has them.
     """
 
+    kind: str
     stage: int
-    is_push: bool
     start_s: float
     end_s: float
-
-    @property
-    def name(self) -> str:
-        """Return ``"push"`` or ``"pull"``."""
-        return "push" if self.is_push else "pull"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +95,7 @@ class Timeline:
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
             yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
         chunks: Into which every stage is cut.
-        all_reduces: Of the stages that sum gradients, in their order.
-        rows: Of the stages whose tables lie on servers, in their order: pull, then push.
-        updates: Of the stages whose replicas do something by themselves, in their order.
+        around: Of every stage in its order.
     """
 
     spans: tuple[Span, ...]
@@ -124,9 +104,7 @@ class Timeline:
     bubble: float
     peak_in_flight: tuple[int, ...]
     chunks: int = 1
-    all_reduces: tuple[AllReduce, ...] = ()
-    rows: tuple[RowsMoved, ...] = ()
-    updates: tuple[Update, ...] = ()
+    around: tuple[Around, ...] = ()
 
 
 def simulate(
@@ -169,6 +147,7 @@ def simulate_mixed(
     sync_s: Sequence[float] | None = None,
     own_s: Sequence[float] | None = None,
     servers: Sequence[ServersTraffic] = (),
+    moved_s: Sequence[float] | None = None,
 ) -> Timeline:
     """Run the orders of all stages against each other, where replicas of a stage may differ; O(actions * replicas).
 
@@ -179,12 +158,14 @@ def simulate_mixed(
         sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
         own_s: [S], what they do by themselves behind that; 0 by default.
         servers: [S], rows of tables on servers of every stage; none by default.
+        moved_s: [S], the network card of a unit of every stage, for all that it receives and sends; no stage ends
+            before. 0 by default.
 
     Raises:
         HeterpsError: as :func:`simulate`.
     """
     stages, counts = len(orders), tuple(len(stage.forward_s) for stage in mixed)
-    moves = list(transfer_s) if transfer_s is not None else [0.0] * (stages - 1)
+    ways_s = _ways(transfer_s if transfer_s is not None else [0.0] * (stages - 1))
     chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
     lengths_s = _lengths(
@@ -199,7 +180,9 @@ def simulate_mixed(
     ]
 
     spans: list[list[Span]] = [[] for _ in workers]
+    sending_s, receiving_s = ({phase: [0.0] * len(workers) for phase in Phase} for _ in range(2))
     end_s: dict[Action, float] = {}
+    across_s: dict[Action, float] = {}
     waiting: dict[Action, list[int]] = {}
     runnable = deque(range(len(workers)))
     traffic = tuple(servers) or (ServersTraffic(),) * stages
@@ -211,8 +194,11 @@ def simulate_mixed(
             needed = input_of(action, stages, chunks)
             if needed is None:
                 ready_s = 0.0
+            elif needed in end_s and (needed.stage, needed.chunk) == (action.stage, action.chunk):
+                ready_s = end_s[needed]
             elif needed in end_s:
-                ready_s = end_s[needed] + _transfer_s(needed, action, moves)
+                way_s = ways_s[needed.phase][needed.stage]
+                ready_s = received_s(receiving_s[needed.phase], worker, across_s[needed], way_s)
             else:
                 waiting.setdefault(needed, []).append(worker)
                 break
@@ -220,6 +206,8 @@ def simulate_mixed(
             length_s = lengths_s[action.phase][worker]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
+            way_s = ways_s[action.phase][action.stage]
+            across_s[action] = sent_s(sending_s[action.phase], worker, end_s[action], way_s)
             runnable.extend(waiting.pop(action, ()))
     if waiting:
         needed, stuck = next(iter(waiting.items()))
@@ -229,7 +217,8 @@ def simulate_mixed(
         )
     summed_s = list(sync_s) if sync_s is not None else [0.0] * stages
     alone_s = list(own_s) if own_s is not None else [0.0] * stages
-    return _timeline(workers, spans, counts, chunks, sync_s=summed_s, own_s=alone_s, servers=traffic)
+    ends_s = list(moved_s) if moved_s is not None else [0.0] * stages
+    return _timeline(workers, spans, counts, chunks, ends_s, sync_s=summed_s, own_s=alone_s, servers=traffic)
 
 
 def _lengths(
@@ -259,12 +248,14 @@ def input_of(action: Action, stages: int, chunks: int) -> Action | None:
     return Action(0, i, phase, chunk + 1) if chunk < chunks - 1 else Action(stage, i, Phase.FORWARD, chunk)
 
 
-def _transfer_s(maker: Action, reader: Action, moves_s: Sequence[float]) -> float:
-    """Return the time from the end of one action to where its result can be read."""
-    first, second = sorted((maker.stage, reader.stage))
-    if maker.chunk != reader.chunk:
-        return max(moves_s, default=0.0)
-    return moves_s[first] if first != second else 0.0
+def _ways(transfer_s: Sequence[float]) -> dict[Phase, list[float]]:
+    """Return how long the result of an action of every phase takes from every stage to the one that reads it."""
+    around_s = max(transfer_s, default=0.0)
+    return {
+        Phase.FORWARD: [*transfer_s, around_s],
+        Phase.BACKWARD: [around_s, *transfer_s],
+        Phase.WEIGHT: [0.0] * (len(transfer_s) + 1),
+    }
 
 
 def _timeline(
@@ -272,40 +263,30 @@ def _timeline(
     spans: Sequence[Sequence[Span]],
     replicas: tuple[int, ...],
     chunks: int,
+    ends_s: list[float],
     *,
     sync_s: Sequence[float],
     own_s: Sequence[float],
     servers: Sequence[ServersTraffic],
 ) -> Timeline:
-    ends_s, peaks = [0.0] * len(replicas), [0] * len(replicas)
+    peaks = [0] * len(replicas)
     for (stage, _), done in zip(workers, spans, strict=True):
         peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
         ends_s[stage] = max(ends_s[stage], done[-1].end_s if done else 0.0)
-    rows: list[RowsMoved] = []
-    for stage, moved in enumerate(servers):
-        if moved.pull_s > 0:
-            rows.append(RowsMoved(stage, False, 0.0, moved.pull_s))
-        if moved.push_s > 0:
-            rows.append(RowsMoved(stage, True, ends_s[stage], ends_s[stage] + moved.push_s))
-            ends_s[stage] += moved.push_s
-    all_reduces = tuple(
-        AllReduce(stage, end_s, end_s + lasts_s)
-        for stage, (end_s, lasts_s) in enumerate(zip(ends_s, sync_s, strict=True))
-        if lasts_s > 0
-    )
-    begins_s = [end_s + lasts_s for end_s, lasts_s in zip(ends_s, sync_s, strict=True)]
-    updates = tuple(
-        Update(stage, begin_s, begin_s + lasts_s)
-        for stage, (begin_s, lasts_s) in enumerate(zip(begins_s, own_s, strict=True))
-        if lasts_s > 0
-    )
-    makespan_s = max([*begins_s, *(each.end_s for each in updates)], default=0.0)
+    around = [Around(PULL, stage, 0.0, moved.pull_s) for stage, moved in enumerate(servers) if moved.pull_s > 0]
+    pushes_s = [moved.push_s for moved in servers]
+    for kind, each_s in ((PUSH, pushes_s), (ALL_REDUCE, sync_s), (UPDATE, own_s)):
+        begins_s, ends_s = ends_s, [end_s + lasts_s for end_s, lasts_s in zip(ends_s, each_s, strict=True)]
+        parts = enumerate(zip(begins_s, ends_s, each_s, strict=True))
+        around += [Around(kind, stage, begin_s, end_s) for stage, (begin_s, end_s, lasts_s) in parts if lasts_s > 0]
+    makespan_s = max(ends_s, default=0.0)
     busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
     busy_s += sum(count * (sum_s + alone_s) for count, sum_s, alone_s in zip(replicas, sync_s, own_s, strict=True))
     busy_s += sum(count * (each.pull_s + each.push_s) for count, each in zip(replicas, servers, strict=True))
     bubble = idle_share(busy_s, len(workers), makespan_s)
     actions = tuple(span for done in spans for span in done)
-    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces, tuple(rows), updates)
+    around.sort(key=lambda each: each.stage)
+    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, tuple(around))
 
 
 def peak_held(actions: Iterable[Action]) -> int:

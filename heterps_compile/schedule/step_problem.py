@@ -28,7 +28,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import StageWork
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.row_sums import RowSums
-from heterps_compile.cost.segments import FlatStages, flatten_stages
+from heterps_compile.cost.segments import FlatStages, crossing_bytes, flatten_stages
 from heterps_compile.cost.served_rows import pull_s
 from heterps_compile.sync_rules.network import Network
 
@@ -206,6 +206,7 @@ class MicroBatches:
         moving_s: Part of the forward in which data moves and nothing is computed.
         sync_s: The all-reduce, and what replicas do by themselves behind it.
         batch_s: ET, of a batch in the steady state.
+        moved_s: The network card of a unit for a batch; 0 if that occupies the stage.
         rows_s, requests_s, one_server_s: Of tables on servers, one way, for a batch: rows over the replicas' networks,
             requests, rows through one server (:mod:`~heterps_compile.cost.served_rows`).
     """
@@ -217,6 +218,7 @@ class MicroBatches:
     moving_s: Floats
     sync_s: Floats
     batch_s: Floats
+    moved_s: Floats
     rows_s: Floats
     requests_s: Floats
     one_server_s: Floats
@@ -243,7 +245,7 @@ class MicroBatches:
 
 
 _OF_STAGES = (
-    "forward_s", "backward_s", "moving_s", "sync_s", "batch_s", "rows_s", "requests_s", "one_server_s",
+    "forward_s", "backward_s", "moving_s", "sync_s", "batch_s", "moved_s", "rows_s", "requests_s", "one_server_s",
 )  # fmt: skip
 """Arrays of micro-batches, 0 where there is no stage."""
 
@@ -278,6 +280,7 @@ class StageWorks:
             data_s = rows.without(data_s, k)
             shared_s = None if shared_s is None else rows.shared_without(shared_s)
         data_s = np.maximum(0.0, (data_s if shared_s is None else np.maximum(data_s, shared_s)) - most_sync_s)
+        moved_s, data_s = (0 * data_s, data_s) if of.ways is None else (data_s, 0 * data_s)
         forward_s, backward_s, accumulate_s, whole_s = (
             self.sums(table)[index] for table in (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
         )
@@ -297,7 +300,7 @@ class StageWorks:
         busy_s = np.maximum(compute_s, data_s)
         batch_s = work.time_s(k)
         found = (
-            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, behind_s, batch_s, *of_rows,
+            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, behind_s, batch_s, moved_s, *of_rows,
         )  # fmt: skip
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
@@ -356,24 +359,12 @@ class StepsOfPlacements:
         self.has = np.arange(counts.max(initial=1)) < counts[:, None]
         self.type: Ints = np.zeros(self.has.shape, np.int64)
         self.type[self.has] = flat.type
-        stage_of = np.repeat(np.arange(len(flat.type)) - flat.offsets[flat.placement], flat.end - flat.first)
-        self._stage_of = stage_of.reshape(types.shape)
 
     @cached_property
     def way_bytes(self) -> Floats:
-        """Return [B, S], bytes of a batch that the next stage reads of a stage, in one direction."""
-        problem, stage_of = self.of.problem, self._stage_of
+        """Return [B, S], bytes of a batch that cross the link behind a stage in one direction."""
         found = np.zeros(self.has.shape)
-        if not len(problem.edge_bytes):
-            return found
-        made = stage_of[:, problem.edge_producer]
-        next_reads = stage_of[:, problem.edge_readers] == np.repeat(made, np.diff(problem.edge_starts), axis=1) + 1
-        read = np.diff(problem.edge_starts) > 0
-        goes = np.zeros(made.shape, np.bool_)
-        goes[:, read] = np.maximum.reduceat(next_reads, problem.edge_starts[:-1][read], axis=1)
-        rows = np.broadcast_to(np.arange(len(stage_of))[:, None], made.shape)
-        size = np.broadcast_to(problem.edge_bytes / (2 if self.of.training else 1), made.shape)
-        np.add.at(found, (rows[goes], made[goes]), size[goes])
+        found[self.has] = crossing_bytes(self.of.problem)[self.flat.end] / (2 if self.of.training else 1)
         return found
 
     def unit_choices(self, count: int) -> Floats:
@@ -440,11 +431,17 @@ class StepsOfPlacements:
             after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
             rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
         begin_s = _passed_on(pulls_s, forward_s, delays_s)
+        queued_s = forward_s + rounds_s
+        queued_s[..., :-1] += (np.maximum(turns[..., :-1], turns[..., 1:]) - 1) * delays_s[..., :-1]
         if not training:
-            return np.asarray(np.where(has, begin_s + turns * forward_s + rounds_s, 0.0).max(axis=-1)[None], np.float64)
+            fills_s = np.maximum(turns * forward_s + rounds_s, queued_s)
+            least_s = np.maximum(begin_s + fills_s, each.moved_s)
+            return np.asarray(np.where(has, least_s, 0.0).max(axis=-1)[None], np.float64)
         end_s, both_s = _passed_on(sync_s, backward_s, delays_s), forward_s + backward_s
         waits_s = rounds_s + np.maximum(forward_s + turns * backward_s, turns * forward_s + backward_s)
-        least_s = np.where(has, begin_s + np.maximum(turns * both_s, waits_s) + end_s, 0.0).max(axis=-1)
+        waits_s = np.maximum(waits_s, queued_s + backward_s)
+        least_s = np.maximum(begin_s + np.maximum(turns * both_s, waits_s) + end_s, each.moved_s + sync_s)
+        least_s = np.where(has, least_s, 0.0).max(axis=-1)
         times = PassTimes(begin_s, forward_s, backward_s, both_s, delays_s, end_s)
         of_turns = Turns.of(each.count, *[np.where(has, each.units, 0.0)] * 2)
         return np.asarray(np.maximum(least_s, of_turns.least_steps_s(times)), np.float64)

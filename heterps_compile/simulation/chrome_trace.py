@@ -19,7 +19,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.order import Phase
-from heterps_compile.schedule.simulate import input_of
+from heterps_compile.schedule.simulate import ALL_REDUCE, PULL, PUSH, UPDATE, input_of
 from heterps_compile.units import trace_ns, trace_slice, trace_thread
 
 from .plan_steps import Step
@@ -58,42 +58,22 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
             }
         )
-    for each in step.timeline.all_reduces:
+    for each in step.timeline.around:
+        stage = plan.stages[each.stage]
+        names = {
+            PULL: "pull rows of servers",
+            PUSH: "push gradients of rows to servers",
+            ALL_REDUCE: rule_name(stage),
+            UPDATE: own_words(stage),
+        }
         for replica in range(step.timeline.replicas[each.stage]):
             events.append(
                 {
-                    "name": rule_name(plan.stages[each.stage]),
-                    "cat": "all-reduce",
+                    "name": names[each.kind],
+                    "cat": each.kind,
                     "ph": "X",
                     **trace_slice(each.start_s, each.end_s),
                     "pid": each.stage,
-                    "tid": trace_thread(replica),
-                    "args": {},
-                }
-            )
-    for update in step.timeline.updates:
-        for replica in range(step.timeline.replicas[update.stage]):
-            events.append(
-                {
-                    "name": own_words(plan.stages[update.stage]),
-                    "cat": "update",
-                    "ph": "X",
-                    **trace_slice(update.start_s, update.end_s),
-                    "pid": update.stage,
-                    "tid": trace_thread(replica),
-                    "args": {},
-                }
-            )
-    for moved in step.timeline.rows:
-        what = "gradients of rows to servers" if moved.is_push else "rows of servers"
-        for replica in range(step.timeline.replicas[moved.stage]):
-            events.append(
-                {
-                    "name": f"{moved.name} {what}",
-                    "cat": moved.name,
-                    "ph": "X",
-                    **trace_slice(moved.start_s, moved.end_s),
-                    "pid": moved.stage,
                     "tid": trace_thread(replica),
                     "args": {},
                 }

@@ -187,8 +187,18 @@ class Fold:
 
     def state(self, *, is_torn: bool = False) -> SearchState:
         """Return how the search stands."""
-        done = tuple(self.trials), self.wanted, tuple(self.misfits), tuple(self.without.items()), self.now_s
-        return SearchState(self.record, *done, tuple(self.resumed), self.ended_why, is_torn, self.folder)
+        return SearchState(
+            self.record,
+            tuple(self.trials),
+            self.wanted,
+            tuple(self.misfits),
+            tuple(self.without.items()),
+            self.now_s,
+            tuple(self.resumed),
+            self.ended_why,
+            is_torn,
+            self.folder,
+        )
 
     def take(self, event: Event) -> None:
         """Take an event.
@@ -233,8 +243,18 @@ class Fold:
         if event.continues is not None:
             self._of(event.continues, TOLD, FAILED)
         self.without.pop(event.class_name, None)
-        what = event.trial, event.part, event.class_name, event.config
-        self.trials.append(TrialState(*what, event.fidelity, event.continues, event.predicted_s, event.at_s))
+        self.trials.append(
+            TrialState(
+                event.trial,
+                event.part,
+                event.class_name,
+                event.config,
+                event.fidelity,
+                event.continues,
+                event.predicted_s,
+                event.at_s,
+            )
+        )
 
     def _start(self, event: Started) -> None:
         trial = self._of(event.trial, WAITING)

@@ -24,6 +24,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -32,6 +33,7 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.errors import BackendError, HeterpsError, InfeasibleError, VerificationError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.sizes import of_shapes_alone
 from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph, Node, OpKind
 from heterps_compile.plan.weights import weight_without_numbers
 from heterps_compile.process_state import alone
@@ -47,6 +49,7 @@ _PARTS = ([[0], [1]], [[0, 1], [2, 3], [1, 2]])
 _MOST_FLOPS = 10**12
 _RUNS = 2.5  # of the whole: it and its parts, at most
 _NAME_SHOWN = 80
+_SHOWN = 3  # names in a note
 _SEED = 0
 _NODE_OF_ORT = re.compile(r"Name:'([^']+)'")
 
@@ -91,23 +94,24 @@ def check_batch(graph: Graph, limits: MemoryLimits | None = None) -> Graph:
         return replace(graph, unchecked="sizes of its inputs are computed from the batch")
     backend = own_backend(graph.family)
     tolerance = max(backend.tolerance(graph.family), find_comparable(graph, backend.capabilities).rounding)
+    limits = limits or MemoryLimits.of_machine()
     why = mixes = ""
     with weights_where_they_lie(backend, graph):
         for parts in (*_PARTS, _thirds(graph.batch)):
             count = max(part[-1] for part in parts) + 1
-            costly = _too_costly(graph, count, limits or MemoryLimits.of_machine())
+            costly = _too_costly(graph, count, limits)
             if costly:
                 why = why or costly
                 break
             is_final = parts is not _PARTS[0]  # a part of 1 sample is a special case of many ops
-            check = _Check(with_batch(graph, count), backend, graph.outputs, tolerance, parts, is_final)
+            check = _Check(with_batch(graph, count), backend, graph.outputs, tolerance, parts, limits, is_final)
             try:
                 mixes = check.find_mixing()
             except _WholeError as error:
                 why = why or str(error)
                 continue
             if not mixes:
-                return replace(graph, unchecked=check.rounding())
+                return replace(graph, unchecked=check.left_out())
             if is_final:
                 break
     return replace(graph, mixes=mixes) if mixes else replace(graph, unchecked=why)
@@ -134,7 +138,7 @@ def _too_costly(graph: Graph, count: int, limits: MemoryLimits) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Check:
     """Runs of a graph on a batch and on its parts.
 
@@ -144,6 +148,7 @@ class _Check:
         outputs: Names of the outputs to compare.
         tolerance: Largest difference, relative to a value's scale.
         parts: Samples of each; the first two are disjoint and have all.
+        limits: Of the memory that a run may take.
         is_final: Whether a difference is looked into; else its output is returned.
         is_wide: Whether it is in float64, which decides.
     """
@@ -153,6 +158,7 @@ class _Check:
     outputs: Sequence[str]
     tolerance: float
     parts: Sequence[Sequence[int]]
+    limits: MemoryLimits
     is_final: bool
     is_wide: bool = False
 
@@ -165,7 +171,7 @@ class _Check:
         Raises:
             _WholeError: if the whole batch does not run.
         """
-        runs, names = self._runs(), self._compared()
+        runs, names = self._runs(), self._compared
         if not names:
             raise _WholeError("none of its outputs is a tensor")
         try:
@@ -187,19 +193,24 @@ class _Check:
                 return wide.find_mixing()
         return (self._first_node(differing[0]) if self.is_final else "") or f"output {_shown(differing[0])}"
 
-    def rounding(self) -> str:
-        """Name a node that rounds by the batch's range."""
-        nodes = [node for node in self._excused().values() if "quant" in node.op.lower()]
-        return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+    def left_out(self) -> str:
+        """Name a node that rounds by the batch's range, or one with a branch that no input took."""
+        nodes = [node for node in self._excused.values() if "quant" in node.op.lower()]
+        branching = self._values_of().branching_nodes(self.graph)
+        if nodes or not branching:
+            return f"{_named(nodes[0])} rounds by the range of its batch" if nodes else ""
+        return f"of {', '.join(map(_shown, branching[:_SHOWN]))} only the branch that generated inputs take ran"
 
+    @cached_property
     def _excused(self) -> dict[str, Node]:
         """Map values to excused nodes that make them."""
         return {name: node for node in self._values_of().excused_nodes(self.graph) for name in node.outputs}
 
+    @cached_property
     def _compared(self) -> list[str]:
         """List outputs and values that enter excused nodes."""
         values = self.graph.values
-        entering = [name for node in self._excused().values() for name in node.inputs if name in values]
+        entering = [name for node in self._excused.values() for name in node.inputs if name in values]
         names = dict.fromkeys(name for name in (*self.outputs, *entering) if name in self.graph.producer)
         return [name for name in names if values[name].dtype != OPAQUE]
 
@@ -215,8 +226,8 @@ class _Check:
 
     def _runs(self, keep: Collection[str] = ()) -> Any:
         """Open runs that keep the compared values and others."""
-        excused = list(self._excused())
-        return self._values_of().NodeRuns(self.graph, {*self._compared(), *excused, *keep}, excused)
+        excused = list(self._excused)
+        return self._values_of().NodeRuns(self.graph, {*self._compared, *excused, *keep}, excused)
 
     def _whole(self, runs: Any) -> Values:
         """Run the whole batch; keep inputs and values."""
@@ -232,7 +243,7 @@ class _Check:
         """Run some samples of the whole batch."""
         graph, inputs, symbol = self.graph, {}, self.graph.batch_symbol
         recurrent = graph.family == ONNX and OpKind.RECURRENT
-        stepping = {name for name, node in self._excused().items() if node.kind is recurrent}
+        stepping = {name for name, node in self._excused.items() if node.kind is recurrent}
         for name in graph.inputs:
             shape, value = graph.values[name].shape, whole[name]
             inputs[name] = take_rows(value, samples, shape.index(symbol)) if symbol in shape else value
@@ -305,11 +316,11 @@ class _Check:
         """Find the first node whose values differ."""
         graph = self.graph
         before = _before(graph, differing)
-        if working_set_bytes(graph, graph.batch, 1, is_trained=True) > MemoryLimits.of_machine().free_bytes:
+        if working_set_bytes(graph, graph.batch, 1, is_trained=True) > self.limits.free_bytes:
             return ""
-        made = _of_shapes_alone(graph)
+        made = of_shapes_alone(graph)
         names = {out for i in before for out in graph.nodes[i].outputs if graph.values[out].dtype != OPAQUE}
-        names -= made | set(self._excused())
+        names -= made | set(self._excused)
         try:
             runs = self._runs(names)
             whole = self._whole(runs)
@@ -351,16 +362,6 @@ class _Check:
             return None
         outputs = [wide.outputs[graph.outputs.index(name)] for name in self.outputs]
         return replace(self, graph=wide, outputs=outputs, is_wide=True)
-
-
-def _of_shapes_alone(graph: Graph) -> set[str]:
-    """List values computed from shapes alone."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        read = [name for name in node.inputs if name in graph.values]
-        if node.kind is OpKind.SHAPE or (read and found.issuperset(read)):
-            found.update(node.outputs)
-    return found
 
 
 def _before(graph: Graph, name: str) -> list[int]:

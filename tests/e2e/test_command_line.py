@@ -104,6 +104,7 @@ def test_json_is_one_document_and_nothing_else(workplace):
     ]
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_the_same_twice_gives_the_same_bytes(workplace, compiled):
     other = workplace / "deep" / "er"
     other.mkdir(parents=True)
@@ -127,6 +128,7 @@ def test_drafts_are_printed_on_demand(workplace):
     assert "after provision\n" in run.stdout
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_a_closed_pipe_is_quiet(workplace):
     line = f"{sys.executable} -m heterps_compile {' '.join(COMPILE)} --print-after pose-problem -v | head -n 1"
     run = subprocess.run(["bash", "-c", line], cwd=workplace, capture_output=True, text=True, check=True)

@@ -90,6 +90,7 @@ def test_every_width_under_every_schedule_trains_as_one_process_does(name, folde
     assert above(worst_of(name, ALL, folders)) == {}
 
 
+@pytest.mark.slow  # several processes train
 def test_speeds_and_stages_of_one_process_change_nothing(folders):
     cases = [
         Case("skip", folders("skip", 2), (3, 1), "1f1b", speeds=((3.0, 1.0, 1.0), (1.0,))),

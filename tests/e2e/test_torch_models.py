@@ -48,6 +48,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert (a - b).abs().max() <= 1e-5 * b.abs().max()
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("name", MODELS)
 def test_a_transformer_in_three_stages_is_the_transformer(name: str, tmp_path: Path) -> None:
     model, inputs = transformer(name)

@@ -95,6 +95,7 @@ def test_a_folder_compiled_for_training_scores_as_the_module_does(frozen_in_two)
     assert loaded.eval().plan == loaded.plan
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_the_stages_in_evaluation_mode_read_the_weights_of_the_others(frozen_in_two):
     _, _, made, folder = frozen_in_two
     weights = {path.name for path in folder.glob("*.safetensors")}

@@ -15,6 +15,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from .table import op
+from .traced_recurrence import layer_of
 
 _check: Any = torch._check  # which has no types
 _unknown: Any = symbolic_shapes.free_unbacked_symbols
@@ -192,10 +193,12 @@ def rnn(
     names = activations or ["Tanh"] * w.shape[0]
     layer = Layer(x, direction, layout, clip, names, activation_alpha, activation_beta)
     first = layer.start(start, r.shape[2])
-    for kind, run in (("tanh", torch.rnn_tanh), ("relu", torch.rnn_relu)):
+    for kind in ("tanh", "relu"):
         if _is_plain(layer, names, [kind], lengths):
             weights = _parameters(w, r, b, [0])
-            y, end = run(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
+            y, end = layer_of(f"rnn_{kind}", layer.x)(
+                layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False
+            )
             return layer.results(layer.steps_of(y), [end])
 
     def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None) -> Cell:
@@ -232,7 +235,7 @@ def gru(
     first = layer.start(start, r.shape[2])
     if linear_before_reset and _is_plain(layer, names, ["sigmoid", "tanh"], lengths):
         weights = _parameters(w, r, b, [1, 0, 2])
-        y, end = torch.gru(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
+        y, end = layer_of("gru", layer.x)(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
         return layer.results(layer.steps_of(y), [end])
 
     def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None) -> Cell:
@@ -288,7 +291,9 @@ def run_lstm(layer: Layer, names: Sequence[str], inputs: Sequence[Any], input_fo
     usual = ["sigmoid", "tanh", "tanh"]
     if peepholes is None and not input_forget and _is_plain(layer, names, usual, lengths):
         weights = _parameters(w, r, b, [0, 2, 3, 1])
-        y, h, c = torch.lstm(layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False)
+        y, h, c = layer_of("lstm", layer.x)(
+            layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False
+        )
         return layer.results(layer.steps_of(y), [h, c])
 
     def cell(i: int, w: Tensor, r: Tensor, b: Tensor | None, peepholes: Tensor | None) -> Cell:

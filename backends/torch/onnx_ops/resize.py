@@ -55,8 +55,9 @@ def resize(
     if sizes:
         targets, factors = _from_sizes([x.shape[a] for a in along], sizes, keep_aspect_ratio_policy)
     else:
-        factors = list(scales or [])
-        targets = [math.floor(x.shape[a] * f) for a, f in zip(along, factors, strict=True)]
+        factors = [int(f) if isinstance(f, float) and f.is_integer() else f for f in scales or []]
+        pairs = zip((x.shape[a] for a in along), factors, strict=True)
+        targets = [n * f if isinstance(f, int) else math.floor(n * f) for n, f in pairs]
     is_cropped = coordinate_transformation_mode == "tf_crop_and_resize"
     changed = [i for i, a in enumerate(along) if targets[i] != x.shape[a] or factors[i] != 1 or is_cropped]
     half_pixel = coordinate_transformation_mode in ("half_pixel", "pytorch_half_pixel")

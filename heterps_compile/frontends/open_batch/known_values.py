@@ -39,11 +39,13 @@ class KnownValues:
         model: The model.
         roles: Of its nodes.
         inferred: What ONNX's inference finds, by name.
+        trusts_model: Take shapes that the model states of values where inference finds none.
     """
 
     model: ir.Model
     roles: Roles
     inferred: Mapping[str, Partial]
+    trusts_model: bool = True
     _types: dict[ir.Value, Partial] = field(default_factory=dict)
     _constants: dict[ir.Value, Array | None] = field(default_factory=dict)
 
@@ -53,18 +55,21 @@ class KnownValues:
         made = cls(model, roles, infer(model, {}).values)
         for node in model.graph:  # in their order, so that nothing is asked for far back
             for value in node.outputs:
-                made._type(value)
+                made.type_of(value)
         return made
 
     def shape(self, value: ir.Value) -> PartialShape | None:
         """Return the shape of a value at the batch that the model fixes, its dynamic dimensions by name."""
         if value.const_value is not None:
             return tuple(value.const_value.shape.numpy())
-        return self._type(value).shape
+        return self.type_of(value).shape
 
-    def _type(self, value: ir.Value) -> Partial:
+    def type_of(self, value: ir.Value) -> Partial:
+        """Find what is known of a value that a node makes, where needed from the numbers that its node reads."""
         if value not in self._types:
-            found = merge(self.inferred.get(value.name or "", Partial()), declared(value, {}))
+            found = self.inferred.get(value.name or "", Partial())
+            if self.trusts_model:
+                found = merge(found, declared(value, {}))
             self._types[value] = found
             node = value.producer()
             if node is not None and not node.domain and not _is_known(found.shape):
@@ -79,7 +84,7 @@ class KnownValues:
         data: dict[str, onnx.TensorProto] = {}
         for read in node.inputs:
             if read is not None and read.name:
-                shape, dtype = self.shape(read), self._type(read).dtype or _dtype(read)
+                shape, dtype = self.shape(read), self.type_of(read).dtype or _dtype(read)
                 if dtype not in _NUMBERS or shape is None:
                     return Partial()
                 types[read.name] = onnx.helper.make_tensor_type_proto(_NUMBERS[dtype], shape)
@@ -106,7 +111,7 @@ class KnownValues:
             return Partial()
         if not all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes):
             return Partial()
-        dtype = "bool" if node.op_type in _COMPARES else self._type(first).dtype
+        dtype = "bool" if node.op_type in _COMPARES else self.type_of(first).dtype
         return Partial(dtype, np.broadcast_shapes(*shapes))  # type: ignore[arg-type]
 
     def constant(self, value: ir.Value) -> Array | None:

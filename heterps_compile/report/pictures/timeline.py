@@ -14,7 +14,7 @@ from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.stage_sync import own_words, rule_name
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
-from heterps_compile.schedule.simulate import AllReduce, RowsMoved, Span, Update, worker_spans
+from heterps_compile.schedule.simulate import ALL_REDUCE, PULL, PUSH, UPDATE, Around, Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
@@ -70,9 +70,7 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-        behind: list[AllReduce | Update] = [*step.timeline.all_reduces, *step.timeline.updates]
-        around: list[AllReduce | Update | RowsMoved] = [*behind, *step.timeline.rows]
-        parts += [_around(plan, each, y, clock) for each in around if each.stage == stage]
+        parts += [_around(plan, each, y, clock) for each in step.timeline.around if each.stage == stage]
     more, height = listed([*_takes(plan, step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
@@ -140,18 +138,16 @@ def _takes(plan: Plan, step: Step) -> Iterator[str]:
     found: dict[int, dict[Phase, list[float]]] = {}
     for span in step.timeline.spans:
         found.setdefault(span.action.stage, {}).setdefault(span.action.phase, []).append(span.end_s - span.start_s)
-    sums = {
-        each.stage: f", {rule_name(plan.stages[each.stage])} {format_seconds(each.end_s - each.start_s)}"
-        for each in step.timeline.all_reduces
-    }
-    for each in step.timeline.updates:
-        sums[each.stage] = sums.get(each.stage, "") + f", {own_words(plan.stages[each.stage])}"
-    for moved in step.timeline.rows:
-        took = f", {moved.name} {format_seconds(moved.end_s - moved.start_s)}"
-        sums[moved.stage] = took + sums.get(moved.stage, "") if moved.is_push else sums.get(moved.stage, "") + took
-    for stage, phases in sorted(found.items())[:_MOST_ROWS]:
+    sums: dict[int, str] = {}
+    for each in step.timeline.around:
+        stage, took = plan.stages[each.stage], format_seconds(each.end_s - each.start_s)
+        words = {ALL_REDUCE: f"{rule_name(stage)} {took}", UPDATE: own_words(stage)}.get(
+            each.kind, f"{each.kind} {took}"
+        )
+        sums[each.stage] = f"{sums.get(each.stage, '')}, {words}"
+    for number, phases in sorted(found.items())[:_MOST_ROWS]:
         words = ", ".join(f"{_WORDS[phase]} {_from_to(times_s)}" for phase, times_s in phases.items())
-        yield f"stage {stage}: {words}{sums.get(stage, '')}"
+        yield f"stage {number}: {words}{sums.get(number, '')}"
 
 
 def _from_to(times_s: Sequence[float]) -> str:
@@ -172,11 +168,13 @@ def _legend(plan: Plan, step: Step, width: float) -> tuple[list[str], float]:
     phases = dict.fromkeys(span.action.phase for span in step.timeline.spans)
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
     told = f"numbers are micro-batches{chunks}; what one takes stands below"
-    agreement = dict.fromkeys(_agreement(plan.stages[each.stage]) for each in step.timeline.all_reduces)
+    around = step.timeline.around
+    kinds = {each.kind for each in around}
+    agreement = dict.fromkeys(_agreement(plan.stages[each.stage]) for each in around if each.kind == ALL_REDUCE)
     sums = [(_ALL_REDUCE, " or ".join(agreement))] if agreement else []
     paler = "a paler one: the optimizer's step, and what rules take the processor"
-    sums += [(_ALL_REDUCE if not agreement else "", paler)] if step.timeline.updates else []
-    rows = [(_ROWS, "rows from servers, their gradients to servers")] if step.timeline.rows else []
+    sums += [(_ALL_REDUCE if not agreement else "", paler)] if UPDATE in kinds else []
+    rows = [(_ROWS, "rows from servers, their gradients to servers")] if kinds & {PULL, PUSH} else []
     items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, *rows, ("", told)]
     return legend(items, width)
 
@@ -219,13 +217,13 @@ def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
 
 
-def _around(plan: Plan, each: AllReduce | Update | RowsMoved, y: float, clock: _Clock) -> str:
+def _around(plan: Plan, each: Around, y: float, clock: _Clock) -> str:
     """Draw what a stage does before its first action or behind its last."""
     words, colour, paler = _agreement(plan.stages[each.stage]), _ALL_REDUCE, ""
-    if isinstance(each, Update):
+    if each.kind == UPDATE:
         words, paler = own_words(plan.stages[each.stage]), ' fill-opacity=".5"'
-    if isinstance(each, RowsMoved):
-        words, colour = "push of gradients to servers" if each.is_push else "pull of rows from servers", _ROWS
+    if each.kind in (PULL, PUSH):
+        words, colour = "push of gradients to servers" if each.kind == PUSH else "pull of rows from servers", _ROWS
     width = max((each.end_s - each.start_s) * clock.scale - 0.8, 0.4)
     shape = rect(clock.x(each.start_s), y, width, _ROW, colour, f' rx="{min(3.0, width / 3):.1f}"{paler}')
     return titled(shape, words if paler else f"{words}, {format_seconds(each.end_s - each.start_s)}")

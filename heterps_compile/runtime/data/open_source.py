@@ -90,10 +90,20 @@ def _delimiter(text: str) -> str:
 
 
 _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
-    {"fill": _number, "rows": _table_rows, "types": _types, "delimiter": _delimiter}
+    {
+        "fill": _number,
+        "rows": _table_rows,
+        "types": _types,
+        "delimiter": _delimiter,
+    }
 )
 _TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {".parquet": ("fill", "rows"), ".csv": ("fill", "rows", "types", "delimiter"), ".tsv": ("rows",), ".txt": ("rows",)}
+    {
+        ".parquet": ("fill", "rows"),
+        ".csv": ("fill", "rows", "types", "delimiter"),
+        ".tsv": ("rows",),
+        ".txt": ("rows",),
+    }
 )
 """The options of each kind of file, by how its name ends."""
 

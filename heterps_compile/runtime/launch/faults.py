@@ -204,5 +204,11 @@ def is_from_a_peer(error: BaseException) -> bool:
         seen.append(f"{type(chain).__name__}: {chain}")
         chain = chain.__cause__ or chain.__context__
     text = " ".join(seen).lower()
-    signs: Sequence[str] = ("gloo", "connection closed by peer", "connection reset", "broken pipe", "distnetwork")
+    signs: Sequence[str] = (
+        "gloo",
+        "connection closed by peer",
+        "connection reset",
+        "broken pipe",
+        "distnetwork",
+    )
     return any(sign in text for sign in signs)

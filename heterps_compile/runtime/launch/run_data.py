@@ -84,7 +84,14 @@ class MicroBatches:
     """
 
     def __init__(
-        self, source: Source, layout: Layout, rank: int, steps: range, *, feed: Feed, progress: ProgressRecorder
+        self,
+        source: Source,
+        layout: Layout,
+        rank: int,
+        steps: range,
+        *,
+        feed: Feed,
+        progress: ProgressRecorder,
     ) -> None:
         """Begin to read.
 

@@ -58,7 +58,14 @@ from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
 from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
-from .validation_data import ValidationData, ValidationSize, hear_size, refuse_other_columns, say_size, validates
+from .validation_data import (
+    ValidationData,
+    ValidationSize,
+    hear_size,
+    refuse_other_columns,
+    say_size,
+    validates,
+)
 from .validation_pass import ValidationPass
 from .validator import Validator
 from .weight_average import WeightAverage

@@ -25,7 +25,6 @@ may exist, and stay open.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from heapq import heappop, heappush
 from itertools import product
 from math import prod
@@ -177,7 +176,6 @@ class _Closing:
         self.best, self.kept, self._below = plan, 0, below
         self._open: list[tuple[float, int, _Branches, int]] = []
         self._never_closed, self._actions = np.inf, 0
-        self._way_bytes = cache(self._way_bytes_at)
         self._needs: dict[int, Floats] = {}
         self._needs_between: dict[int, tuple[Floats, Floats]] = {}
         self._weights = _weights(segments)
@@ -363,22 +361,12 @@ class _Closing:
         """Return the least delays from the last stage of a branch to what may come next."""
         segments, times = self._segments, of.times
         before = path[-1][0]
-        position = int(segments.end[before])
-        size = self._way_bytes(int(segments.first[before]), position)[segments.end[segment]]
+        size = segments.way_bytes[segments.end[before]]
         pair = (segments.type[before], segments.type[segment])
         way_s = self.of.way_latency_s[pair] + size * self.of.way_seconds_per_byte[pair] / times.count
         moving_s = times.moving_s[path[-1]] / (1 if len(path) == 1 else 2)
         after_s = times.moving_s[segment, choice] / np.where(segments.end[segment] == segments.chain.length, 1, 2)
         return np.where(size > 0, np.maximum(0.0, way_s - moving_s - after_s), 0.0)
-
-    def _way_bytes_at(self, first: int, position: int) -> Floats:
-        """Return [n + 1], what a stage from ``first`` to a position sends in one direction to one up to every end."""
-        sizes = np.zeros(self._segments.chain.length + 2)
-        for producer, readers, size in self._segments.values:
-            reader = np.searchsorted(readers, position)
-            if first <= producer < position and reader < len(readers):
-                sizes[readers[reader] + 1] += size / (2 if self.of.training else 1)
-        return np.cumsum(sizes)[:-1]
 
     def _try(self, of: StepTimes, path: list[tuple[int, int]], bound: float) -> None:
         """Bound the replicas within the classes of a plan, and simulate those that may be better than the best."""

@@ -167,6 +167,7 @@ class BoundedPlans:
                 ),
                 sync_s=float(each.sync_s[cell][s]),
                 rows=self._rows(cell, s),
+                moved_s=float(each.moved_s[cell][s]),
             )
             for s in range(int(self.steps.has[row].sum()))
         )

@@ -24,6 +24,7 @@ import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 from heterps_compile.cost.row_sums import RowSums
+from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.schedule.step_problem import MicroBatches, StageWorks, StepProblem
 
@@ -37,7 +38,7 @@ class StepSegments:
         first, end, type: [N], sorted by these.
         works: What they do with a batch.
         rows: [n + 1], index of the first segment at every position.
-        values: That leave their block: the block, the later ones that read them, bytes.
+        way_bytes: [n + 1], of a batch, that cross a cut at every position in one direction.
     """
 
     def __init__(self, of: StepProblem) -> None:
@@ -56,7 +57,7 @@ class StepSegments:
         served = RowSums.of(of.problem, self._sums)
         self.works = StageWorks(type_, work.take((type_, first, end)), talks[first, end], self._sums, served)
         self.rows: Ints = np.searchsorted(first, np.arange(length + 1))
-        self.values = chain.values_between()
+        self.way_bytes = crossing_bytes(of.problem)[chain.borders] / (2 if of.training else 1)
 
     def _sums(self, of_layers: Floats) -> Floats:
         sums = self.chain.prefix_sums(of_layers)

@@ -185,6 +185,7 @@ def test_masks_follow_pytorchs_generator() -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_repeated_stage_has_the_masks_and_statistics_of_its_forward_and_leaves_no_residuals() -> None:
     class Dropping(nn.Module):
         def __init__(self) -> None:
@@ -215,6 +216,7 @@ def test_a_repeated_stage_has_the_masks_and_statistics_of_its_forward_and_leaves
     assert few <= 2 < many
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
     model, x = nn.Linear(3, 2).to(dtype), torch.randn(4, 3).to(dtype)

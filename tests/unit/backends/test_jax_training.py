@@ -324,6 +324,7 @@ def test_written_stages_train_as_those_in_memory(tmp_path: Path) -> None:
     assert "'1.running_mean': " in source
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_compiling_verifies_a_model_in_training_mode_and_leaves_it_as_it_was(tmp_path: Path) -> None:
     model, inputs = normed(nn.Dropout(0.5), nn.Flatten(), nn.Linear(36, 2))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

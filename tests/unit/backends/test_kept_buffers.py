@@ -158,6 +158,7 @@ def numbers(value: Any) -> Any:
     return np.asarray(value.detach() if isinstance(value, Tensor) else value).copy()
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("backend", ["torch", "jax", "cpu=torch,gpu=jax"])
 def test_three_calls_in_a_row_are_those_of_the_module(tmp_path: Path, backend: str) -> None:
     model = everything()

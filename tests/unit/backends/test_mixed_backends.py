@@ -173,6 +173,7 @@ def test_stages_run_on_the_provider_of_their_device(monkeypatch: pytest.MonkeyPa
     assert re.match(r"stage 2 is planned for npus, .* has no provider of one \(it has CUDA.*\): here on the CPU", note)
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_plan_says_where_a_device_could_not_be_had() -> None:
     model, inputs, _ = small_ctrdnn()
     compiled = heterps_compile.compile(

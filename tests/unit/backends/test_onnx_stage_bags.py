@@ -70,6 +70,7 @@ def test_bags_of_one_length(mode: str, padding: int | None) -> None:
     assert not ops & {"Loop", "Range", "ScatterElements", "NonZero"}
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("padding", [None, 2])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_between_offsets(mode: str, padding: int | None) -> None:

@@ -204,6 +204,7 @@ class Applies(nn.Module):
 BOUNDS = torch.tensor([-0.5, 0.0, 0.25])
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize(
     "function",
     [
@@ -291,6 +292,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_hostile_parameter_names_are_initializers_like_any_other() -> None:
     class Holds(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

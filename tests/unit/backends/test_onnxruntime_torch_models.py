@@ -21,6 +21,7 @@ pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
 BACKEND = OnnxRuntimeBackend()
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_module_is_compiled_saved_and_loaded(tmp_path: Path) -> None:
     model, inputs, _ = small_ctrdnn()
     compiled = heterps_compile.compile(model.eval(), inputs, backend="onnxruntime", min_stages=3, method="exact")

@@ -71,6 +71,7 @@ class Named(nn.Module):
         return self._modules[self.five[4]](x) + self._buffers[self.five[3]]
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(five=st.lists(names, min_size=5, max_size=5, unique=True))
 @example(five=list(HOSTILE[:5]))

@@ -8,8 +8,7 @@ from light_models import NAMES, randomized
 from staged_onnx import by_rounding, cut_evenly, largest_difference, run_whole
 
 from heterps_compile.backends.torch.backend import TorchBackend
-from heterps_compile.backends.torch.from_onnx import convert_model
-from heterps_compile.backends.torch.onnx_backend import constants_of
+from heterps_compile.backends.torch.from_onnx import constants_of, convert_model
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.runtime.in_process import run_stages
 

@@ -11,6 +11,7 @@ from staged_onnx import largest_difference, parse, run_whole
 import heterps_compile
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.backends.torch.run_onnx import run_onnx
+from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.runtime.in_process import run_stages
@@ -40,6 +41,7 @@ def test_arithmetic_on_shapes_takes_axes_as_attributes(opset: int, arithmetic: s
     assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.slow  # models of seconds
 @pytest.mark.parametrize(
     "state",
     [
@@ -84,6 +86,37 @@ def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
         assert largest_difference([values["y"].numpy()], run_whole(model, inputs)) < 1e-6
 
 
+@pytest.mark.parametrize("root", ["x", "wide"])
+def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tmp_path: Path) -> None:
+    text = f"""g (float[N, 4] x) => (float[a, b] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int32[1] last = {{1}}> {{
+        wide = Concat<axis = 0>(x, x)  s = Shape({root})  c = Cast<to = 6>(s)  n = Slice(c, zero, one)
+        h = Relu({root})  t = Concat<axis = 0>(n, last)  u = Cast<to = 7>(t)
+        m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, u)  e = Expand(r, u)  y = Sub(h, e)
+    }}"""
+    graph = import_onnx(parse(text), shapes={"N": 3})
+    at = graph.consumers["n"][0]
+    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
+    assert set(partition.stages[1].inputs) == {"n", "h"}
+    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    stages = BACKEND.read(tmp_path, files, partition.stages)
+    inputs = {"x": RNG.standard_normal((7, 4), dtype=np.float32)}
+    values = run_stages(partition.stages, stages, inputs, graph.outputs)
+    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+
+
+def test_a_refusal_to_write_a_size_names_the_node_and_the_tensor(tmp_path: Path) -> None:
+    text = """g (float[N, 4] x, float[M, 4] z) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+        s = Shape(z)  n = Slice(s, zero, one)  h = Relu(x)
+        t = Concat<axis = 0>(n, one)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, t)  y = Sub(h, r)
+    }"""
+    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3})
+    at = graph.producer["t"]
+    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
+    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'t'"):
+        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+
+
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
     text = "g (float[N, 4] x) => (float[N, 4] y) { h = Relu(x)  n = RandomNormalLike(h)  y = Add(h, n) }"
     graph = import_onnx(parse(text), shapes={"N": 3})
@@ -121,11 +154,12 @@ def test_a_batch_that_can_only_be_1_leaves_other_dimensions_free(tmp_path: Path)
     assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])
 
 
-def test_a_network_that_pytorch_lacks_is_written_with_a_free_number_of_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [", clip = 0.5", ""], ids=["that PyTorch lacks", "of PyTorch"])
+def test_a_network_is_written_with_a_free_number_of_steps(more: str, tmp_path: Path) -> None:
     weights = {name: RNG.standard_normal((2, 16, 4), dtype=np.float32) for name in ("w", "r")}
-    text = """g (float[T, 2, 4] x) => (float[T, D, 2, 4] y) <float[2, 16, 4] w = {0}, float[2, 16, 4] r = {0}> {
-        y, h, c = LSTM<direction = "bidirectional", hidden_size = 4, clip = 0.5>(x, w, r)
-    }"""
+    text = f"""g (float[T, 2, 4] x) => (float[T, D, 2, 4] y) <float[2, 16, 4] w = {{0}}, float[2, 16, 4] r = {{0}}> {{
+        y, h, c = LSTM<direction = "bidirectional", hidden_size = 4{more}>(x, w, r)
+    }}"""
     model = parse(text.replace("= {0}", f"= {{{', '.join(['0'] * 128)}}}"))
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
@@ -133,3 +167,14 @@ def test_a_network_that_pytorch_lacks_is_written_with_a_free_number_of_steps(tmp
     x = RNG.standard_normal((5, 2, 4), dtype=np.float32)
     (made,) = heterps_compile.load(tmp_path / "plan").run(x)
     np.testing.assert_allclose(np.asarray(made.detach()), run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [2.0, 1.5])
+def test_a_resized_dimension_is_written_free(scale: float, tmp_path: Path) -> None:
+    text = f"""g (float[N, 1, H, 3] x) => (float[a, b, c, d] y) <float[4] scales = {{1, 1, {scale}, 1}}> {{
+        y = Resize<mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">(x, , scales)
+    }}"""
+    heterps_compile.compile(parse(text), batch=2, backend="torch", method="greedy").save(tmp_path / "plan")
+    x = RNG.standard_normal((3, 1, 7, 3), dtype=np.float32)
+    (made,) = heterps_compile.load(tmp_path / "plan").run(x)
+    assert np.array_equal(np.asarray(made), run_whole(parse(text), {"x": x})[0])

@@ -17,8 +17,7 @@ from staged_onnx import cut_evenly, largest_difference, parse, run_whole
 from torch import nn
 
 from heterps_compile.backends.torch.backend import TorchBackend
-from heterps_compile.backends.torch.from_onnx import convert_model
-from heterps_compile.backends.torch.onnx_backend import constants_of
+from heterps_compile.backends.torch.from_onnx import constants_of, convert_model
 from heterps_compile.backends.torch.onnx_ops import table
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.frontends.onnx import import_onnx
@@ -419,6 +418,7 @@ def test_a_failing_op_is_named() -> None:
         stages[0](floats(2, 6), floats(2, 6))
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_the_table_is_imported_for_onnx_models_alone() -> None:
     script = "import heterps_compile.backends.torch.backend, sys; print('onnx' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout

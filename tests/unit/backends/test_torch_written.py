@@ -99,6 +99,7 @@ def test_a_stage_is_imported_and_built_where_nothing_but_torch_is_installed(tmp_
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.slow  # a fresh process imports everything
 def test_written_stages_run_in_a_fresh_process_with_torch_alone(tmp_path: Path) -> None:
     """Those of a traced module too."""
     module, inputs = skip_net()
@@ -112,6 +113,7 @@ def test_stages_of_all_models_run_in_a_fresh_process(tmp_path: Path) -> None:
     check_fresh_process({**others, "resnet_50": read_model(resnet50())}, tmp_path)
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", REAL)
 def test_stages_read_back_give_the_whole_models_outputs(name: str, training: bool, tmp_path: Path) -> None:

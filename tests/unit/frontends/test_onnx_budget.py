@@ -10,7 +10,8 @@ import onnxruntime
 import pytest
 from staged_onnx import parse
 
-from heterps_compile.errors import GraphError
+from heterps_compile.errors import GraphError, InputError
+from heterps_compile.frontends import onnx_files
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.frontends.onnx_budget import BUDGET, bounded_run
 from heterps_compile.frontends.onnx_session import open_session
@@ -102,13 +103,31 @@ def test_a_huge_fixed_batch_is_not_opened() -> None:
         import_onnx(proto, batch=4)
 
 
-def test_vectors_that_double_are_not_inferred_element_by_element() -> None:
-    doubled = " ".join(f"t{i + 1} = Concat <axis = 0> (t{i}, t{i})" for i in range(22))
-    start = "s = Shape(x) l = Shape(s) t0 = Slice(s, zero, l)"  # of a length that inference of values alone finds
-    proto = model("int64[1] zero = {0}", f"{start} {doubled} f = Cast <to = 1> (t22) {ending('f')}")
+def doubling(times: int) -> onnx.ModelProto:
+    """Return a model of a vector that doubles, from a length that inference of values alone finds."""
+    doubled = " ".join(f"t{i + 1} = Concat <axis = 0> (t{i}, t{i})" for i in range(times))
+    start = "s = Shape(x) l = Shape(s) t0 = Slice(s, zero, l)"
+    return model("int64[1] zero = {0}", f"{start} {doubled} f = Cast <to = 1> (t{times}) {ending('f')}")
+
+
+def test_vectors_that_double_are_neither_inferred_by_element_nor_run() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert import_onnx(proto, batch=2).batch == 2
+    assert import_onnx(doubling(22), batch=2).values["f"].shape == (2**23,)
+    with pytest.raises(GraphError, match=r"'t25'.*512 MiB.*256 MiB"):
+        import_onnx(doubling(60), batch=2)
+    with pytest.raises(InputError, match=r"'t25'.*512 MiB.*256 MiB"):
+        import_onnx(doubling(60))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB; an object an element takes more
+
+
+def test_a_file_of_very_many_nodes_or_functions_is_not_deserialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_files.ir.serde, "deserialize_model", lambda _: pytest.fail("read"))
+    with pytest.raises(GraphError, match=r"3,001.*2,048"):
+        import_onnx(calls(3000, 3000), batch=2)
+    many = model("", "y = Relu(x)")
+    many.graph.node.extend([onnx.NodeProto()] * 2**18)
+    with pytest.raises(GraphError, match=r"262,145.*262,144"):
+        import_onnx(many, batch=2)
 
 
 def test_what_is_within_the_budget_is_read_and_functions_without_a_call_cost_nothing() -> None:

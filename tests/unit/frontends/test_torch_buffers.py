@@ -75,6 +75,7 @@ class Counting(nn.Module):
         return self.layer(x), self.calls
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_buffer_that_is_returned_is_compared_as_it_was_at_each_call(backend):
     model, x = Counting(), torch.randn(3, 4)

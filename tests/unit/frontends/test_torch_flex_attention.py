@@ -48,6 +48,7 @@ class Attention(nn.Module):
         return self.last(made.transpose(1, 2).flatten(2))
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize(("backend", "mode"), [("torch", "training"), ("onnxruntime", "inference")])
 def test_flex_attention_compiles(backend: str, mode: str) -> None:
     model, x = Attention().train(mode == "training"), torch.randn(2, LENGTH, 16)

@@ -103,6 +103,7 @@ def from_transformers(kind, **settings):
     return model(model.config_class(**settings)).eval()
 
 
+@pytest.mark.slow  # torch.export takes seconds
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [

@@ -56,6 +56,7 @@ def loss(elapsed_s=60.0, patience_s=30.0, hosts=("a", "b"), lost=("b",)):
     return Loss(hosts, lost, elapsed_s, patience_s)
 
 
+@pytest.mark.slow  # several models are profiled
 def test_what_was_asked_is_read_from_the_folder(folder):
     goal, chosen = read_goal(folder / "out"), read_chosen(folder / "out")
     assert (goal.samples, goal.batches, goal.most_machines, goal.spot, goal.budget) == (1e11, (BIG,), 3, False, None)

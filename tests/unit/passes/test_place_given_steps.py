@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from heterps_compile.cli.main import command
+from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.place_given import place_given
 from heterps_compile.plan.request import ALONE, Request
@@ -20,6 +22,7 @@ from heterps_compile.prediction.choose_micro_batch import choose_of_steps
 from heterps_compile.prediction.predict_step import Prediction, predict_step
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
+from heterps_compile.problem_file.pose_given import pose_given
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
 
 UNITS, BATCH = {"fast": 3, "slow": 2}, 4
@@ -98,6 +101,23 @@ def test_the_step_found_is_the_best_of_all_that_can_be_predicted_and_none_is_bel
         assert placed.value >= min(values) * (1 - 1e-9)
         gaps.append(placed.value / min(values) - 1)
     assert max(gaps) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("seed", "more"), [(0, 1), (5, 20)])
+def test_no_predicted_step_is_shorter_than_the_steady_batch(seed: int, more: int) -> None:
+    document = drawn(seed)
+    for edge in document["edges"]:
+        edge["bytes_per_sample"] *= more
+    given = make_given(document, "the problem")
+    posed = pose_given(given, Request(objective="throughput", mode="training")).problem
+    ratios = []
+    for _, each in every_step(given):
+        stages = [(stage.stage.layers, stage.stage.replicas[0]) for stage in each.stages]
+        types = tuple(posed.type_names.index(kind.device) for layers, kind in stages for _ in layers)
+        placement = Placement(types, tuple(layers[0] for layers, _ in stages[1:]))
+        steady = detail(posed, placement, np.array([kind.count for _, kind in stages], np.float64))
+        ratios.append(each.step_s / max(stage.time_s for stage in steady.stages))
+    assert 1 - 1e-9 <= min(ratios) < np.inf
 
 
 def test_a_floor_holds_of_the_step_and_is_refused_with_the_quickest():

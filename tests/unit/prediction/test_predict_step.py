@@ -118,6 +118,23 @@ def test_two_stages_fill_and_drain_and_talk() -> None:
     assert [each.transfer_s for each in step.stages] == pytest.approx([1.0, 0.0])
 
 
+def test_a_link_carries_one_message_at_a_time_and_values_that_skip_a_stage_cross_it_too() -> None:
+    """64 messages of a second; of a value that skips a stage, 16 messages of 4 ms each way over both links."""
+    two = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "slow"}]))
+    short = {"samples": [1], "forward_s": [0.001]}
+    given = problem(batch=64)
+    given["layers"] = [{"name": n, "times": [{"device": d, **short}]} for n, d in (("a", "gpu"), ("b", "slow"))]
+    assert predicted(given, two).step_s == pytest.approx(64 * 1.0 + 0.002, rel=1e-6)
+    given["layers"] = [
+        {"name": name, "times": [{"device": "gpu", **short, "backward_s": [0.002]}]} for name in ("a", "b", "c")
+    ]
+    given |= {"batch": 16, "edges": [{"from": "a", "to": ["c"], "bytes_per_sample": 4e6}]}
+    three = [([name], [{"device": "gpu"}]) for name in ("a", "b", "c")]
+    gpipe, one_f_one_b = (predicted(given, plan(*three, schedule=name)).step_s for name in ("gpipe", "1f1b"))
+    assert gpipe == pytest.approx(3 * 0.001 + 17 * 0.004 + 3 * 0.002 + 17 * 0.004, rel=1e-3)
+    assert one_f_one_b >= 16 * 2 * 0.004  # the steady state of the first stage's card
+
+
 def vars_of(step: Prediction) -> list[float]:
     return [getattr(step.parts, name) for name in step.parts.__slots__]
 

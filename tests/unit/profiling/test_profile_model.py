@@ -80,6 +80,7 @@ def test_training_has_backwards_and_what_a_step_has_besides_layers():
     assert all(p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
 
 
+@pytest.mark.slow  # several models are profiled
 def test_a_profile_of_a_precision_is_measured_for_plans_of_it_alone(tmp_path):
     profile = profile_model(read, replace(QUICK, mode="training", precision="bf16", batches=(4,)))
     assert from_json(to_json(profile), "the file").devices[0].precision == "bf16"

@@ -166,12 +166,13 @@ def test_of_one_micro_batch_the_bound_is_the_step(training):
 
 
 def test_a_first_stage_that_takes_longest_waits_for_the_way_there_and_back():
-    """Four forwards of 4 s, for the last of them every delay twice and 1 s in each of two stages, and its backward."""
-    loads = [
-        StageLoad(1, (MicroBatch(4, forward_s, backward_s, delay_s=delay_s),))
-        for forward_s, backward_s, delay_s in ((4.0, 1.0, 10.0), (0.5, 0.5, 10.0), (0.5, 0.5, 0.0))
-    ]
-    assert least_step_s(loads, 4, training=True) == pytest.approx(4 * 4.0 + 2 * 20.0 + 2 * 1.0 + 1.0)
+    """Four forwards of 4 s, for the last of them every delay twice and 1 s in each of two stages, and its backward.
+
+    Messages of 10 s are a queue: the first forward and four of them come before that.
+    """
+    for delay_s, queue_s in ((3.0, 4 * 4.0), (10.0, 4.0 + 3 * 10.0)):
+        loads = [StageLoad(1, (MicroBatch(4, *each, delay_s=delay_s),)) for each in ((4, 1), (0.5, 0.5), (0.5, 0.5))]
+        assert least_step_s(loads, 4, training=True) == pytest.approx(queue_s + 2 * 2 * delay_s + 2 * 1.0 + 1.0)
 
 
 def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():

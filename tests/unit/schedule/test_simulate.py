@@ -6,7 +6,11 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.schedule.mixed_stage import EQUAL, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
-from heterps_compile.schedule.simulate import ServersTraffic, simulate, simulate_mixed
+from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate, simulate_mixed
+
+
+def around(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:
+    return [(each.stage, each.start_s, each.end_s) for each in timeline.around if each.kind == kind]
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (1, 7), (4, 1), (4, 8), (6, 3)])
@@ -33,21 +37,22 @@ def test_replicas_make_a_slow_stage_keep_up():
     assert timeline.makespan_s == 1 + 4 + 1 + 7
 
 
-def test_transfers_delay_what_follows_and_occupy_nobody():
-    timeline = simulate(orders("gpipe", [1, 1], 3, training=False), [1.0, 1.0], transfer_s=[0.25])
-    assert [span.start_s for span in timeline.spans] == [0.0, 1.0, 2.0, 1.25, 2.25, 3.25]
-
-
-def test_gradients_travel_back_over_the_same_link():
-    timeline = simulate(orders("gpipe", [1, 1], 1, training=True), [1.0, 1.0], [2.0, 2.0], transfer_s=[0.5])
-    assert timeline.makespan_s == 1.0 + 0.5 + 1.0 + 2.0 + 0.5 + 2.0
+def test_a_wire_carries_one_message_at_a_time_in_each_direction():
+    """The drawing in ``schedule/wires.py``; four replicas send to one; gradients do not wait for values."""
+    timeline = simulate(orders("gpipe", [1, 1], 3, training=False), [1.0, 1.0], transfer_s=[2.0])
+    assert [span.start_s for span in timeline.spans] == [0.0, 1.0, 2.0, 3.0, 5.0, 7.0]
+    for widths in ([4, 1], [1, 4]):
+        order = orders("gpipe", widths, 4, training=False)
+        assert simulate(order, [1.0, 0.5], replicas=widths, transfer_s=[2.0]).makespan_s == 1 + 4 * 2 + 0.5
+    order = orders("1f1b", [1, 1], 2, training=True)
+    assert simulate(order, [1.0, 1.0], [1.0, 1.0], transfer_s=[4.0]).makespan_s == 1 + 4 + 2 + 4 + 4 + 1
 
 
 def test_gradients_are_summed_when_all_replicas_of_a_stage_have_ended_and_hold_up_nobody():
     """The drawing in ``schedule/simulate.py``, with half an all-reduce in stage 1."""
     order = orders("gpipe", [2, 2], 2, training=True)
     timeline = simulate(order, [1.0, 1.0], [1.0, 1.0], replicas=[2, 2], sync_s=[1.0, 0.5])
-    assert [(each.stage, each.start_s, each.end_s) for each in timeline.all_reduces] == [(0, 4.0, 5.0), (1, 3.0, 3.5)]
+    assert around(timeline, "all-reduce") == [(0, 4.0, 5.0), (1, 3.0, 3.5)]
     assert timeline.makespan_s == 5.0
     assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.0 + 2 * 0.5) / (4 * 5.0))
 
@@ -57,7 +62,7 @@ def test_replicas_do_something_by_themselves_once_they_have_summed_and_hold_up_n
     order = orders("gpipe", [2, 2], 2, training=True)
     alike = [mixed_stage([1.0] * 2, [1.0] * 2, 2, EQUAL)] * 2
     timeline = simulate_mixed(order, alike, sync_s=[1.0, 0.25], own_s=[0.5, 0.25])
-    assert [(each.stage, each.start_s, each.end_s) for each in timeline.updates] == [(0, 5.0, 5.5), (1, 3.25, 3.5)]
+    assert around(timeline, "update") == [(0, 5.0, 5.5), (1, 3.25, 3.5)]
     assert timeline.makespan_s == 5.5
     assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.5 + 2 * 0.5) / (4 * 5.5))
 
@@ -69,9 +74,9 @@ def test_rows_of_servers_are_pulled_before_a_stage_and_their_gradients_pushed_be
     servers = [ServersTraffic(), ServersTraffic(1.5, 4.5)]
     timeline = simulate_mixed(order, alike, sync_s=[0.0, 0.25], servers=servers)
     assert [span.start_s for span in timeline.spans if span.action.stage == 1] == [1.5, 2.5, 3.5, 5.5]
-    moved = [(each.stage, each.name, each.start_s, each.end_s) for each in timeline.rows]
-    assert moved == [(1, "pull", 0.0, 1.5), (1, "push", 7.5, 12.0)]
-    assert [(each.start_s, each.end_s) for each in timeline.all_reduces] == [(12.0, 12.25)]
+    assert around(timeline, "pull") == [(1, 0.0, 1.5)]
+    assert around(timeline, "push") == [(1, 7.5, 12.0)]
+    assert around(timeline, "all-reduce") == [(1, 12.0, 12.25)]
     assert timeline.makespan_s == 12.25
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from heterps_compile import compile as compile_model
 from heterps_compile.api import open_draft
@@ -66,6 +68,16 @@ def test_independent_samples_stay_divisible(name: str) -> None:
     assert (graph.mixes, graph.unchecked) == ("", "")
 
 
+def test_a_traced_norm_is_excused() -> None:
+    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).train())
+    free = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    next(iter(traced.graph.nodes)).meta["val"] = FakeTensorMode(
+        shape_env=ShapeEnv(), allow_non_fake_inputs=True
+    ).from_tensor(torch.randn(8, 8), symbolic_context=free)
+    graph = checked(traced, batch=8)
+    assert (graph.batch_symbol, graph.mixes, graph.unchecked) == ("batch", "", "")
+
+
 def test_a_graph_of_nodes_is_planned_whole_and_its_floor_refused() -> None:
     class Sage(nn.Module):
         def __init__(self) -> None:
@@ -92,6 +104,12 @@ ONNX: dict[str, tuple[str, str]] = {
     "a loss": ("float y", "y = ReduceMean<keepdims = 0>(x)"),
     "noise": ("float[N,4] y", "r = RandomNormalLike(x) y = Add(x, r)"),
     "dynamic quantisation": ("float[N,4] y", "q, s, o = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, o)"),
+    "one branch": (
+        "float[N,4] y",
+        "m = ReduceSum<keepdims = 0>(x) b = IsInf(m) y = If(b) <"
+        "then_branch = then () => (float[N,4] p) {p = CumSum(x, axis)}, "
+        "else_branch = otherwise () => (float[N,4] q) {q = Relu(x)}>",
+    ),
     "CumSum": ("float[N,4] y", "h = Relu(x) c = CumSum(h, axis) y = Neg(c)"),
     "NonZero": ("int64[2,M] y", "y = NonZero(x)"),
     "ReduceMean": ("float[N,4] y", "r = RandomNormalLike(x) n = Add(x, r) m = ReduceMean<axes = [0]>(n) y = Sub(n, m)"),
@@ -109,7 +127,7 @@ def test_an_onnx_model_is_checked_alike(name: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
         model (float[N,4] x) => ({output}) <int64 axis = {{0}}, int64 turns = {{2}}> {{ {body} }}"""
     graph = checked(onnx.parser.parse_model(text), batch=8)
-    assert bool(graph.unchecked) == (name == "dynamic quantisation")
+    assert bool(graph.unchecked) == (name in ("dynamic quantisation", "one branch"))
     assert graph.is_divisible == name[0].islower()
     assert graph.is_divisible or f"({name})" in graph.mixes
 

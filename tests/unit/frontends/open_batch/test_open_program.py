@@ -104,6 +104,7 @@ OPENED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # torch.export takes seconds
 def test_a_program_is_what_it_is_for_the_samples_one_by_one() -> None:
     opened(lambda m, x: {what: does(m, x) for what, does in OPENED.items()})
 

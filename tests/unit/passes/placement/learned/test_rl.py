@@ -93,6 +93,7 @@ def test_every_objective_reaches_what_brute_force_finds(objective: str, seed: in
     assert Rl(rounds=10, annealing=Annealing(patience=10))(problem).value == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.slow  # a policy is trained
 def test_without_time_little_more_than_the_simple_plans_is_evaluated() -> None:
     problem = synthetic_problem(RECIPE)
     assert SHORT(problem, time_limit_s=0.0).evaluations < 50

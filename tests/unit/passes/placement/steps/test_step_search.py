@@ -59,11 +59,11 @@ def placements() -> Iterator[Placement]:
 def way_s(problem: Problem, placement: Placement, boundary: int, count: int, *, training: bool) -> float:
     """Return the way of a micro-batch from one stage to the next, value by value."""
     starts = (*placement.starts(), LAYERS)
-    first, middle, end = starts[boundary : boundary + 3]
+    first, middle = starts[boundary : boundary + 2]
     size = 0.0
     for edge, producer in enumerate(problem.edge_producer):
         readers = problem.edge_readers[problem.edge_starts[edge] : problem.edge_starts[edge + 1]]
-        if first <= producer < middle and any(middle <= reader < end for reader in readers):
+        if producer < middle <= max(readers, default=0):
             size += problem.edge_bytes[edge] / (2 if training else 1)
     pair = placement.types[first], placement.types[middle]
     slowest = max(problem.seconds_per_byte[type_] for type_ in pair)
