@@ -174,7 +174,7 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
 def _for_step(
     given: GivenProblem, posed: PosedGiven, found: SearchResult, of_counts: list[Placement], deadline: Deadline
 ) -> PlacedGiven:
-    """Return plans for their steps, from the best plans of the steady state."""
+    """Minimise the step, from the best plans of the steady state."""
     steps = place_given_steps(given, posed, [found.placement, *of_counts], deadline, seed=found.seed)
     most = counted(steps.most_micro_batches, "micro-batch")
     return PlacedGiven(
@@ -198,7 +198,7 @@ def _plan(given: GivenProblem, posed: PosedGiven, placement: Placement) -> Given
 def _of_stage_counts(
     posed: PosedGiven, found: SearchResult | InfeasibleError, deadline: Deadline
 ) -> list[tuple[Placement, float]]:
-    """Return the best plans of one stage, of two and so on, with their values: their steps may be shorter."""
+    """Find the best plans of one stage, two and so on, whose steps may be shorter."""
     if isinstance(found, InfeasibleError):
         return []
     others = best_of_stage_counts(posed, deadline, is_roomy=False)

@@ -85,7 +85,7 @@ def place_given_steps(
 def _others(
     given: GivenProblem, posed: PosedGiven, of: StepProblem, deadline: Deadline
 ) -> Callable[[], Iterator[Rival]]:
-    """Return what yields all plans of a small problem, by what their computation takes at least."""
+    """Enumerate the plans of a small problem by lower bounds on their steps."""
     if not is_small(posed.problem):
         return lambda: iter(())
     factor = 1.0 if posed.problem.objective == "price" else max(0.0, least_factor(of))
@@ -147,7 +147,7 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
 
 
 def _memory(given: GivenProblem, problem: Problem) -> Callable[[int, int], MemoryParts] | None:
-    """Return the least that a replica of a stage holds of an undivided batch on any type; None if all fits."""
+    """Look up the least bytes of an undivided batch in a stage; None if all types hold the whole model."""
     kept = np.sum if given.training else np.max
     activations = problem.activation_bytes * given.batch
     if problem.weight_bytes.sum() + kept(activations) <= problem.memory_bytes.min():

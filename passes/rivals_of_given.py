@@ -51,7 +51,7 @@ class Rival:
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether all plans are few enough to price every one."""
+    """Check if all plans are few enough to price each of them."""
     most = float(problem.max_units.max(initial=1))
     return placement_count(problem) * most ** min(problem.layer_count, problem.max_stages) <= _MOST_PLANS
 

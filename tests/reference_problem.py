@@ -34,6 +34,7 @@ def _stage(problem: GivenProblem, plan: GivenPlan, stage: GivenStage) -> Stage:
     """Slow every replica as Amdahl's law does, and sum gradients in one ring over the slowest network."""
     width, size = stage.width, plan.micro_batch
     forward, backward, update, held, kept = [], [], [], [], []
+    whole = sum if problem.training else max
     for each in stage.replicas:
         times = [problem.layers[i].by_group[each.device, each.tensor_parallel] for i in stage.layers]
         of_type = problem.known_pool.device_type(each.device).compute_parallel
@@ -43,7 +44,7 @@ def _stage(problem: GivenProblem, plan: GivenPlan, stage: GivenStage) -> Stage:
             backward += [sum(s * one.backward_time_s(size) for s, one in zip(slow, times, strict=True))] * each.count
         update.append(sum(one.update_s for one in times))
         held.append(sum(one.parameter_bytes for one in times))
-        kept.append(sum(one.activation_bytes_per_sample for one in times) * size)
+        kept.append(whole(one.activation_bytes_per_sample for one in times) * size)
     names = {each.device for each in stage.replicas}
     links = [problem.known_pool.link(name, other) for name in names for other in names]
     ring = max(held) / min(link.bytes_per_s for link in links) / width + max(link.latency_s for link in links)

@@ -94,9 +94,8 @@ def main() -> None:
         references[case.name] = result.value
         if result.gap > 1e-9:
             open_cases.append(f"{case.name} (gap {result.gap:.2%})")
-    proven = len(cases) - len(open_cases)
     print(
-        f"{len(cases)} problems, {proven} references proven optimal"
+        f"{len(cases)} problems, {len(cases) - len(open_cases)} references proven optimal"
         f"{'; open: ' if open_cases else ''}{', '.join(open_cases)}"
     )
 

@@ -87,7 +87,7 @@ def choose_of_steps(
 
 
 class _Step(NamedTuple):
-    """A plan with its predicted step; its value is inf if the step misses the floor."""
+    """A plan's predicted step; its value is inf below the floor."""
 
     value: float
     step_s: float
@@ -99,7 +99,7 @@ _RANK = itemgetter(0, 1)
 
 
 def _steps(problem: GivenProblem, request: Request, plan: GivenPlan, price_per_hour: float) -> Iterator[_Step]:
-    """Yield the shortest step of a plan under each schedule under which it fits its units."""
+    """Yield a plan's shortest step under each schedule that fits."""
     for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
         if divided := choose_micro_batch(problem, replace(plan, schedule=schedule)):
             step_s, reached = divided[1].step_s, rate(problem.batch, divided[1].step_s)
@@ -157,7 +157,7 @@ def _most(plan: GivenPlan) -> int:
 
 
 def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
-    """Say how much memory the plan that lacks least needs with its smallest micro-batch."""
+    """Name the memory that the plan closest to fitting needs."""
     divided = [
         _divided(problem, plan, max(n for n in range(1, _most(plan) + 1) if plan.batch % n == 0)) for plan in plans
     ]
@@ -177,7 +177,7 @@ def _too_large(problem: GivenProblem, plans: Sequence[GivenPlan]) -> str:
 
 
 def _held(prediction: Prediction) -> Iterator[tuple[str, float, float]]:
-    """Yield the device type of each kind of replica, with the bytes that a unit holds and has."""
+    """Yield device type, bytes held and bytes available of each kind of replica."""
     for stage in prediction.stages:
         for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
             yield kind.device, held, there

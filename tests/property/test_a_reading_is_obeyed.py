@@ -113,28 +113,38 @@ def test_the_value_is_the_best_of_all_plans_and_only_if_there_is_none_a_problem_
     assert refused < SEEDS / 2
 
 
-def test_memory_that_only_one_stage_or_only_replicas_keep_is_found():
-    """Two stages hold two micro-batches; one replica of a stage is quick enough undivided, and does not fit so."""
-    device = {"name": "g", "kind": "gpu", "price": "1 USD/h", "price_source": "x", "price_date": "2026", "max_units": 2}
-    document = {"format": FORMAT, "version": 1, "name": "tight", "batch": 4}
-    slow = {"device": "g", "samples": [1], "forward_s": [0.01], "backward_s": [0.02]}
-    kept = [
-        {"name": name, "parameter_bytes": 100, "activation_bytes_per_sample": size, "times": [slow]}
-        for name, size in (("a", 1000), ("b", 10))
-    ]
-    pool = {"device": [{**device, "network_bandwidth": "1 MB/s", "memory": "1900 B", "compute_parallel": 0.95}]}
-    edges = [{"from": "a", "to": ["b"], "bytes_per_sample": 1}]
-    given = make_given({**document, "layers": kept, "edges": edges, "pool": pool}, "tight")
-    request = Request(objective="cost", mode="training", min_throughput=28.0)
-    placed, plan, _ = choose_of_rivals(given, place_given(given, request), "cost")
-    assert (placed.value, [stage.width for stage in plan.stages]) == (pytest.approx(17.5), [2])
-    assert placed.bound == placed.value
+DEVICE = {
+    "name": "g", "kind": "gpu", "price": "1 USD/h", "price_source": "x", "price_date": "2026", "max_units": 2,
+    "network_bandwidth": "1 MB/s",
+}  # fmt: skip
 
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_a_stage_that_holds_one_micro_batch_is_found_if_stages_that_hold_two_have_no_room(count):
+    """Twelve layers have more plans than are looked at one by one."""
+    slow = {"device": "g", "samples": [1], "forward_s": [0.02 / count], "backward_s": [0.04 / count]}
+    layers = [
+        {"name": f"l{i}", "parameter_bytes": 10, "activation_bytes_per_sample": 1 if i else 1000, "times": [slow]}
+        for i in range(count)
+    ]
+    document = {"format": FORMAT, "version": 1, "name": "tight", "batch": 4, "layers": layers}
+    edges = [{"from": "l0", "to": ["l1"], "bytes_per_sample": 1}]
+    pool = {"device": [{**DEVICE, "memory": "1900 B", "compute_parallel": 0.95}]}
+    given = make_given({**document, "edges": edges, "pool": pool}, "tight")
+    request = Request(objective="cost", mode="training", min_throughput=28.0)
+    relaxed = place_given(given, request)
+    placed, plan, _ = choose_of_rivals(given, relaxed, "cost")
+    assert (len(relaxed.plan.stages), [stage.width for stage in plan.stages]) == (2, [2])
+    assert placed.value == pytest.approx(17.5)
+    assert placed.bound == (placed.value if count == 2 else relaxed.bound)
+
+
+def test_micro_batches_that_fit_and_miss_the_floor_are_given_to_more_replicas():
+    """One replica makes 4 / 0.24 s undivided and holds 4.4 kB; one by one it makes 6.7 samples a second."""
     quick = {"device": "g", "samples": [1, 4], "forward_s": [0.05, 0.08], "backward_s": [0.1, 0.16]}
     layer = {"name": "a", "parameter_bytes": 100, "activation_bytes_per_sample": 1000, "times": [quick]}
-    pool = {"device": [{**device, "network_bandwidth": "1 GB/s", "memory": "2000 B"}]}
-    given = make_given({**document, "layers": [layer], "edges": [], "pool": pool}, "tight")
+    document = {"format": FORMAT, "version": 1, "name": "tight", "batch": 4, "layers": [layer], "edges": []}
+    given = make_given({**document, "pool": {"device": [{**DEVICE, "memory": "2000 B"}]}}, "tight")
     request = Request(objective="price", mode="training", reading=ALONE, min_throughput=10.0)
     placed, plan, step = choose_of_steps(given, place_given(given, request), request)
-    # undivided one replica makes 4 / 0.24 s and holds 4.4 kB; one by one it makes 6.7 samples a second
     assert (placed.value, plan.micro_batch, step.step_s) == (pytest.approx(2.0), 1, pytest.approx(0.3, rel=1e-3))
