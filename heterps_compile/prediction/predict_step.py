@@ -202,17 +202,18 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
         return _batches_of_replicas(problem, plan, work, ways_s)
     mixed = [each.mixed(plan.micro_batches) for each in work]
     order = orders(plan.schedule, [stage.width for stage in plan.stages], plan.micro_batches, training=problem.training)
-    timeline = simulate_mixed(order, mixed)
-    busiest_s = max(each.busiest_s for each in mixed)
-    lasts_s, taken = [busiest_s, timeline.makespan_s], dict[str, Any]()
-    moves = {"transfer_s": ways_s, "moved_s": moved_s(problem, plan)} if any(ways_s) else {}
-    for more in (moves, {"servers": [each.traffic for each in work]} if plan.served else {}):
+    busiest_s, taken = max(each.busiest_s for each in mixed), dict[str, Any]()
+    sync_s, own_s = [each.all_reduce_s for each in work], [each.update_s for each in work]
+    timelines = [simulate_mixed(order, mixed)]
+    for more in (
+        {"transfer_s": ways_s, "moved_s": moved_s(problem, plan)} if any(ways_s) else {},
+        {"servers": [each.traffic for each in work]} if plan.served else {},
+        {"sync_s": sync_s} if any(sync_s) else {},
+        {"own_s": own_s} if any(own_s) else {},
+    ):
         taken |= more
-        timeline = simulate_mixed(order, mixed, **taken) if more else timeline
-        lasts_s.append(timeline.makespan_s)
-    for name, behind_s in (("sync_s", "all_reduce_s"), ("own_s", "update_s")):
-        taken[name] = [getattr(each, behind_s) for each in work]
-        lasts_s.append(simulate_mixed(order, mixed, **taken).makespan_s if any(taken[name]) else lasts_s[-1])
+        timelines.append(simulate_mixed(order, mixed, **taken) if more else timelines[-1])
+    timeline, lasts_s = timelines[2], [busiest_s, *(each.makespan_s for each in timelines)]
     fill_s, transfers_s, rows_s, all_reduce_s, update_s = (_more_s(*pair[::-1]) for pair in pairwise(lasts_s))
     parts = Parts(busiest_s, fill_s, transfers_s, all_reduce_s, update_s, problem.step_overhead_s, rows_s)
     stages = tuple(

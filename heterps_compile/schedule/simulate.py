@@ -165,7 +165,8 @@ def simulate_mixed(
         HeterpsError: as :func:`simulate`.
     """
     stages, counts = len(orders), tuple(len(stage.forward_s) for stage in mixed)
-    ways_s = _ways(transfer_s if transfer_s is not None else [0.0] * (stages - 1))
+    none = [0.0] * stages
+    ways_s = _ways(transfer_s or none[1:])
     chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
     lengths_s = _lengths(
@@ -197,8 +198,8 @@ def simulate_mixed(
             elif needed in end_s and (needed.stage, needed.chunk) == (action.stage, action.chunk):
                 ready_s = end_s[needed]
             elif needed in end_s:
-                way_s = ways_s[needed.phase][needed.stage]
-                ready_s = received_s(receiving_s[needed.phase], worker, across_s[needed], way_s)
+                free_s, way_s = receiving_s[needed.phase], ways_s[needed.phase][needed.stage]
+                ready_s = received_s(free_s, worker, across_s[needed], way_s)
             else:
                 waiting.setdefault(needed, []).append(worker)
                 break
@@ -206,8 +207,8 @@ def simulate_mixed(
             length_s = lengths_s[action.phase][worker]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
-            way_s = ways_s[action.phase][action.stage]
-            across_s[action] = sent_s(sending_s[action.phase], worker, end_s[action], way_s)
+            free_s, way_s = sending_s[action.phase], ways_s[action.phase][action.stage]
+            across_s[action] = sent_s(free_s, worker, end_s[action], way_s)
             runnable.extend(waiting.pop(action, ()))
     if waiting:
         needed, stuck = next(iter(waiting.items()))
@@ -215,10 +216,10 @@ def simulate_mixed(
             f"the schedule stops: stage {workers[stuck[0]][0]} waits for {needed} of stage {needed.stage}, "
             f"which never runs ({sum(map(len, spans))} of {sum(map(len, queues))} actions ran)"
         )
-    summed_s = list(sync_s) if sync_s is not None else [0.0] * stages
-    alone_s = list(own_s) if own_s is not None else [0.0] * stages
-    ends_s = list(moved_s) if moved_s is not None else [0.0] * stages
-    return _timeline(workers, spans, counts, chunks, ends_s, sync_s=summed_s, own_s=alone_s, servers=traffic)
+    ends_s = list(moved_s or none)
+    return _timeline(
+        workers, spans, counts, chunks, ends_s, sync_s=sync_s or none, own_s=own_s or none, servers=traffic
+    )
 
 
 def _lengths(

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from .load import StageLoad
 from .wires import received_s, sent_s
 
-_Forward = tuple[list[float], int, float, float, float, list[float], list[float]]
-"""Of a stage: when replicas are free, their number, a forward, delays before and behind, when wires are free."""
+_Wires = tuple[list[float], list[float], int]
+"""When the wires of senders and of receivers are free, and the number of receivers."""
 
 
 def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int, *, training: bool) -> float:
@@ -32,11 +32,11 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
         training: Whether there are backwards.
     """
     each = [load.micro_batch(micro_batches) for load in loads]
-    widths, delays_s = [load.replicas for load in loads], [one.delay_s for one in each]
+    widths, last = [load.replicas for load in loads], len(loads) - 1
     free_s = [[load.pull_s(micro_batches)] * load.replicas for load in loads]
-    sending_s, receiving_s = ([[0.0] * width for width in widths] for _ in range(2))
-    columns = free_s, widths, [one.forward_s for one in each], [0.0, *delays_s], delays_s, sending_s, receiving_s
-    forwards, last = list(zip(*columns, strict=False)), len(loads) - 1
+    forward_s, backward_s, delays_s = zip(*((one.forward_s, one.backward_s, one.delay_s) for one in each), strict=True)
+    ahead = [_wires(widths, delays_s[s], forward_s, s, s + 1) for s in range(last)]
+    forwards = list(zip(free_s, widths, forward_s, delays_s, [*ahead, None], strict=True))
     if not training:
         for i in range(micro_batches):
             _forward(forwards, i)
@@ -44,8 +44,8 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
     warm_ups = [
         min(micro_batches, sum(widths[s:]) - 1) if schedule == "1f1b" else micro_batches for s in range(last + 1)
     ]
-    sending_s, receiving_s = ([[0.0] * width for width in widths] for _ in range(2))
-    across_s = [[0.0] * micro_batches for _ in loads]
+    back = [None, *(_wires(widths, delays_s[s], backward_s, s + 1, s) for s in range(last))]
+    arrives_s = [[0.0] * micro_batches for _ in loads]
     for i in range(micro_batches + max(warm_ups)):
         if i < micro_batches:
             _forward(forwards, i)
@@ -53,21 +53,38 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
             j = i - warm_ups[s]
             if 0 <= j < micro_batches:
                 free, place = free_s[s], j % widths[s]
-                ready_s = received_s(receiving_s[s], place, across_s[s + 1][j], delays_s[s]) if s < last else 0.0
-                free[place] = max(ready_s, free[place]) + each[s].backward_s
+                free[place] = end_s = max(arrives_s[s][j], free[place]) + backward_s[s]
                 if s:
-                    across_s[s][j] = sent_s(sending_s[s], place, free[place], delays_s[s - 1])
+                    arrives_s[s - 1][j] = _arrives_s(back[s], j, place, end_s, delays_s[s - 1])
     return max(
         max(*free, load.moved_s) + load.push_s + load.sync_s + load.own_s
         for free, load in zip(free_s, loads, strict=True)
     )
 
 
-def _forward(stages: Sequence[_Forward], i: int) -> None:
+def _wires(widths: Sequence[int], delay_s: float, takes_s: Sequence[float], here: int, there: int) -> _Wires | None:
+    """Return the wires from a stage to a neighbour; None if they are free whenever a replica is.
+
+    They are where an action of either stage takes as long as a message.
+    """
+    if delay_s <= min(takes_s[here], takes_s[there]):
+        return None
+    return [0.0] * widths[here], [0.0] * widths[there], widths[there]
+
+
+def _arrives_s(wires: _Wires | None, i: int, sender: int, end_s: float, delay_s: float) -> float:
+    """Return when a replica of the next stage has what a replica has made of a micro-batch."""
+    if wires is None:
+        return end_s + delay_s
+    sending_s, receiving_s, receivers = wires
+    return received_s(receiving_s, i % receivers, sent_s(sending_s, sender, end_s, delay_s), delay_s)
+
+
+def _forward(stages: Sequence[tuple[list[float], int, float, float, _Wires | None]], i: int) -> None:
     """Run the forward of one micro-batch through all stages."""
-    across_s = 0.0
-    for free, width, forward_s, before_s, delay_s, sending_s, receiving_s in stages:
+    ready_s = 0.0
+    for free, width, forward_s, delay_s, wires in stages:
         place = i % width
-        ready_s = received_s(receiving_s, place, across_s, before_s)
-        free[place] = end_s = (ready_s if ready_s > free[place] else free[place]) + forward_s
-        across_s = sent_s(sending_s, place, end_s, delay_s)
+        end_s = (ready_s if ready_s > free[place] else free[place]) + forward_s
+        free[place] = end_s
+        ready_s = end_s + delay_s if wires is None else _arrives_s(wires, i, place, end_s, delay_s)
