@@ -105,15 +105,30 @@ def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tm
 
 
 def test_a_refusal_to_write_a_size_names_the_node_and_the_tensor(tmp_path: Path) -> None:
-    text = """g (float[N, 4] x, float[M, 4] z) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}> {
-        s = Shape(z)  n = Slice(s, zero, one)  h = Relu(x)
-        t = Concat<axis = 0>(n, one)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, t)  y = Sub(h, r)
+    text = """g (float[N, 4] x, float[M, K] z) => (float[a, b] y) <int64[1] one = {1}> {
+        s = Shape(z)  h = Relu(x)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, s)  y = Sub(h, r)
     }"""
-    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3})
+    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3, "K": 1})
+    at = graph.producer["s"] + 1
+    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
+    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'s'"):
+        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+
+
+def test_zero_in_a_shape_with_a_size_of_another_stage_keeps_a_dimension(tmp_path: Path) -> None:
+    text = """g (float[N, 4, 6] x, float[M, 2] z) => (float[a, b, c] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] rest = {-1}> {
+        s = Shape(z)  k = Slice(s, zero, one)
+        t = Concat<axis = 0>(zero, k, rest)  h = Relu(x)  y = Reshape(h, t)
+    }"""
+    graph = import_onnx(parse(text), shapes={"N": 3, "M": 2})
     at = graph.producer["t"]
     partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'t'"):
-        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    stages = BACKEND.read(tmp_path, files, partition.stages)
+    inputs = {"x": RNG.standard_normal((5, 4, 6), dtype=np.float32), "z": np.zeros((8, 2), np.float32)}
+    values = run_stages(partition.stages, stages, inputs, graph.outputs)
+    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
 
 
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
