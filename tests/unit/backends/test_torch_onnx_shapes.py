@@ -1,6 +1,8 @@
 """Shapes that a model computes: of older opsets, whose ops have axes as attributes, and across a cut."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +87,15 @@ def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
         assert largest_difference([values["y"].numpy()], run_whole(model, inputs)) < 1e-6
 
 
+def written_in_two(text: str, shapes: dict[str, int], at: str, folder: Path) -> Callable[..., Any]:
+    """Write a model in two stages, the second from the node of a value on; return what runs them as read."""
+    graph = import_onnx(parse(text), shapes=shapes)
+    first = graph.producer[at]
+    cuts = cut_graph(graph, [range(first), range(first, len(graph.nodes))])
+    stages = BACKEND.read(folder, BACKEND.write(graph, BACKEND.build(graph, cuts), cuts.stages, folder), cuts.stages)
+    return lambda **inputs: run_stages(cuts.stages, stages, inputs, graph.outputs)["y"].numpy()
+
+
 @pytest.mark.parametrize("root", ["x", "wide"])
 def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tmp_path: Path) -> None:
     text = f"""g (float[N, 4] x) => (float[a, b] y)
@@ -93,42 +104,26 @@ def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tm
         h = Relu({root})  t = Concat<axis = 0>(n, last)  u = Cast<to = 7>(t)
         m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, u)  e = Expand(r, u)  y = Sub(h, e)
     }}"""
-    graph = import_onnx(parse(text), shapes={"N": 3})
-    at = graph.consumers["n"][0]
-    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    assert set(partition.stages[1].inputs) == {"n", "h"}
-    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
-    stages = BACKEND.read(tmp_path, files, partition.stages)
-    inputs = {"x": RNG.standard_normal((7, 4), dtype=np.float32)}
-    values = run_stages(partition.stages, stages, inputs, graph.outputs)
-    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+    run, x = written_in_two(text, {"N": 3}, "t", tmp_path), RNG.standard_normal((7, 4), dtype=np.float32)
+    assert np.array_equal(run(x=x), run_whole(parse(text), {"x": x})[0])
 
 
 def test_a_refusal_to_write_a_size_names_the_node_and_the_tensor(tmp_path: Path) -> None:
     text = """g (float[N, 4] x, float[M, K] z) => (float[a, b] y) <int64[1] one = {1}> {
         s = Shape(z)  h = Relu(x)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, s)  y = Sub(h, r)
     }"""
-    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3, "K": 1})
-    at = graph.producer["s"] + 1
-    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'s'"):
-        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    with pytest.raises(BackendError, match=r"stage 1 .*Reshape.*'s'"):
+        written_in_two(text, {"N": 3, "M": 3, "K": 1}, "h", tmp_path)
 
 
 def test_zero_in_a_shape_with_a_size_of_another_stage_keeps_a_dimension(tmp_path: Path) -> None:
     text = """g (float[N, 4, 6] x, float[M, 2] z) => (float[a, b, c] y)
         <int64[1] zero = {0}, int64[1] one = {1}, int64[1] rest = {-1}> {
-        s = Shape(z)  k = Slice(s, zero, one)
-        t = Concat<axis = 0>(zero, k, rest)  h = Relu(x)  y = Reshape(h, t)
+        s = Shape(z)  k = Slice(s, zero, one)  t = Concat<axis = 0>(zero, k, rest)  h = Relu(x)  y = Reshape(h, t)
     }"""
-    graph = import_onnx(parse(text), shapes={"N": 3, "M": 2})
-    at = graph.producer["t"]
-    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
-    stages = BACKEND.read(tmp_path, files, partition.stages)
-    inputs = {"x": RNG.standard_normal((5, 4, 6), dtype=np.float32), "z": np.zeros((8, 2), np.float32)}
-    values = run_stages(partition.stages, stages, inputs, graph.outputs)
-    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+    given = {"x": RNG.standard_normal((5, 4, 6), dtype=np.float32), "z": np.zeros((8, 2), np.float32)}
+    run = written_in_two(text, {"N": 3, "M": 2}, "t", tmp_path)
+    assert np.array_equal(run(**given), run_whole(parse(text), given)[0])
 
 
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
