@@ -205,7 +205,8 @@ def table(files: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -
 def cell(found: Mapping[str, Any]) -> str:
     """Render one result."""
     if found["result"] == "equal":
-        return f"equal, {found['difference']:.0e}"
+        is_wide = any(note.startswith("verified in float64") for note in found["notes"])
+        return f"equal, {found['difference']:.0e}{' (in float64)' if is_wide else ''}"
     message = found.get("message", "")
     shown = message if len(message) <= _SHOWN else f"{message[:_SHOWN]}..."
     return f"{found['result']}: {shown}".removesuffix(": ").replace("|", "/").replace("\n", " ").replace("<", "&lt;")
