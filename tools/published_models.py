@@ -164,7 +164,8 @@ def compared(path: str, folder: str) -> dict[str, Any]:
     if ours > max(tolerance, ROUNDING * theirs):
         message = f"outputs differ by {largest:.1e}, from float64 by {ours:.1e}; those of the file by {theirs:.1e}"
         return {**found, "result": "wrong", "message": message}
-    return {**found, "result": "equal", "difference": max(largest, plan.verification.max_rel)}
+    is_wide = largest > tolerance
+    return {**found, "result": "equal", "is_wide": is_wide, "difference": max(largest, plan.verification.max_rel)}
 
 
 def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
@@ -205,7 +206,7 @@ def table(files: Mapping[str, Path], results: Mapping[str, Mapping[str, Any]]) -
 def cell(found: Mapping[str, Any]) -> str:
     """Render one result."""
     if found["result"] == "equal":
-        return f"equal, {found['difference']:.0e}"
+        return f"equal, {found['difference']:.0e}{' (in float64)' if found.get('is_wide') else ''}"
     message = found.get("message", "")
     shown = message if len(message) <= _SHOWN else f"{message[:_SHOWN]}..."
     return f"{found['result']}: {shown}".removesuffix(": ").replace("|", "/").replace("\n", " ").replace("<", "&lt;")

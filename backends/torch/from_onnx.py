@@ -80,7 +80,12 @@ def constants_of(graph: Graph) -> ModelConstants:
 
 
 def convert_model(
-    model: ir.Model, constants: ModelConstants, *, index: int = 0, outputs: Sequence[str] | None = None
+    model: ir.Model,
+    constants: ModelConstants,
+    *,
+    index: int = 0,
+    outputs: Sequence[str] | None = None,
+    hosts: Iterable[str] = (),
 ) -> OnnxStage:
     """Turn a model into a stage.
 
@@ -89,6 +94,7 @@ def convert_model(
         constants: What is known of the whole model.
         index: Of the stage.
         outputs: Names of the values to give, where they are not the model's own outputs.
+        hosts: Inputs that are passed as host values.
 
     Raises:
         UnsupportedOpError: naming the first node that the table cannot run.
@@ -101,7 +107,9 @@ def convert_model(
     inputs = tuple(value.name or "" for value in model.graph.inputs if not value.is_initializer())
     returned = tuple(value.name or "" for value in model.graph.outputs) if outputs is None else tuple(outputs)
     lift_initializers(model.graph)
-    return _Converter(model.graph, model.graph.opset_imports, constants, OnnxStage(index, inputs, returned)).convert()
+    converter = _Converter(model.graph, model.graph.opset_imports, constants, OnnxStage(index, inputs, returned))
+    converter._hosts.update(hosts)
+    return converter.convert()
 
 
 class _Converter:

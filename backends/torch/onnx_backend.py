@@ -12,7 +12,7 @@ from heterps_compile.ir.partition import Partition, cut_graph, tied_names
 
 from .from_onnx import constants_of, convert_model, find_unsupported
 from .onnx_stage import OnnxStage
-from .own_sizes import with_own_sizes
+from .own_sizes import Elements, with_own_sizes
 
 
 def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ...]:
@@ -26,7 +26,8 @@ def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ..
     grown, made = zip(*(with_own_sizes(graph, cut) for cut in partition.stages), strict=True)
     stages = []
     for model, cut, inputs in zip(stage_models(graph, Partition(grown, ())), partition.stages, made, strict=True):
-        stage = convert_model(model, constants, index=cut.index, outputs=cut.outputs)
+        hosts = [name for name, one in inputs.items() if isinstance(one, Elements)]
+        stage = convert_model(model, constants, index=cut.index, outputs=cut.outputs, hosts=hosts)
         stage.__dict__.update(tied_as=tied_names(graph, cut), inputs=cut.inputs, made=inputs)
         stages.append(stage)
     return tuple(stages)

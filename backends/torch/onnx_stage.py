@@ -118,7 +118,7 @@ class OnnxStage(nn.Module):
         outputs: Names of the values it gives, in order: a tuple of tensors.
         parameter_names: Names of the tensors it holds, in the order :meth:`run_on` takes them.
         tied_as: Of its tensors that go by several names in the model: the one the plan has, by its name here.
-        made: Places of the inputs that its nodes read, or how tensors are made whose shape alone they read.
+        made: What its nodes read, by name: places of inputs, or what makes a value of all inputs.
     """
 
     index: int
@@ -126,7 +126,7 @@ class OnnxStage(nn.Module):
     outputs: tuple[str, ...]
     parameter_names: tuple[str, ...]
     tied_as: Mapping[str, str]
-    made: tuple[int | Callable[[Sequence[Tensor]], Tensor], ...]
+    made: Mapping[str, int | Callable[[Sequence[Tensor]], Any]]
     _slots: tuple[Slot, ...]
     _steps: tuple[Step, ...]
     _constants: Sequence[Any]
@@ -136,7 +136,7 @@ class OnnxStage(nn.Module):
         super().__init__()
         # straight into the instance, which goes before a submodule or parameter of the same name
         self.__dict__.update(index=index, inputs=inputs, outputs=outputs, parameter_names=(), tied_as={})
-        self.__dict__["made"] = tuple(range(len(inputs)))
+        self.__dict__["made"] = {name: place for place, name in enumerate(inputs)}
 
     def program(
         self,
@@ -172,8 +172,7 @@ class OnnxStage(nn.Module):
     def reader_of_elements(self) -> tuple[Step, str] | None:
         """Return the first step that branches on elements of a tensor, or takes a number out of one, and its name."""
         known = {place for place, value in enumerate(self._constants) if value is not None}
-        names = dict(enumerate(self.parameter_names))
-        names |= {len(names) + i: self.inputs[place] for i, place in enumerate(self.made) if isinstance(place, int)}
+        names = dict(enumerate((*self.parameter_names, *self.made)))
         for step in self._steps:
             read = [a.place for a in step.arguments if a.kind in _NUMBERS and a.place not in (None, *known)]
             if step.op in _BRANCH or read:
@@ -201,9 +200,9 @@ class OnnxStage(nn.Module):
         """
         if len(values) != len(self.inputs):
             raise BackendError(f"stage {self.index} takes {len(self.inputs)} values, and {len(values)} are given")
-        given = (*tensors, *(values[m] if isinstance(m, int) else m(values) for m in self.made))
+        given = (*tensors, *(values[m] if isinstance(m, int) else m(values) for m in self.made.values()))
         env = [*given, *self._constants[len(given) :]]
-        device = next((t.device for t in given), None)
+        device = next((t.device for t in (*tensors, *values)), None)
         _run_steps(self.index, self._steps, env, device, around)
         return tuple(as_given(env[place], number, device) for place, number in self._returned)
 

@@ -33,10 +33,6 @@ class Multiple:
     times: int = 1
     plus: int = 0
 
-    def of(self, number: int) -> int:
-        """Return the dimension, given the number of the symbol."""
-        return number * self.times + self.plus
-
 
 @dataclass(frozen=True, slots=True)
 class OpenShape:
@@ -74,24 +70,13 @@ def open_shapes(graph: Graph, names: Iterable[str], *, ones_stay: bool = False) 
     return found
 
 
-def find_dims(graph: Graph, names: Iterable[str]) -> dict[str, tuple[int | Multiple, ...]]:
-    """Find how dimensions of values depend on the model's symbols, by three numbers of each.
-
-    Returns:
-        By name; without those of a dimension that is no multiple. None at all if shapes depend on values.
-    """
-    wanted, bindings = tuple(names), _three_bindings(graph)
-    first, second, third = (_shapes(graph, wanted, numbers) for numbers in bindings)
-    if first is None or second is None or third is None:
-        return {}
-    found: dict[str, tuple[int | Multiple, ...]] = {}
-    for name in wanted:
-        sizes = list(zip(first[name], second[name], third[name], strict=True))
-        dims = tuple(_relation(a, b, *bindings[:2]) or a for a, b, _ in sizes)
-        seen = (dim if isinstance(dim, int) else dim.of(bindings[2].get(dim.symbol, 0)) for dim in dims)
-        if all(one == other for one, (_, _, other) in zip(seen, sizes, strict=True)):
-            found[name] = dims
-    return found
+def sizes_at_three(graph: Graph, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the dimensions of values at three numbers of every symbol; {} if they depend on values."""
+    wanted = tuple(names)
+    found = [_shapes(graph, wanted, numbers) for numbers in _three_bindings(graph)]
+    return {
+        name: tuple(zip(*(shapes[name] for shapes in found if shapes), strict=True)) for name in wanted if all(found)
+    }
 
 
 def _three_bindings(graph: Graph) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:

@@ -11,14 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from .table import op
 from .traced_recurrence import layer_of
-
-_check: Any = torch._check  # which has no types
-_unknown: Any = symbolic_shapes.free_unbacked_symbols
 
 Cell = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 Weights = Sequence[Tensor | None]
@@ -70,13 +66,7 @@ class Layer:
         """Return the first state, zeros if none is given."""
         if given is None:
             return self.x.new_zeros([len(self.reversed), self.x.shape[1], hidden])
-        start = given.transpose(0, 1) if self.layout else given
-        # it may have a shape that another stage computed, of which torch.export knows nothing
-        for axis, wanted in enumerate((len(self.reversed), self.x.shape[1], hidden)):
-            _check(start.shape[axis] == wanted, lambda: f"the network starts from a state of shape {list(given.shape)}")
-            if _unknown(start.shape[axis]) - _unknown(wanted):  # a slice of it, of which the check tells too little
-                start = start.index_select(axis, torch.arange(wanted, device=start.device))
-        return start
+        return given.transpose(0, 1) if self.layout else given
 
     def run(
         self, make_cell: Callable[..., Cell], weights: Weights, starts: Sequence[Tensor], lengths: Tensor | None

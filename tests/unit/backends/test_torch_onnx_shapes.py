@@ -1,10 +1,11 @@
 """Shapes that a model computes: of older opsets, whose ops have axes as attributes, and across a cut."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from onnx import numpy_helper
 from staged_onnx import largest_difference, parse, run_whole
 
@@ -18,6 +19,15 @@ from heterps_compile.runtime.in_process import run_stages
 
 BACKEND = TorchBackend()
 RNG = np.random.default_rng(0)
+
+
+def written_in_two(model: Any, shapes: dict[str, int], at: str, folder: Path) -> Callable[..., Any]:
+    """Write a model in two stages, the second from the node of a value on; return what runs them as read."""
+    graph = import_onnx(model, shapes=shapes)
+    first = graph.producer[at]
+    cuts = cut_graph(graph, [range(first), range(first, len(graph.nodes))])
+    stages = BACKEND.read(folder, BACKEND.write(graph, BACKEND.build(graph, cuts), cuts.stages, folder), cuts.stages)
+    return lambda **inputs: run_stages(cuts.stages, stages, inputs, graph.outputs)["y"].detach().numpy()
 
 
 @pytest.mark.parametrize(
@@ -74,16 +84,10 @@ def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
     for name in ("w", "r"):
         weight = rng.standard_normal((2, gates * 4, 4), dtype=np.float32)
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
-    graph = import_onnx(model, batch=None, shapes={"N": 3})
-    partition = cut_graph(graph, [range(2), range(2, len(graph.nodes))])
-    assert "s" in partition.stages[1].inputs
-    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
-    stages = BACKEND.read(tmp_path, files, partition.stages)
+    run = written_in_two(model, {"N": 3}, "b", tmp_path)
     for batch in (3, 6):  # also one that it was not compiled for
         inputs = {"x": rng.standard_normal((5, batch, 4), dtype=np.float32)}
-        with torch.no_grad():
-            values = run_stages(partition.stages, stages, inputs, graph.outputs)
-        assert largest_difference([values["y"].numpy()], run_whole(model, inputs)) < 1e-6
+        assert largest_difference([run(**inputs)], run_whole(model, inputs)) < 1e-6
 
 
 @pytest.mark.parametrize("root", ["x", "wide"])
@@ -94,34 +98,31 @@ def test_a_size_from_another_stage_is_a_dimension_of_the_own_input(root: str, tm
         h = Relu({root})  t = Concat<axis = 0>(n, last)  u = Cast<to = 7>(t)
         m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, u)  e = Expand(r, u)  y = Sub(h, e)
     }}"""
-    graph = import_onnx(parse(text), shapes={"N": 3})
-    at = graph.consumers["n"][0]
-    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    assert set(partition.stages[1].inputs) == {"n", "h"}
-    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
-    stages = BACKEND.read(tmp_path, files, partition.stages)
-    inputs = {"x": RNG.standard_normal((7, 4), dtype=np.float32)}
-    values = run_stages(partition.stages, stages, inputs, graph.outputs)
-    assert np.array_equal(values["y"].numpy(), run_whole(parse(text), inputs)[0])
+    run, x = written_in_two(parse(text), {"N": 3}, "t", tmp_path), RNG.standard_normal((7, 4), dtype=np.float32)
+    assert np.array_equal(run(x=x), run_whole(parse(text), {"x": x})[0])
 
 
 def test_a_refusal_to_write_a_size_names_the_node_and_the_tensor(tmp_path: Path) -> None:
-    text = """g (float[N, 4] x, float[M, 4] z) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}> {
-        s = Shape(z)  n = Slice(s, zero, one)  h = Relu(x)
-        t = Concat<axis = 0>(n, one)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, t)  y = Sub(h, r)
+    text = """g (float[N, 4] x, float[M, K] z) => (float[a, b] y) <int64[1] one = {1}> {
+        s = Shape(z)  h = Relu(x)  m = ReduceMax<keepdims = 0>(h, one)  r = Reshape(m, s)  y = Sub(h, r)
     }"""
-    graph = import_onnx(parse(text), shapes={"N": 3, "M": 3})
-    at = graph.producer["t"]
-    partition = cut_graph(graph, [range(at), range(at, len(graph.nodes))])
-    with pytest.raises(BackendError, match=rf"stage 1 .*{graph.nodes[graph.producer['r']].name}.*Reshape.*'t'"):
-        BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    with pytest.raises(BackendError, match=r"stage 1 .*Reshape.*'s'"):
+        written_in_two(parse(text), {"N": 3, "M": 3, "K": 1}, "h", tmp_path)
+
+
+def test_zero_in_a_shape_with_a_size_of_another_stage_keeps_a_dimension(tmp_path: Path) -> None:
+    text = """g (float[N, 4, 6] x, float[M, 2] z) => (float[a, b, c] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] rest = {-1}> {
+        s = Shape(z)  k = Slice(s, zero, one)  t = Concat<axis = 0>(zero, k, rest)  h = Relu(x)  y = Reshape(h, t)
+    }"""
+    given = {"x": RNG.standard_normal((5, 4, 6), dtype=np.float32), "z": np.zeros((8, 2), np.float32)}
+    run = written_in_two(parse(text), {"N": 3, "M": 2}, "t", tmp_path)
+    assert np.array_equal(run(**given), run_whole(parse(text), given)[0])
 
 
 def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
     text = "g (float[N, 4] x) => (float[N, 4] y) { h = Relu(x)  n = RandomNormalLike(h)  y = Add(h, n) }"
-    graph = import_onnx(parse(text), shapes={"N": 3})
-    partition = cut_graph(graph, [range(1), range(1, 3)])
-    BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    written_in_two(parse(text), {"N": 3}, "n", tmp_path)
     assert "randn_like" in (tmp_path / "stage_1.py").read_text()
 
 

@@ -126,6 +126,7 @@ def test_written_stages_run_train_and_take_another_batch(tmp_path: Path) -> None
     stages = written(graph, partition, tmp_path)
     source = (tmp_path / "stage_0.py").read_text()
     assert {line for line in source.splitlines() if line.startswith(("import ", "from "))} == {
+        "import math",
         "from pathlib import Path",
         "import torch",
         "from torch import nn",

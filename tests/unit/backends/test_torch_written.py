@@ -210,7 +210,7 @@ def test_nothing_is_pickled_and_no_path_is_written(tmp_path: Path) -> None:
         assert str(tmp_path) not in source
         imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
         modules = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in imports}
-        assert {module.split(".")[0] for module in modules if module} == {"pathlib", "torch", "safetensors"}
+        assert {module.split(".")[0] for module in modules if module} == {"math", "pathlib", "torch", "safetensors"}
 
 
 def test_the_source_reads_like_the_model(tmp_path: Path) -> None:
