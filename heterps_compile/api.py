@@ -356,9 +356,10 @@ def read_model(
         return model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
+    module: Any = model  # a torch model: its family was found without importing torch
     with alone():
         return import_torch(
-            model,
+            module,
             tuple(example_inputs),
             example_kwargs,
             batch=batch,

@@ -90,7 +90,7 @@ def crossing_bytes(problem: Problem) -> Floats:
     """Return [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
     tables = problem_tables(problem)
     change = np.zeros((problem.layer_count + 1, 2))
-    of_values = np.stack([tables.sent_bytes, tables.sent_bytes > 0], axis=1)
+    of_values: Floats = np.stack([tables.sent_bytes, (tables.sent_bytes > 0).astype(np.float64)], axis=1)
     np.add.at(change, tables.sent_by + 1, of_values)
     np.add.at(change, tables.sent_until + 1, -of_values)
     size_bytes, values = np.cumsum(change, axis=0).T
