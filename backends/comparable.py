@@ -25,6 +25,8 @@ _STEPS_OF = {
 """How far two neighbouring numbers of a data type are apart, relative to their size."""
 _STEPS_OF_QUANTIZED = {"int16": 2.0**-15, "uint16": 2.0**-16, "int8": 2.0**-7, "uint8": 2.0**-8}
 _QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear", "QGemm", "QAttention", "QEmbed")
+_ROUND_INSIDE = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
+"""Ops that round floats to uint8 by their range, and return floats."""
 _STEPS_ALLOWED, _MOST = 8, 0.25
 _DRAWS_IN_TORCH = frozenset({
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli",
@@ -133,6 +135,8 @@ def _step(graph: Graph, node: Node) -> float:
     op = node.op.rpartition("::")[2]
     if "fake_quantize" in op:
         return _STEPS_OF_QUANTIZED["int8"]
+    if op in _ROUND_INSIDE:
+        return _STEPS_OF_QUANTIZED["uint8"]
     dtypes = [graph.values[name].dtype for name in node.outputs if name in graph.values]
     table = _STEPS_OF | _STEPS_OF_QUANTIZED if op.startswith(_QUANTIZES) else _STEPS_OF
     return max((table.get(dtype, 0.0) for dtype in dtypes), default=0.0)

@@ -256,6 +256,13 @@ def _add_quantised(add: Any, f: Any, w: Any, q: Any) -> None:
     add("MatMulIntegerToFloat", left[0], right[0], left[1], scales, left[2], w(5, 5, dtype=np.int8))
     add("DynamicQuantizeMatMul", f(3, 4), right[0], right[1], right[2], f(5))
     add("DynamicQuantizeMatMul", f(2, 3, 4), w(9, 4, 5, dtype=np.uint8), scales, w(5, 5, dtype=np.uint8))
+    # weights of 7 bits, as above; up to 4 samples stay together, whatever the number of threads
+    for direction, count, outputs in (("forward", 1, ("y",)), ("bidirectional", 2, ("y", "h", "c"))):
+        whole = (w(128, count, size, 16, dtype=np.int8) - np.int8(64) for size in (5, 4))
+        each = np.full(count, 0.01, np.float32), np.zeros(count, np.int8)
+        rest = (None, f(count, 1, 4), f(count, 1, 4), None) if count == 2 else (None, None, None, None)
+        about = {"hidden_size": 4, "direction": direction, "outputs": outputs}
+        add("DynamicQuantizeLSTM", f(3, 1, 5), *whole, f(count, 32), *rest, *each, *each, **about)
     add("QGemm", *left, *right, alpha=0.5)
     turned = (*q(4, 3), right[0].T.copy(), *right[1:])
     add("QGemm", *turned, w(50, 5), *q(1)[1:], transA=1, transB=1, steps=1)

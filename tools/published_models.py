@@ -137,7 +137,7 @@ def compared(path: str, folder: str) -> dict[str, Any]:
     from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415
     from heterps_compile.verification.batch import with_batch  # noqa: PLC0415
 
-    loaded = heterps_compile.load(folder)
+    loaded, own = heterps_compile.load(folder), find_backend("onnxruntime")
     plan = loaded.plan
     found = {"stages": len(loaded.stages), "cpu_s": round(time.process_time(), 1), "notes": list(plan.notes)}
     if plan.verification is None:
@@ -145,13 +145,16 @@ def compared(path: str, folder: str) -> dict[str, Any]:
     graph = import_onnx(path, shapes=plan.bindings)
     if graph.batch_symbol is not None:
         graph = with_batch(graph, min(graph.batch, BATCH))
-    inputs = find_backend("onnxruntime").example_inputs(graph, 1)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs = own.example_inputs(graph, 1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # results of some ops depend on the number of threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     whole = [
         np.array([[*row.values()] for row in value], np.float32) if isinstance(value, list) else value
         for value in session.run(list(graph.outputs), inputs)
     ]
-    staged = loaded.run(**inputs)
+    with own.threads(1):
+        staged = loaded.run(**inputs)
     tolerance = plan.verification.tolerance
     try:
         largest = ours = difference(staged, whole)

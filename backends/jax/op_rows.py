@@ -265,6 +265,7 @@ ROWS: tuple[Op, ...] = (
     Op("Attention", 1, contrib.fused_attention, domain="com.microsoft"),
     Op("BiasGelu", 1, contrib.bias_gelu, domain="com.microsoft"),
     Op("DequantizeLinear", 1, quantize.dequantize_linear, domain="com.microsoft"),
+    Op("DynamicQuantizeLSTM", 1, contrib_quantize.dynamic_quantize_lstm, domain="com.microsoft"),
     Op("DynamicQuantizeMatMul", 1, contrib_quantize.dynamic_quantize_matmul, domain="com.microsoft"),
     Op("EmbedLayerNormalization", 1, contrib.embed_layer_norm, domain="com.microsoft"),
     Op("FastGelu", 1, contrib.fast_gelu, domain="com.microsoft"),

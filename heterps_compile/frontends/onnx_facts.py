@@ -55,6 +55,10 @@ _DECLARED: Mapping[tuple[str, str], tuple[int, Mapping[str, Any]]] = MappingProx
     }),
     (_MICROSOFT, "BiasGelu"): (2, {}),
     (_MICROSOFT, "DequantizeLinear"): (3, {"axis": ...}),
+    (_MICROSOFT, "DynamicQuantizeLSTM"): (12, {
+        "activation_alpha": ..., "activation_beta": ..., "activations": ..., "clip": ..., "direction": "forward",
+        "hidden_size": ..., "input_forget": 0,
+    }),
     (_MICROSOFT, "DynamicQuantizeMatMul"): (5, {}),
     (_MICROSOFT, "EmbedLayerNormalization"): (9, {"epsilon": 1e-12, "mask_index_type": ...}),
     (_MICROSOFT, "FastGelu"): (2, {}),

@@ -9,8 +9,11 @@
 Left out: how values are compared (``runtime/verify.py``), and what of a model can be (``backends/comparable.py``).
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.find import own_backend
 from heterps_compile.errors import VerificationError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import ONNX, Graph
@@ -28,6 +31,7 @@ from .opened import compare_opened
 from .pair import Pair, reason
 
 _CALLS = 2
+_ROUNDED_IN_PARTS = "DynamicQuantizeLSTM"
 
 
 def verify_draft(
@@ -67,7 +71,7 @@ def verify_draft(
     stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
     inputs = [backend.example_inputs(chosen.graph, seed + call) for call in range(calls)]
     pair = Pair(backend, compared, draft.partition.stages, stages, inputs, seed, is_trained)
-    with weights_where_they_lie(backend, graph):
+    with weights_where_they_lie(backend, graph), _undivided(backend, graph):
         try:
             found, notes = _compare(pair)
         except VerificationError as error:
@@ -78,6 +82,14 @@ def verify_draft(
         found, told = compare_opened(pair, found)
         notes = (*notes, *told)
     return found, (*compared.notes, *filter(None, (chosen.note,)), *notes)
+
+
+def _undivided(backend: Backend, graph: Graph) -> AbstractContextManager[None]:
+    """Let ONNX Runtime run the whole model on one thread if it rounds the batch in parts, one for each thread."""
+    if not any(node.op.endswith(_ROUNDED_IN_PARTS) for node in graph.nodes):
+        return nullcontext()
+    own = own_backend(graph.family)
+    return nullcontext() if backend.name == own.name else own.threads(1)  # its stages divide as the whole model does
 
 
 def _why_not(backend: Backend, graph: Graph, seed: int) -> str:

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from .known import Array
 from .pool import average_pool
 from .quantize import dequantize_linear, dynamic_quantize_linear, matmul_integer, quantize_linear
+from .recurrent import lstm
 
 
 def whole(x: Array, scale: Array, zero: Array | None, like: Array) -> Array:
@@ -108,6 +109,29 @@ def dynamic_quantize_matmul(
     """Quantise a by its own range, and multiply it by a quantised matrix."""
     values, scale, zero = dynamic_quantize_linear(a, outputs=3)
     return matmul_integer_to_float(values, b, scale, b_scale, zero, b_zero, bias)
+
+
+def dynamic_quantize_lstm(
+    x: Array, w: Array, r: Array, b: Array | None, sequence_lens: Array | None, initial_h: Array | None,
+    initial_c: Array | None, p: Array | None, w_scale: Array, w_zero: Array, r_scale: Array, r_zero: Array, *,
+    activations: tuple[str, ...] | None = None, activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None, clip: float = 0.0, direction: str = "forward",
+    hidden_size: int = 0, input_forget: int = 0, outputs: int = 1,
+) -> Any:  # fmt: skip
+    """Run a long short-term memory on quantised weights; x and every state are rounded by their own range."""
+
+    def rounded(value: Array) -> Array:
+        return dequantize_linear(*dynamic_quantize_linear(value, outputs=3))
+
+    def real(weights: Array, scale: Array, zero: Array) -> Array:
+        scale, zero = (jnp.reshape(part, (weights.shape[0], 1, -1)) for part in (scale, zero))
+        return jnp.swapaxes((weights.astype(jnp.int32) - zero) * scale, 1, 2).astype(x.dtype)
+
+    return lstm(
+        rounded(x), real(w, w_scale, w_zero), real(r, r_scale, r_zero), b, sequence_lens, initial_h, initial_c, p,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip,
+        direction=direction, hidden_size=hidden_size, input_forget=input_forget, outputs=outputs, rounded=rounded,
+    )  # fmt: skip
 
 
 def q_gemm(

@@ -153,8 +153,9 @@ def lstm(
     activations: tuple[str, ...] | None = None, activation_alpha: tuple[float, ...] | None = None,
     activation_beta: tuple[float, ...] | None = None, clip: float = 0.0, direction: str = "forward",
     hidden_size: int = 0, input_forget: int = 0, layout: int = 0, outputs: int = 1,
+    rounded: Callable[[Array], Array] = jnp.asarray,
 ) -> Any:  # fmt: skip
-    """Run a long short-term memory; gates in the order input, output, forget, cell; peepholes p likewise."""
+    """Run a long short-term memory; gates and peepholes: input, output, forget, cell. Round what r multiplies."""
     del hidden_size  # r has it
     names = activations or ("Sigmoid", "Tanh", "Tanh") * 2
     width = r.shape[2]
@@ -166,7 +167,7 @@ def lstm(
 
         def step(before: Any, now: Array) -> Any:
             h, c = before
-            i, o, forget, cell = jnp.split(now @ w[d].T + h @ r[d].T + bias, 4, -1)
+            i, o, forget, cell = jnp.split(now @ w[d].T + rounded(h) @ r[d].T + bias, 4, -1)
             i = f(limited(i + peep_i * c, clip))
             forget = 1 - i if input_forget else f(limited(forget + peep_f * c, clip))
             c = forget * c + i * g(limited(cell, clip))

@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from .contrib import MICROSOFT
 from .pool import average_pool
 from .quantize import dequantize, dynamic_quantize, mat_mul_integer, quantize
+from .recurrent import Layer, run_lstm
 from .table import op
 
 
@@ -141,6 +142,27 @@ def dynamic_quantize_mat_mul(
 ) -> Tensor:
     whole, scale, zero = dynamic_quantize(a)
     return mat_mul_integer_to_float(whole, b, scale, b_scale, zero, b_zero, bias)
+
+
+@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT)
+def dynamic_quantize_lstm(
+    x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths: Tensor | None, start_h: Tensor | None,
+    start_c: Tensor | None, peepholes: Tensor | None, w_scale: Tensor, w_zero: Tensor, r_scale: Tensor, r_zero: Tensor,
+    *, activation_alpha: list[float] | None = None, activation_beta: list[float] | None = None,
+    activations: list[str] | None = None, clip: float | None = None, direction: str, hidden_size: int | None = None,
+    input_forget: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    def rounded(value: Tensor) -> Tensor:
+        return dequantize(*dynamic_quantize(value))
+
+    def real(weights: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+        scale, zero = (part.reshape(weights.shape[0], 1, -1) for part in (scale, zero.to(torch.int32)))
+        return ((weights.to(torch.int32) - zero) * scale).transpose(1, 2).to(x.dtype)
+
+    names = activations or ["Sigmoid", "Tanh", "Tanh"] * w.shape[0]
+    layer = Layer(rounded(x), direction, 0, clip, names, activation_alpha, activation_beta)
+    inputs = [real(w, w_scale, w_zero), real(r, r_scale, r_zero), b, lengths, start_h, start_c, peepholes]
+    return run_lstm(layer, names, inputs, input_forget, rounded)
 
 
 @op("QGemm", 1, domain=MICROSOFT)

@@ -273,13 +273,16 @@ def lstm(
     return run_lstm(layer, names, [w, r, b, lengths, start_h, start_c, peepholes], input_forget)
 
 
-def run_lstm(layer: Layer, names: Sequence[str], inputs: Sequence[Any], input_forget: int) -> tuple[Tensor, ...]:
-    """Run an LSTM on all inputs but x."""
+def run_lstm(
+    layer: Layer, names: Sequence[str], inputs: Sequence[Any], input_forget: int,
+    rounded: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Run an LSTM on all inputs but x; round the states that weights multiply."""
     w, r, b, lengths, start_h, start_c, peepholes = inputs
     hidden = r.shape[2]
     first = [layer.start(start_h, hidden), layer.start(start_c, hidden)]
     usual = ["sigmoid", "tanh", "tanh"]
-    if peepholes is None and not input_forget and _is_plain(layer, names, usual, lengths):
+    if peepholes is None and not (input_forget or rounded) and _is_plain(layer, names, usual, lengths):
         weights = _parameters(w, r, b, [0, 2, 3, 1])
         y, h, c = layer_of("lstm", layer.x)(
             layer.x, first, weights, b is not None, 1, 0.0, False, w.shape[0] == 2, False
@@ -294,7 +297,8 @@ def run_lstm(layer: Layer, names: Sequence[str], inputs: Sequence[Any], input_fo
 
         def step(x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             h, c = states
-            ins, outs, forgets, cells = (F.linear(x, w[i], bias_w) + F.linear(h, r[i], bias_r)).chunk(4, 1)
+            seen = rounded(h) if rounded else h
+            ins, outs, forgets, cells = (F.linear(x, w[i], bias_w) + F.linear(seen, r[i], bias_r)).chunk(4, 1)
             enter = gate(ins + look_i * c)
             forget = 1 - enter if input_forget else gate(forgets + look_f * c)
             new_c = forget * c + enter * candidate(cells)

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx_contrib_cases import ML, Case, contrib_cases, fault, ml_cases
-from staged_onnx import cut_evenly, largest_difference, run_whole
+from staged_onnx import cut_evenly, largest_difference, parse, run_whole
 
+import heterps_compile
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.errors import UnsupportedOpError
@@ -114,3 +115,21 @@ def test_what_a_backend_has_not_is_refused_by_name_before_the_search(backend: st
     read = import_onnx(onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets))
     with pytest.raises(UnsupportedOpError, match=rf"'the one'.*{case.op}.*ai.onnx.ml, opset 3\b.*({reason})"):
         refuse_unsupported(find_backend(backend), read)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_an_lstm_that_rounds_by_the_range_of_its_batch_is_compared_with_one_thread(backend: str) -> None:
+    """ONNX Runtime gives every thread a part of the batch, which it rounds by a range of its own."""
+    model = parse(
+        "g (float[N, 3, 5] x) => (float[N, 3, 1, 4] y) <float[1] s = {0.01}, int8[1] z = {0}> "
+        "{ t = Transpose<perm = [1, 0, 2]>(x)  u = com.microsoft.DynamicQuantizeLSTM<hidden_size = 4>"
+        "(t, w, r, , , , , , s, z, s, z)  y = Transpose<perm = [2, 0, 1, 3]>(u) }",
+        domains=["com.microsoft"],
+    )
+    generator = np.random.default_rng(0)
+    for name, size in (("w", 5), ("r", 4)):
+        whole = generator.integers(-64, 64, (1, size, 16), np.int8)  # 8 bits may saturate in ONNX Runtime
+        model.graph.initializer.append(onnx.numpy_helper.from_array(whole, name))
+    plan = heterps_compile.compile(model, batch=32, backend=backend, method="greedy").plan
+    assert plan.verification is not None
+    assert plan.verification.max_rel < 1e-5
