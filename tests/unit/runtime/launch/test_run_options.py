@@ -70,7 +70,6 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
         ({"train": None, "checkpoint": "ck"}, "--checkpoint.*training"),
         ({"train": None, "servers": ServerOptions(count=1)}, "--parameter-servers"),
         ({"train": None, "clip_norm": 1.0}, "--clip-norm.*training"),
-        ({"train": None, "data": ""}, "--data"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changed, said):
