@@ -66,7 +66,7 @@ from heterps_compile.problem_file.served_by_plan import held_by_a_server_bytes, 
 from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rate
-from heterps_compile.schedule.simulate import ServersTraffic, simulate_mixed
+from heterps_compile.schedule.simulate import ALL_REDUCE, ServersTraffic, simulate_mixed
 from heterps_compile.schedule.wires import link_bytes
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
@@ -208,12 +208,14 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     for more in (
         {"transfer_s": ways_s, "moved_s": moved_s(problem, plan)} if any(ways_s) else {},
         {"servers": [each.traffic for each in work]} if plan.served else {},
-        {"sync_s": sync_s} if any(sync_s) else {},
-        {"own_s": own_s} if any(own_s) else {},
+        {"sync_s": sync_s, "own_s": own_s} if any((*sync_s, *own_s)) else {},
     ):
         taken |= more
         timelines.append(simulate_mixed(order, mixed, **taken) if more else timelines[-1])
-    timeline, lasts_s = timelines[2], [busiest_s, *(each.makespan_s for each in timelines)]
+    *_, timeline, whole = timelines
+    summed_s = max((each.end_s for each in whole.around if each.kind == ALL_REDUCE), default=0.0)
+    lasts_s = [busiest_s, *(each.makespan_s for each in timelines)]
+    lasts_s.insert(-1, max(timeline.makespan_s, summed_s))
     fill_s, transfers_s, rows_s, all_reduce_s, update_s = (_more_s(*pair[::-1]) for pair in pairwise(lasts_s))
     parts = Parts(busiest_s, fill_s, transfers_s, all_reduce_s, update_s, problem.step_overhead_s, rows_s)
     stages = tuple(
