@@ -42,7 +42,7 @@ from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.pipeline import DEFAULT, as_pipeline, pipeline_text, run_passes
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
-from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan import MIXED, Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import (
     DEFAULT_CLUSTER,
@@ -216,7 +216,11 @@ def compile(  # noqa: A001 - the product's verb
         graph = read(model)
         verify_graph(graph)
         refuse_constant_outputs(graph)
+        old = _old_plan(warm_start)
         chosen = choose_backend(graph, backend, mode)
+        is_kept = old is not None and (old.backend, old.request.mode) == (chosen.name, mode)
+        if backend is not None and mode == "training" and not is_kept:
+            _refuse_untrained(chosen)
         refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
         graph = check_batch(graph)
@@ -225,7 +229,6 @@ def compile(  # noqa: A001 - the product's verb
             with alone():
                 return chosen.on(stages).build(graph, partition)
 
-        old = _old_plan(warm_start)
         opened = Draft(
             graph=graph,
             cluster=pool,
@@ -412,21 +415,32 @@ def _refuse_lost_backwards(graph: Graph) -> None:
         refuse_lost_backwards(graph.name, graph.source.lost)
 
 
+def _refuse_untrained(backend: Backend) -> None:
+    """Refuse a backend for training whose stages do not train; several by device type keep their note.
+
+    Raises:
+        InputError: naming those that train.
+    """
+    if backend.name != MIXED and not backend.capabilities.trains:
+        ways = training_backends()
+        expected = " or ".join(ways)
+        raise InputError(
+            f"backend is {backend.name!r}, which cannot train; expected {expected}. Fix: --backend {ways[0]}"
+        )
+
+
 def choose_backend(graph: Graph, name: str | None, mode: str = "inference") -> Backend:
     """Return the backend of a name, or the graph's own; for a training one that trains, if it runs the graph.
 
     Raises:
         UnknownNameError: where there is none of that name.
-        InputError: where it does not take the graph's family, or its stages do not train.
+        InputError: where it does not take the graph's family.
     """
     if name is None:
         own = own_backend(graph.family)
         other = own if mode != "training" or own.capabilities.trains else differentiating_backend()
         return own if other.unsupported(graph) else other
     backend = find_backend(name)
-    if mode == "training" and "=" not in name and not backend.capabilities.trains:
-        ways = " or ".join(training_backends())
-        raise InputError(f"backend is {name!r}, which cannot train; expected {ways}. Fix: --backend {ways.split()[0]}")
     if graph.family not in backend.families:
         fitting = [name for name, built_in in BACKENDS.items() if graph.family in built_in.families]
         raise InputError(

@@ -1,5 +1,6 @@
 """What a finished draft's plan says besides its numbers."""
 
+from dataclasses import replace
 from typing import Any
 
 import light_models
@@ -12,6 +13,7 @@ import heterps_compile
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.plan_notes import NOT_TRAINED
+from heterps_compile.review.update import compile_as_planned
 
 
 class Skip(nn.Module):
@@ -76,3 +78,12 @@ def test_a_training_of_an_onnx_model_is_planned_for_a_backend_that_trains():
     assert [note for note in mixed.notes if names(note, "onnxruntime", NOT_TRAINED)]
     with pytest.raises(InputError, match=r"'onnxruntime'.*torch or jax.*--backend torch"):
         planned("training", "onnxruntime")
+
+
+def test_an_older_plan_of_a_training_keeps_its_backend_where_it_is_updated():
+    model = light_models.path("squeezenet")
+    plan = heterps_compile.compile(model, method="greedy").plan
+    committed = replace(plan, request=replace(plan.request, mode="training"))
+    found = compile_as_planned(model, committed).plan
+    assert (found.backend, found.request.mode) == ("onnxruntime", "training")
+    assert [note for note in found.notes if names(note, "onnxruntime", NOT_TRAINED)]
