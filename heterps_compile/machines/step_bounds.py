@@ -255,7 +255,7 @@ class PairNeeds:
         return found
 
     def _needed(self, count: int, time_s: float, *, is_shared: bool) -> Floats:
-        """Return [W], the weighted units that steps of so many micro-batches need to last no longer than T."""
+        """Find the weighted units [W] that steps of so many micro-batches need to last no longer than T."""
         first, second = (needs.times(count) for needs in self._needs)
         worth, limit_s = count / first.rounds, np.array([time_s])
         values = (first.units, second.units, worth, worth)
@@ -272,7 +272,7 @@ class PairNeeds:
         return np.asarray(least_paths(first.length, np.array(each), one_of), np.float64)
 
     def _known(self, count: int) -> tuple[float, tuple[Small, ...]]:
-        """Return what no step is shorter than, and [R, A] the least steps with stages of each kind and with shared."""
+        """Bound the steps of so many micro-batches: of all plans, and with each stage [R, A], unshared and shared."""
         if count not in self._least_s:
             parts = [needs.parts(count) for needs in self._needs]
             first, second = (needs.times(count) for needs in self._needs)
@@ -308,7 +308,7 @@ class StepBounds:
 
     @property
     def looks(self) -> int:
-        """Return how often the needs of two kinds were looked at: one time with one number of micro-batches."""
+        """Count the looks at the needs of two kinds, each for one time and one number of micro-batches."""
         return self._looks + sum(pair.looks for pair in self._last.values())
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats) -> Floats:
