@@ -1,12 +1,11 @@
 """Plans whose stages may have replicas of several device types, beside the best one whose stages have one type each.
 
-The plan of one type a stage is found first, and its order of the layers is kept. Plans of several types are searched in
-the steady state (``placement/mixed/``); where values are of one batch alone, the plan of the shortest or cheapest step
-is taken of those that were come upon, each with the micro-batches and the schedule that suit it. A plan must fit its
-units as its schedule holds it, and is taken where it is better than the one it is compared with.
+The plan of one type a stage is found first, and its order of the layers is kept. Units of other types are added to it
+in the steady state (``placement/mix_types.py``); where values are of one batch alone, the plan of the shortest or
+cheapest step is taken of those on the way, each with the micro-batches and the schedule that suit it. A plan must fit
+its units as its schedule holds it, and is taken where it is better than the one it is compared with.
 
-The bound is that of all plans in this order of the layers, of one type a stage or several. A step takes no less than a
-batch in the steady state where replicas divide all work: where they do not, the bound is of a problem in which they do.
+The bound is that of the work of all plans, of one type a stage or several; a step takes no less.
 
 Left out: other orders of the layers; tables on servers; batches that a model fixes, which replicas cannot share.
 """
@@ -31,7 +30,7 @@ from heterps_compile.units import format_percent
 from .choose_schedule import step_of
 from .deadline import Deadline
 from .drafts import Fused, Placed, Posed, advance
-from .placement.mixed.mixed_search import MixedFound, search_mixed
+from .placement.mix_types import mix_types
 from .placement.other_question import has_other_question, unanswered
 from .provision import Provision
 from .rules_of_stages import with_request
@@ -40,10 +39,8 @@ PLAIN_SHARE = 0.5
 """Of a time limit, for the plan whose stages have one type each."""
 
 _MOST_S = 20.0
-_MOST_REPLICAS = 512  # of one stage that all units share, which is tried whatever the time
-_LITTLE = 1e-3  # of a batch, that a type works on
 _MOST_TRIED = 12  # plans whose steps are simulated, of each search
-_SHARE_OF_STEPS = 0.4  # of the time that is left, for the plans and for the bound, where values are of steps
+_SHARE_OF_STEPS = 0.5  # of the time that is left, for the plans of the steady state, where values are of steps
 _SLOWER = 1.3  # a step than a batch in the steady state, where no plan tells
 _GAIN = 1e-6  # relative
 _NO_PART = 1e-9  # of a batch
@@ -97,18 +94,18 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
     tell("searching stages of several device types")
     start = plain.search.placement if isinstance(plain, Placed) else None
     share = _SHARE_OF_STEPS if draft.request.minimises_step else 1.0
-    found = search_mixed(posed.problem, start, share * deadline.left_s())
-    bound = _bound(posed, found, deadline.within(share * deadline.left_s()), factor)
-    plans = [*_whole(posed.problem), *(placement for placement, _ in found.plans)]
+    found = mix_types(posed.problem, start, share * deadline.left_s())
+    bound = found.bound * (factor if draft.request.minimises_step else 1.0)
+    plans = [placement for placement, _ in found.plans]
     if draft.request.minimises_step and posed.problem.min_throughput > 0:  # a step must be quick enough by itself
         quicker = replace(posed.problem, min_throughput=posed.problem.min_throughput * _slower(plain))
-        plans += [placement for placement, _ in search_mixed(quicker, None, deadline.left_s()).plans]
+        plans += [placement for placement, _ in mix_types(quicker, None, deadline.left_s()).plans]
     best = min(_candidates(posed, plans), key=lambda each: each.value, default=None)
     if isinstance(plain, InfeasibleError):
         if best is None:
             raise InfeasibleError(
                 f"{plain}; stages of several device types "
-                f"{'do not help' if np.isinf(found.bound) else 'were searched too, and no plan was found in the time'}"
+                f"{'do not help' if np.isinf(found.bound) else 'were looked at too, and no plan was found'}"
             )
         result = SearchResult(Placement(()), 0.0, 0.0, draft.request.method, draft.request.seed, 0, 0.0)
         note = f"no plan was found whose stages have one type each: {plain}"
@@ -160,16 +157,6 @@ def _slower(plain: Placed | InfeasibleError) -> float:
     return max(1.0, plain.search.step.step_s / max(stage.time_s for stage in stages)) * (1 + _GAIN)
 
 
-def _whole(problem: Problem) -> Iterator[MixedPlacement]:
-    """Yield the plan of one stage that all units of the pool are replicas of, where they are not many and all help."""
-    whole = MixedPlacement((0,), (tuple(int(count) for count in problem.max_units),))
-    if sum(whole.units[0]) > _MOST_REPLICAS or not np.isfinite(worth_of(problem, whole).value):
-        return
-    (stage,) = detail_of(problem, whole)
-    if min(each.share for each in stage.types) > _LITTLE:
-        yield whole
-
-
 def _candidates(draft: Posed, plans: Sequence[MixedPlacement]) -> Iterator[_Candidate]:
     """Yield the plans that fit their units as they are held and keep to the limits, with their values."""
     problem, request = draft.problem, draft.request
@@ -209,19 +196,3 @@ def _without_idle(problem: Problem, placement: MixedPlacement) -> MixedPlacement
         works = {each.type for each in stage.types if each.share > _NO_PART}
         rows.append(tuple(count if type_ in works else 0 for type_, count in enumerate(units)))
     return replace(placement, units=tuple(rows))
-
-
-def _bound(draft: Posed, found: MixedFound, deadline: Deadline, factor: float) -> float:
-    """Return a value that no plan is below in the reading that is asked for."""
-    if not draft.request.minimises_step:
-        return found.bound
-    problem = draft.problem
-    divided = replace(
-        problem,
-        compute_parallel=np.ones(problem.type_count),
-        data_parallel=np.ones(problem.type_count),
-        layer_compute_parallel=None,
-        layer_data_parallel=None,
-    )
-    is_divided = bool(np.all(problem.alpha == 1) and np.all(problem.beta == 1))
-    return factor * (found if is_divided else search_mixed(divided, None, deadline.left_s())).bound

@@ -1,8 +1,8 @@
 """Plan a problem with given costs, for the objective of its request.
 
 Batches of a step are placed by the methods that place models, and proven as they are. Batches of one replica each are
-planned for throughput, on the one type of the pool that has times (``replicate_stages.py``). Stages of several device
-types are searched where they are asked for (``placement/mixed/``).
+planned for throughput, on the one type of the pool that has times (``replicate_stages.py``). Units of other
+device types are added to stages where that is asked for (``placement/mix_types.py``).
 
 Left out: how large a micro-batch is, which the simulated step decides (``prediction/choose_micro_batch.py``).
 """
@@ -36,7 +36,7 @@ from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
 from .placement.method import proves
 from .placement.methods import find_method
-from .placement.mixed.mixed_search import search_mixed
+from .placement.mix_types import mix_types
 from .placement.proof.certificate import certify
 from .replicate_stages import replicate_stages
 from .rivals_of_given import Rival, best_of_stage_counts, every_rival, is_small, roomy_rivals
@@ -217,13 +217,12 @@ def _mixed(
     """Return the best plan whose stages may have several device types, from the best one without such stages."""
     start = plain.placement if isinstance(plain, SearchResult) else None
     most = plain.value * (1 + _GAIN) if isinstance(plain, SearchResult) else np.inf
-    found = search_mixed(posed.problem, start, min(_PROOF_S, max(0.0, deadline.left_s())))
+    found = mix_types(posed.problem, start, min(_PROOF_S, max(0.0, deadline.left_s())))
     if not found.plans:
         if isinstance(plain, InfeasibleError) and np.isinf(found.bound):
             raise InfeasibleError(f"{plain}; stages of several device types do not help")
         raise InfeasibleError(
-            f"{plain}; with stages of several device types none was found in the time, and none proven impossible "
-            "(--time-limit)"
+            f"{plain}; with stages of several device types none was found, and none proven impossible (--time-limit)"
         )
     if isinstance(plain, SearchResult):
         gain = 1 - found.value / plain.value

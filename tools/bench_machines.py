@@ -23,7 +23,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from heterps_compile.machines import Goal
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import EFFORT, Answer, SearchEffort, choose_machines
-from heterps_compile.machines.sets import Candidate, kinds_of, undominated
+from heterps_compile.machines.sets import kinds_of, undominated
 from heterps_compile.machines.step_bounds import StepBounds
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental, read_catalogue
@@ -300,15 +299,13 @@ def print_sets(names: Sequence[str]) -> Iterator[str]:
             for count in counts:
                 before = time.process_time()
                 machines = MachineSet(((kind.rental, count),))
-                candidate = Candidate(machines, model.batch, 0.0, 0.0, (kind,))
-                step = times.searched(machines, model.batch, begun=partial(bounds.begun, candidate))
+                step = times.searched(machines, model.batch)
                 taken_s = time.process_time() - before
                 if isinstance(step, str):
                     yield f"| {name} | {count} x {instance} | {step} |  |  |  |  |"
                     continue
                 free_s = times.least_s(kind.device, np.array([float(count * kind.units)]), model.batch)
-                most_s = np.array([step.step_s])
-                least_s = float(bounds.of_one(kind, np.array([count]), model.batch, free_s, most_s)[0])
+                least_s = float(bounds.of_one(kind, np.array([count]), model.batch, free_s)[0])
                 below = (max(0.0, 1 - each / step.step_s) for each in (float(free_s[0]), least_s, step.least_s))
                 told = " | ".join(f"{each:.1%} below" for each in below)
                 yield f"| {name} | {count} x {instance} | {1e3 * step.step_s:.1f} | {told} | {taken_s:.1f} |"

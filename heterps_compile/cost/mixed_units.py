@@ -15,7 +15,7 @@ Values go over the slowest of the links between the types of both stages, and so
 types, whatever machines they stand in. Where a stage has another rule than an all-reduce, ``sync (K - 1) / K`` is T(K)
 of :mod:`.rule_times` over that link; every type must have room for what the rule holds.
 
-Left out: the choice of units (``passes/placement/mixed``), micro-batches, which cannot be parted as finely.
+Left out: the choice of units (``passes/placement/mix_types.py``), micro-batches, which cannot be parted as finely.
 """
 
 from collections.abc import Iterator

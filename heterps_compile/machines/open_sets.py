@@ -16,7 +16,7 @@ from heterps_compile.progress import check
 
 from .goal import Goal
 from .outlook import steady_outlook
-from .sets import MUCH_LONGER, Candidate, PairSets, longest_steps_s
+from .sets import Candidate, PairSets
 from .step_bounds import StepBounds
 
 _MOST_LISTED = 2000  # sets of two kinds
@@ -63,7 +63,7 @@ def open_sets(
         bounds: Of their steps, by what stages need.
         goal: What is asked.
         best: The value.
-        effort: Of :class:`Tally`, what bounding sets of two kinds takes.
+        effort: Looks at the needs of two kinds of units.
     """
     found = _of_one_kind(singles, bounds, goal, best)
     closer = _of_two_kinds(pairs, bounds, goal, best, effort)
@@ -99,10 +99,7 @@ def _of_one_kind(singles: Sequence[Candidate], bounds: StepBounds, goal: Goal, b
         counts, kind, batch = sorted(sets), group[0][1].kinds[0], group[0][1].batch
         cheapest = [sets[count] for count in counts]
         low_s = np.array([each.least_s for each in cheapest])
-        prices = np.array([each.machines.price_per_hour for each in cheapest])
-        high_s = longest_steps_s(prices, batch, goal, kind.late, best)
-        high_s = np.minimum(high_s, low_s * MUCH_LONGER)
-        closer = bounds.of_one(kind, np.array(counts), batch, low_s, high_s)
+        closer = bounds.of_one(kind, np.array(counts), batch, low_s)
         known = dict(zip(counts, closer.tolist(), strict=True))
         found += [replace(each, least_s=known[each.machines.count]) for _, each in group]
     return [each for each in found if _value(each, goal) < float("inf")]
@@ -117,12 +114,12 @@ def _of_two_kinds(
     short costs little to prove; then, as far as the effort lasts, one after the other, the lowest first.
     """
     found = [each for each in pairs if each.values(goal).min() < best]
-    end = bounds.tally.extended + effort
+    end = bounds.looks + effort
     found = _together(found, bounds, goal, best, end)
     found.sort(key=lambda each: each.values(goal).min())
     for number, each in enumerate(found):
         check()
-        if bounds.tally.extended < end and each.values(goal).min() < best:
+        if bounds.looks < end and each.values(goal).min() < best:
             found[number] = _closer(each, bounds, goal, best)
     return found
 
@@ -135,7 +132,7 @@ def _together(pairs: Sequence[PairSets], bounds: StepBounds, goal: Goal, best: f
         level = min(max(low, best / _FURTHEST) * step, best)
         for number, each in enumerate(found):
             check()
-            if bounds.tally.extended >= end:
+            if bounds.looks >= end:
                 return found
             if each.values(goal).min() < level:
                 found[number], is_out = _out_below(each, bounds, goal, level)

@@ -54,7 +54,7 @@ class SearchEffort:
         bound: Of those whose bounds may be, of a model of a usual number of layers.
         ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
         needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Of :class:`Tally`, what bounding sets of two kinds takes so.
+        pairs: Looks at the needs of two kinds of units, for one time and one number of micro-batches each.
     """
 
     front: int = 24
@@ -62,14 +62,15 @@ class SearchEffort:
     bound: int = 30
     ruled_out: int = 30
     needs: int = 40_000_000
-    pairs: int = 600_000_000
+    pairs: int = 4_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
         part = min(1.0, _USUAL_RUNS / max(1, runs))
         bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
         front, likely = (each if part == 1.0 else -(-each // 2) for each in (self.front, self.likely))
-        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out)
+        pairs = round(self.pairs * part)
+        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out, pairs=pairs)
 
 
 EFFORT = SearchEffort()
@@ -142,7 +143,7 @@ class _Found:
         key = (candidate.machines, candidate.batch)
         if key in self.options:
             return
-        step = self._times.searched(*key, begun=lambda: self._bounds.begun(candidate))
+        step = self._times.searched(*key)
         if isinstance(step, str):
             self.options[key] = step
             return

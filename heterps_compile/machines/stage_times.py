@@ -28,19 +28,21 @@ than it takes the quicker kind to work off the micro-batches: with w the time of
     T >= a + S (1 - 1 / k),  k >= 2,  k >= M w / (T - before)          a: all but the sum, as of a stage of one kind,
                                                                        with messages and the optimizer's step
 
-Left out: cuts further away; whole machines, which prices have (``sets.py``); the units of a step (``stage_needs.py``).
+Left out: cuts further away; whole machines, which prices have (``sets.py``); the units of a step (``step_bounds.py``).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.steps.step_segments import Around, StepSegments, busy_at_least_s, class_times
 
-from .stage_waits import ScheduledStages, SharedWaits, Small, StageWaits
+Small = NDArray[np.float32]
+"""Of what there is much of."""
 
-BELOW, _ABOVE = np.float32(1 - 1e-6), np.float32(1 + 1e-6)  # what sums of such numbers are rounded by, at the most
+_BELOW = np.float32(1 - 1e-6)  # what sums of such numbers are rounded by, at the most
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,6 @@ class StageTimes:
         units, most: [A], the fewest replicas of every class, ascending, and the most.
         turns: [A], n, which is the same for all of a class.
         pull_s, busy_s, forward_s, backward_s, sync_s: [R, A], parts of the formula; inf where there is no such stage.
-        moving_s: [R, A], the part of what it moves that a way is no longer by.
         from_s, to_s: [R, A], the ways of a micro-batch from the stage before and to the next, less the own part of it.
         way_from_s, way_to_s: [R], all of these ways.
         is_back: Whether gradients come back over them in no less time.
@@ -124,7 +125,6 @@ class StageTimes:
     forward_s: Small
     backward_s: Small
     sync_s: Small
-    moving_s: Small
     from_s: Small
     to_s: Small
     way_from_s: Floats
@@ -145,31 +145,7 @@ class StageTimes:
         With ``total`` of plans without shared stages on so many units at the most.
         """
         least_s = self._least_of_class_s(around, self.between_s(around, total))
-        return np.minimum.accumulate(least_s * BELOW, axis=1)
-
-    def waits(self, around: Around, total: int | None) -> StageWaits:
-        """Return what plans are made of, stage by stage; with ``total`` as above."""
-        between_s, ways = self.between_s(around, total), 1 + self.is_back
-        least_s = self._least_of_class_s(around, between_s) * BELOW
-        work_s = _between(self.parts.forward_s, self.first, self.end)
-        work_s += _between(self.parts.backward_s, self.first, self.end)
-        before_s = (around.before_s[self.first] + self.way_from_s)[:, None].astype(np.float32)
-        return StageWaits(
-            self.length, self.first, self.end, self.units, least_s,
-            rest_s=(between_s * BELOW - ways * self.moving_s * _ABOVE).astype(np.float32),
-            sync_s=(before_s + self.sync_s) * BELOW,
-            adds_s=(work_s + ways * self.way_to_s) * float(BELOW),
-            schedules=None if total is None else self._scheduled(around),
-        )  # fmt: skip
-
-    def _scheduled(self, around: Around) -> ScheduledStages:
-        """Return what stages without shared ones among them do under each schedule."""
-        moved_s = (1 + self.is_back) * self.moving_s * _ABOVE
-        behind_s = around.after_s[self.end][:, None].astype(np.float32) + (1 + self.is_back) * self.to_s
-        return ScheduledStages(
-            self.count, self.most, self.turns, self.forward_s * BELOW, self.backward_s * BELOW,
-            (behind_s * BELOW - moved_s).astype(np.float32),
-        )  # fmt: skip
+        return np.minimum.accumulate(least_s * _BELOW, axis=1)
 
     def between_s(self, around: Around, total: int | None) -> Small:
         """Return [R, A], the least from the first forward of a stage to its last backward; arguments as above."""
@@ -233,37 +209,19 @@ class StageTimes:
         ratio = np.divide(sum_s, works_s, out=np.zeros_like(sum_s), where=works_s > 0)  # all at once for no work
         own_s = alone_s + behind_s[:, None]
         of_many_s = np.where(works_s > 0, (own_s + sum_s + ratio * before_s) / (1 + ratio), 0.0)
-        least_s = np.maximum(np.maximum(alone_s + end_s, own_s + sum_s / 2), of_many_s).astype(np.float32) * BELOW
+        least_s = np.maximum(np.maximum(alone_s + end_s, own_s + sum_s / 2), of_many_s).astype(np.float32) * _BELOW
         is_none = ~np.isfinite(self.busy_s).any(axis=1)
         least_s[is_none] = np.inf
         return np.minimum.accumulate(least_s, axis=1)
 
 
-def shared_waits(first: StageTimes, second: StageTimes, quicker: LayerParts) -> SharedWaits:
-    """Return what stages are that units of two kinds share, with ways and messages of the slower of them."""
-    around, is_back, runs = quicker.around(), first.is_back and second.is_back, (first.first, first.end)
-    forward_s, backward_s = _between(quicker.forward_s, *runs), _between(quicker.backward_s, *runs)
-    way_from_s, way_to_s = np.maximum(first.way_from_s, second.way_from_s), np.maximum(first.way_to_s, second.way_to_s)
+def shared_least_s(first: StageTimes, second: StageTimes, quicker: LayerParts) -> tuple[Small, Small]:
+    """Return [R, B], the least steps with a shared stage, in which a unit of either kind takes so many rounds."""
     gradients_s, own_s = np.maximum(first.gradients_s, second.gradients_s), np.maximum(first.own_s, second.own_s)
-    hop_s = 2 * max(first.latency_s, second.latency_s)
-    behind_s = own_s + np.where(gradients_s > 0, hop_s, 0.0)
-    both_ways_s = 2 * way_to_s if is_back else 0 * way_to_s
-    return SharedWaits(
-        first.count,
-        first.count / first.rounds,
-        (
-            first.shared_least_s(around, quicker, gradients_s, behind_s),
-            second.shared_least_s(around, quicker, gradients_s, behind_s),
-        ),
-        round_s=(around.after_s[first.end] + both_ways_s) * float(BELOW),
-        forward_s=forward_s * float(BELOW),
-        backward_s=backward_s * float(BELOW),
-        before_s=(around.before_s[first.first] + (way_from_s if is_back else 0 * way_from_s)) * float(BELOW),
-        gradients_s=gradients_s * float(BELOW),
-        hop_s=hop_s,
-        own_s=own_s * float(BELOW),
-        adds_s=(forward_s + backward_s + (1 + is_back) * way_to_s) * float(BELOW),
-    )
+    behind_s = own_s + np.where(gradients_s > 0, 2 * max(first.latency_s, second.latency_s), 0.0)
+    around = quicker.around()
+    found = (each.shared_least_s(around, quicker, gradients_s, behind_s) for each in (first, second))
+    return next(found), next(found)
 
 
 def stage_times(segments: StepSegments, count: int) -> StageTimes:
@@ -306,7 +264,6 @@ def stage_times(segments: StepSegments, count: int) -> StageTimes:
         forward_s=forward_s,
         backward_s=backward_s,
         sync_s=sync_s,
-        moving_s=moving_s.astype(np.float32),
         from_s=from_s,
         to_s=to_s,
         way_from_s=ways_s[0],

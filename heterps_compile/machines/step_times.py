@@ -16,7 +16,7 @@ replicas that differ (``compile`` looks for these too where the one stage is cho
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
 from heterps_compile.cost.pose import network_of
-from heterps_compile.cost.problem import Floats, Placement
+from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.offers.as_device import data_sheet
@@ -40,19 +40,16 @@ from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
 from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
-from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.simple_plans import seed_placements
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
 from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, none_below
-from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, simulated, with_units
-from heterps_compile.passes.placement.steps.step_search import StepEffort, StepSearch
+from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, with_units
+from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule.shortest_step import SAME_TIME, TRAINING_SCHEDULES, Step, step_under
 from heterps_compile.schedule.step_problem import StepProblem
 from heterps_compile.units import format_percent
 
-from .begun_plans import BegunPlan
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
@@ -204,25 +201,18 @@ class StepTimes:
         reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
         return np.asarray(least_s + np.array(reduced_s), np.float64)
 
-    def searched(
-        self,
-        machines: MachineSet,
-        batch: int,
-        effort: StepEffort = QUICK,
-        begun: Callable[[], Sequence[BegunPlan]] = tuple,
-    ) -> StepFound | str:
+    def searched(self, machines: MachineSet, batch: int, effort: StepEffort = QUICK) -> StepFound | str:
         """Return the best step found on a set, or in a sentence why there is none.
 
         Args:
             machines: The set.
             batch: Samples in a step.
             effort: How hard to search.
-            begun: Returns plans to begin with, which is asked where the set was not searched before.
         """
         parts, order = self._hardware(machines)
         key = (batch, parts, effort)
         if key not in self._found:
-            self._found[key] = self._search(parts, batch, effort, _placed_by(begun(), order))
+            self._found[key] = self._search(parts, batch, effort)
         found = self._found[key]
         if isinstance(found, str):
             return found
@@ -288,9 +278,7 @@ class StepTimes:
             self._gradients[batch] = float(sum(found))
         return self._gradients[batch]
 
-    def _search(
-        self, parts: "_Parts", batch: int, effort: StepEffort, begun: Sequence[BegunPlan]
-    ) -> StepFound | str:  # fmt: skip
+    def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
@@ -302,7 +290,6 @@ class StepTimes:
             [],
             Deadline.after(None),
             effort=effort,
-            known=_begun_steps(of, begun, effort, self._seed),
             seed=self._seed,
             closing=_tried(QUICK_CLOSING, posed),
         )
@@ -371,42 +358,6 @@ def _schedule_of(of: StepProblem, plan: SteppedPlan) -> str:
 
 def _pool(devices: Sequence[DeviceType]) -> Cluster:
     return Cluster("machines", "", CURRENCY, tuple(devices))
-
-
-def _placed_by(begun: Sequence[BegunPlan], order: Sequence[int]) -> list[BegunPlan]:
-    """Return plans whose kinds are places in an order, from plans whose kinds are what stands there."""
-    places = {part: place for place, part in enumerate(order)}
-    return [
-        replace(plan, stages=tuple(replace(stage, kind=places[stage.kind]) for stage in plan.stages)) for plan in begun
-    ]
-
-
-def _begun_steps(of: StepProblem, begun: Sequence[BegunPlan], effort: StepEffort, seed: int) -> list[SteppedPlan]:
-    """Return what two searches find: one from the simple plans, and one from plans to begin with.
-
-    From the best of all of these a search goes one way, which is not always the one to the best plan.
-    """
-    known = list(_simulated(of, begun))
-    starts: list[tuple[list[Placement], list[SteppedPlan]]] = [(seed_placements(of.problem, None), []), ([], known)]
-    found = (StepSearch(of, Deadline.after(None), effort, seed=seed).run(*start) for start in starts if known)
-    return [plan for plan in found if plan is not None]
-
-
-def _simulated(of: StepProblem, begun: Sequence[BegunPlan]) -> Iterator[SteppedPlan]:
-    """Yield plans to begin with; those left out that units have no memory for."""
-    borders = Chain(of.problem).borders
-    for plan in begun:
-        if plan.stages[-1].end != len(borders) - 1:  # of a chain that is cut at other places
-            continue
-        starts = [int(borders[stage.first]) for stage in plan.stages]
-        ends = [int(borders[stage.end]) for stage in plan.stages]
-        types = [stage.kind for stage, a, b in zip(plan.stages, starts, ends, strict=True) for _ in range(b - a)]
-        cuts = [start for start in starts[1:] if types[start - 1] == types[start]]
-        placement, units = Placement(tuple(types), tuple(cuts)), [stage.replicas for stage in plan.stages]
-        for each in with_units(of, placement, units, [plan.micro_batches]):
-            found = simulated(of, each) if np.isfinite(each.value) else None
-            if found is not None:
-                yield found
 
 
 def _one_stage(posed: Posed, placement: MixedPlacement, _: object, step: Step) -> StepFound | None:

@@ -1,8 +1,9 @@
 """Loops that numba compiles to machine code, which is kept on disk: only their first start on a machine compiles.
 
-The code lies beside the bytecode; where that folder is read-only, in the user's cache (``~/.cache/numba``); or where
-``NUMBA_CACHE_DIR`` says. Where none of them can be written, every process compiles again, and a warning of the logger
-says so.
+The code is kept by the time of a loop's own file and by a hash of the constants that the loop takes from other files: a
+changed constant compiles it again. It lies beside the bytecode; where that folder is read-only, in the user's cache
+(``~/.cache/numba``); or where ``NUMBA_CACHE_DIR`` says. Where none of them can be written, every process compiles
+again, and a warning of the logger says so.
 
 Compiling takes some seconds, so a loop that is wanted later is compiled by a process of its own meanwhile::
 
@@ -13,12 +14,14 @@ Left out: code for another processor or numba, which is compiled where it is cal
 """
 
 import atexit
+import hashlib
 import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from heterps_compile.escape import printable
@@ -37,8 +40,9 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
     import numba  # noqa: PLC0415  # takes a third of a second
 
+    keyed = _keyed(function)
     try:
-        made = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+        made = numba.njit(nogil=True, error_model="numpy", cache=True)(keyed)
     except RuntimeError:  # no folder to keep it in
         LOG.warning(
             "the compiled search loop %r cannot be kept: neither %s nor the user's cache can be written; every process "
@@ -46,14 +50,27 @@ def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
             function.__name__,
             printable(str(Path(inspect.getfile(function)).parent)),
         )
-        made = numba.njit(nogil=True, error_model="numpy")(function)
+        made = numba.njit(nogil=True, error_model="numpy")(keyed)
     return cast("Callable[..., object]", made)
 
 
+def _keyed(function: Callable[..., object]) -> FunctionType:
+    """Copy a function under a name with a hash of its constants, which numba has in the names of what it keeps."""
+    original = cast("FunctionType", function)
+    values = {name: original.__globals__.get(name) for name in original.__code__.co_names}
+    constants = sorted((name, value) for name, value in values.items() if isinstance(value, int | float | str))
+    key = hashlib.sha256(repr(constants).encode()).hexdigest()[:12]
+    copy = FunctionType(
+        original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
+    )
+    copy.__qualname__ = f"{original.__qualname__}-{key}"
+    return copy
+
+
 def is_kept(function: Callable[..., object]) -> bool:
-    """Return whether code of a function was kept since its source was written."""
+    """Return whether code of a function was kept since its source was written, with the constants of today."""
     folder, source = _folder(function), Path(inspect.getfile(function))
-    kept = () if folder is None else folder.glob(f"{source.stem}.{function.__qualname__}-*.nbi")
+    kept = () if folder is None else folder.glob(f"{source.stem}.{_keyed(function).__qualname__}-*.nbi")
     return any(index.stat().st_mtime >= source.stat().st_mtime for index in kept)
 
 

@@ -90,11 +90,8 @@ class MarchEffort:
         most_listed, few: Segments; the latter of a wider range whose bound allows better plans.
         most_held: Segments of all ranges that are left.
         nearly: Times the best value; below it a plan is made of the bound.
-        narrowed: Of the width at which replica ranges were dropped last; 0 drops none.
         exact_units, ratio: Numbers of replicas looked at one by one; from one range of them to the next beyond.
         most_exact, most_together: Up to which all are looked at one by one where a path that is too cheap uses several.
-        reused: Ratio of times down to which last ends are found from those of the longer time; above 1 never.
-        threads_from: Ends that are worth several threads.
     """
 
     least_positions: float = 3000
@@ -112,13 +109,10 @@ class MarchEffort:
     few: int = 200_000
     most_held: int = 10_000_000
     nearly: float = 1.002
-    narrowed: float = 0.5
     exact_units: int = 8
     ratio: float = 1.25
     most_exact: int = 200
     most_together: int = 1000
-    reused: float = 0.93
-    threads_from: int = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +184,6 @@ ACCELERATORS: Mapping[str, Callable[[Effort], Effort]] = {
     "coarse to fine": lambda e: replace(e, coarse=replace(e.coarse, above=np.inf)),
     "march": lambda e: replace(e, march=replace(e.march, least_positions=np.inf, at_once=np.inf)),
     "survey": lambda e: replace(e, march=replace(e.march, surveyed=0.0)),
-    "dropped replicas": lambda e: replace(e, march=replace(e.march, narrowed=0.0)),
-    "reused ends": lambda e: replace(e, march=replace(e.march, reused=np.inf)),
 }
 """What makes the search faster and can be done without."""
 

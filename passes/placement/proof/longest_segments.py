@@ -38,26 +38,19 @@ before; array operations take several times as long. The loops at the end of thi
 Left out: memory of a replica, values that skip layers, what the march does with it (``march.py``).
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.sync_rules.network import ring_share
 
-from .effort import EFFORT, MarchEffort
-
 _SLACK = 2e-10  # relative, in favour of reaching further: more than rounding is, less than two plans need to differ by
 _EQUAL = 1e-12  # relative; what the order of summation may change
-_MOST_THREADS = 4
 
 LastEnds = NDArray[np.int32]
 """Positions [E, n], of which there are many."""
@@ -105,21 +98,6 @@ class Shares(NamedTuple):
     synchronise: Floats
 
 
-class Part(NamedTuple):
-    """Every so many entries from the first on, and the last ends at a longer limit.
-
-    Attributes:
-        ends: Of some entries, at that limit.
-        rows: [E], which row is that of an entry; -1 for none.
-        first, step: Which entries.
-    """
-
-    ends: LastEnds
-    rows: Ints
-    first: int
-    step: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaRanges:
     """Types with ``least`` to ``most`` replicas, [E] each, in this order."""
@@ -157,9 +135,8 @@ class ReplicaRanges:
 class LongestSegments:
     """The reach of stages on the chain of a problem, and the cheapest paths."""
 
-    def __init__(self, chain: Chain, effort: MarchEffort = EFFORT.march) -> None:
+    def __init__(self, chain: Chain) -> None:
         """Sum up the layers before each position."""
-        self._effort = effort
         problem, positions = chain.problem, np.arange(chain.length + 1)
         every = np.arange(problem.type_count)[:, None]
         sums = chain.work_between(0 * positions[None], positions[None], every)
@@ -186,8 +163,6 @@ class LongestSegments:
             usable=np.stack([np.searchsorted(row, row[:-1] + 0.5) - 1 for row in chain.blocked_before(positions)]),
         )
         self._problem = problem
-        nothing = np.zeros(0, np.int64)
-        self._last = 0.0, nothing, np.zeros((1, 1), np.int32)  # time, keys of entries, ends
 
     def ends(self, entries: ReplicaRanges, batch_s: float) -> LastEnds:
         """Return [E, n], the last end of a segment with so many replicas from every position.
@@ -198,22 +173,8 @@ class LongestSegments:
             entries: By type, then by number of replicas.
             batch_s: Time of a batch.
         """
-        last_s, keys, before = self._last
-        own = (entries.most * (1 << 31) + entries.least) * self._problem.type_count + entries.type
-        rows = np.full(len(own), -1)
-        if len(keys) and self._effort.reused * last_s <= batch_s <= last_s:
-            order = np.argsort(keys)
-            place = order[np.minimum(np.searchsorted(keys, own, sorter=order), len(keys) - 1)]
-            rows = np.where(keys[place] == own, place, -1)
-        ends = np.empty((len(own), self._sums.usable.shape[1]), np.int32)
-        work = self._sums, self._shares(entries), batch_s * (1 + _SLACK), ends
-        threads = _threads() if ends.size >= self._effort.threads_from else 1
-        parts = [Part(before, rows, first, threads) for first in range(threads)]
-        others = [_pool().submit(compiled(furthest), *work, part) for part in parts[1:]]
-        compiled(furthest)(*work, parts[0])
-        for other in others:
-            other.result()
-        self._last = batch_s, own, ends
+        ends = np.empty((len(entries), self._sums.usable.shape[1]), np.int32)
+        compiled(furthest)(self._sums, self._shares(entries), batch_s * (1 + _SLACK), ends)
         return _no_less_than_fewer(entries, ends) if self._synchronises else ends
 
     def prices(self, entries: ReplicaRanges) -> Floats:
@@ -254,23 +215,12 @@ def _no_less_than_fewer(entries: ReplicaRanges, ends: LastEnds) -> LastEnds:
     return furthest
 
 
-def _threads() -> int:
-    """Return how many threads share the work: one a core, or as many as OpenMP is told to take."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return min(_MOST_THREADS, int(told) if told.isdigit() and int(told) else usable_cores())
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="reach")
-
-
 def counted_up(parts: Ints) -> Ints:
     """Return 0, 1, ... for the parts of each."""
     return np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
 
 
-def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds, part: Part) -> None:
+def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds) -> None:
     """Fill in, for entries and positions, the last ends of segments that take no longer than the limit.
 
     The position itself where there is none.
@@ -280,13 +230,12 @@ def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds, part: P
         shares: Of the entries.
         limit_s: Seconds.
         ends: [E, n], to be filled in.
-        part: Which entries, and what to begin from.
     """
     sync_s, shared_s, usable = sums.sync_s, sums.shared_s, sums.usable
     length, count = usable.shape[1], len(shares.types)
     least_s = np.empty(length + 1)  # of what is needed until a position, from it on
-    for e in range(part.first, count, part.step):
-        t, extra, row = shares.types[e], shares.synchronise[e], part.rows[e]
+    for e in range(count):
+        t, extra = shares.types[e], shares.synchronise[e]
         share, most_s, least = shares.data[e], limit_s / shares.compute[e], np.inf
         compute_s, until_s, since_s = sums.compute_s[t], sums.until_s[t], sums.since_s[t]
         if len(sums.serial_compute_s):
@@ -295,27 +244,23 @@ def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds, part: P
             until_s = sums.serial_until_s[t] * (1 - own) + until_s * own
             since_s = sums.serial_since_s[t] * (1 - own) + since_s * own
             share, most_s = 1.0, limit_s
-        if row < 0:
-            for c in range(length, -1, -1):
-                least = min(least, share * until_s[c] + extra * sync_s[t, c])
-                least_s[c] = least
+        for c in range(length, -1, -1):
+            least = min(least, share * until_s[c] + extra * sync_s[t, c])
+            least_s[c] = least
         by_compute = at = 0
         for a in range(length):
             most_compute_s, most_shared_s = compute_s[a] + most_s, shared_s[t, a] + limit_s
             most_until_s = share * since_s[a] + extra * sync_s[t, a] + limit_s
-            if row >= 0:
-                end = part.ends[row, a]
-            else:
-                while by_compute < length and compute_s[by_compute + 1] <= most_compute_s:
-                    by_compute += 1
-                # what an end and all behind it send rules out the rest, nearly: from there a few steps back
-                limit = min(by_compute, usable[t, a])
-                end = min(at, limit)
-                while end < limit and least_s[end + 1] <= most_until_s:
-                    end += 1
-                while end > a and least_s[end] > most_until_s:
-                    end -= 1
-                at = end
+            while by_compute < length and compute_s[by_compute + 1] <= most_compute_s:
+                by_compute += 1
+            # what an end and all behind it send rules out the rest, nearly: from there a few steps back
+            limit = min(by_compute, usable[t, a])
+            end = min(at, limit)
+            while end < limit and least_s[end + 1] <= most_until_s:
+                end += 1
+            while end > a and least_s[end] > most_until_s:
+                end -= 1
+            at = end
             while end > a:
                 if shared_s[t, end] <= most_shared_s:
                     until = share * until_s[end] + extra * sync_s[t, end]

@@ -12,9 +12,6 @@ nothing couples the stages, P is the price of a plan, which becomes the best one
 ends. Else the bound may stay below the best plan: then a narrow range is put aside, and halved when no other is open;
 in the end the segments on cheap paths in it are listed.
 
-Replica ranges, types with numbers of replicas, that no better plan in a range of tau can use are dropped, again as the
-range narrows.
-
 Left out: limits on units that stages share, numbers of stages, memory (without them the bound is lower, and stays a
 bound); the search over listed segments (``range_search.py``).
 """
@@ -43,7 +40,6 @@ class TimeRange:
         is_aside: Whether it was put aside.
         is_barred: Whether the bound at the slow end allows better plans than any known.
         entries: That better plans may use; None where that is not known.
-        width: Of the range, relative, when that was found out.
     """
 
     bound: float
@@ -53,7 +49,6 @@ class TimeRange:
     is_aside: bool = field(compare=False, default=False)
     is_barred: bool = field(compare=False, default=False)
     entries: ReplicaRanges | None = field(compare=False, default=None)
-    width: float = field(compare=False, default=1.0)
 
 
 class March:
@@ -68,7 +63,7 @@ class March:
     ) -> None:
         """Begin with ranges of tau."""
         self._chain, self._deadline, self._effort = chain, deadline, effort
-        self._longest = LongestSegments(chain, effort)
+        self._longest = LongestSegments(chain)
         self._total = float(chain.cheapest_work(chain.problem.price_per_hour)[-1])
         # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
         self._narrow, self._point = (
@@ -126,14 +121,14 @@ class March:
         """Bound the slow end of a range that is new, and leave the rest of it for another survey."""
         if range_.bound >= ceiling():
             return []
-        point = replace(range_, fast_s=max(range_.fast_s, self._effort.stride * range_.slow_s), width=0.0)
+        point = replace(range_, fast_s=max(range_.fast_s, self._effort.stride * range_.slow_s))
         parts = self._marched(point, ceiling, consider)
         next_s = max(
             range_.fast_s, min(self._effort.surveyed * range_.slow_s, parts[0].slow_s if parts else point.fast_s)
         )
         if next_s > range_.fast_s and (parts or not self._is_impossible(range_.slow_s)):
             self._fresh.append(replace(range_, slow_s=next_s))
-        return [replace(part, fast_s=max(part.fast_s, next_s), entries=None, width=1.0) for part in parts]
+        return [replace(part, fast_s=max(part.fast_s, next_s), entries=None) for part in parts]
 
     def _taken(self, ceiling: Callable[[], float], consider: Callable[[Placement], None]) -> list[TimeRange]:
         """Bound the next range, or part it."""
@@ -150,7 +145,7 @@ class March:
     ) -> list[TimeRange]:
         """Bound a range at its slow end."""
         slow_s, fast_s, before = range_.slow_s, range_.fast_s, ceiling()
-        least, entries, own_width = self._least_price(range_, before, consider)
+        least, entries = self._least_price(range_, before, consider)
         if np.isinf(least):
             return []
         reached_s = max(fast_s, slow_s * min(1.0, ceiling() / (least * slow_s))) if least > 0 else slow_s
@@ -158,7 +153,7 @@ class March:
 
         def part(slow_s: float, fast_s: float, is_aside: bool) -> TimeRange:
             bound, is_aside = max(range_.bound, fast_s * least), is_aside or range_.is_aside
-            return TimeRange(bound, slow_s, fast_s, least, is_aside, is_barred, entries, own_width)
+            return TimeRange(bound, slow_s, fast_s, least, is_aside, is_barred, entries)
 
         if not is_barred and reached_s < slow_s * (1 - self._short):
             return [part(reached_s, fast_s, False)]
@@ -170,13 +165,13 @@ class March:
 
     def _least_price(
         self, range_: TimeRange, ceiling: float, consider: Callable[[Placement], None]
-    ) -> tuple[float, ReplicaRanges | None, float]:
+    ) -> tuple[float, ReplicaRanges | None]:
         """Bound the price of the units of every plan in a range that is better than the ceiling.
 
         Returns:
-            The bound; entries that such plans may use, where they are known; for ranges of which width.
+            The bound; entries that such plans may use, where they are known.
         """
-        slow_s, entries, width = range_.slow_s, range_.entries, range_.width
+        slow_s, entries = range_.slow_s, range_.entries
         is_half = range_.is_aside and range_.least_price is None
         tried = self._entries(range_.fast_s, ceiling) if entries is None else entries
         if is_half:
@@ -194,10 +189,9 @@ class March:
             consider(self._chain.placement(Runs(first, end, used.type)))
             if least * slow_s >= ceiling or not self._learned(used):
                 break
-        now = 1 - range_.fast_s / slow_s
-        if is_half or (now < self._effort.narrowed * width and least * range_.fast_s < ceiling):
-            entries, width = self._useful(tried, ends, to_go, ceiling / range_.fast_s), now
-        return least, entries, width
+        if is_half:
+            entries = self._useful(tried, ends, to_go, ceiling / range_.fast_s)
+        return least, entries
 
     def _learned(self, used: ReplicaRanges) -> bool:
         """Make entries of a path that is too cheap entries of their own; say whether there were any."""

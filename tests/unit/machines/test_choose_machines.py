@@ -23,8 +23,7 @@ from heterps_compile.machines.nothing_found import hours, whole
 from heterps_compile.machines.option import excess
 from heterps_compile.machines.outlook import outlook_of
 from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines
-from heterps_compile.machines.sets import Candidate, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
-from heterps_compile.machines.step_bounds import StepBounds
+from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
 from heterps_compile.passes.placement.steps.step_search import StepEffort
@@ -475,25 +474,3 @@ def test_limits_that_are_proposed_are_never_below_what_is_needed():
     for value in [0.01, 36.0, 1044.0, *(10 ** draw.uniform(-6, 14, 300)).tolist()]:
         assert value <= parse_duration(hours(value)) <= value + 36.1 + 1e-6 * value
         assert value <= parse_money(f"{whole(value)} USD") <= value + 0.011 + 1e-6 * value
-
-
-def test_a_search_begins_with_plans_of_the_bounds_and_finds_none_that_is_worse():
-    layers = [layer for _ in range(6) for layer in (torch.nn.Linear(512, 512), torch.nn.ReLU())]
-    model, inputs = torch.nn.Sequential(*layers), (torch.ones(4, 512),)
-    kinds, _ = kinds_of([FOUR, T4], spot=False)
-    goal = Goal(1e6, (1024,), deadline_s=1e9, most_machines=4)
-    plain, begun = times_of(model, example_inputs=inputs), times_of(model, example_inputs=inputs)
-    bounds = StepBounds(begun, kinds, goal, 10**9)
-    four, t4 = kinds
-    for parts in (((four, 1),), ((t4, 4),), ((four, 1), (t4, 3))):
-        machines = MachineSet(tuple((kind.rental, count) for kind, count in parts))
-        plans = bounds.begun(Candidate(machines, 1024, 0.0, 0.0, tuple(kind for kind, _ in parts)))
-        assert plans
-        for plan in plans:
-            firsts, ends = [stage.first for stage in plan.stages], [stage.end for stage in plan.stages]
-            assert (firsts, ends[-1]) == ([0, *ends[:-1]], begun.segments_of(four.device, 4, 1024).chain.length)
-            for place, (kind, count) in enumerate(parts):
-                used = sum(stage.replicas for stage in plan.stages if stage.kind == place)
-                assert used <= count * kind.units
-        found = begun.searched(machines, 1024, begun=lambda plans=plans: plans)
-        assert found.step_s <= plain.searched(machines, 1024).step_s * (1 + 1e-9)

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from heterps_compile.machines.stage_needs import grid_above, grid_s, least_paths
+from heterps_compile.machines.step_bounds import grid_above, grid_s, least_paths
 from heterps_compile.machines.step_times import least_shared_s
 
 

@@ -17,25 +17,21 @@ def two_blocks(*, is_back):
         count=4, length=2, first=np.array([0, 0, 1]), end=np.array([1, 2, 2]),
         parts=LayerParts(np.array([1.0, 1.0]), np.array([2.0, 2.0])), units=np.array([1.0, 2.0]),
         most=np.array([1.0, 3.0]), turns=turns, pull_s=0.5 * every, busy_s=(turns * 3 * works).astype(np.float32),
-        forward_s=works * every, backward_s=2 * works * every, sync_s=3 * every, moving_s=0.5 * every,
+        forward_s=works * every, backward_s=2 * works * every, sync_s=3 * every,
         from_s=inner[::-1] * every, to_s=inner * every, way_from_s=outer[::-1], way_to_s=outer, is_back=is_back,
         gradients_s=np.zeros(3), own_s=np.zeros(3), latency_s=0.0,
     )  # fmt: skip
 
 
-def test_what_a_pipeline_waits_for_is_each_stage_s_own_times_and_its_ways():
+def test_a_stage_lasts_as_long_as_its_own_times_and_its_ways():
     for is_back in (False, True):
         stages, ways = two_blocks(is_back=is_back), 1 + is_back
-        waits = stages.waits(stages.parts.around(), None)
         # the first block: a forward, 4 or 2 backwards, the other block for one of them, there and back
-        rest_s = [[1 + 8 + 3 + ways * 0.25, 1 + 4 + 3 + ways * 0.25], [24, 12], [12, 6]]
-        assert waits.rest_s == pytest.approx(np.array(rest_s) - ways * 0.5, rel=1e-5)
-        assert waits.sync_s == pytest.approx(np.repeat([[3], [3], [1 + 0.75 + 3]], 2, axis=1), rel=1e-5)
-        assert waits.adds_s == pytest.approx([3 + ways * 0.75, 6, 3], rel=1e-5)
+        busy_s = [[1 + 8 + 3 + ways * 0.25, 1 + 4 + 3 + ways * 0.25], [24, 12], [12, 6]]
         behind_s = 2 + 0.25 * is_back  # of the gradients to the first block, which is waited for less than the sum
         begun_s = np.array([[0.5], [0.5], [1.25]])  # rows that are pulled, or the first block and its way
-        assert waits.least_s == pytest.approx(np.array(rest_s) + begun_s + max(3, behind_s), rel=1e-5)
-        assert waits.schedules is None
+        least_s = stages.least_s(stages.parts.around())
+        assert least_s == pytest.approx(np.array(busy_s) + begun_s + max(3, behind_s), rel=1e-5)
 
 
 def test_a_stage_with_others_behind_it_waits_as_the_better_of_the_schedules_has_it():
@@ -54,6 +50,3 @@ def test_a_stage_with_others_behind_it_waits_as_the_better_of_the_schedules_has_
         assert stages.between_s(around, total)[2, 0] == pytest.approx(12)
     assert np.isinf(stages.between_s(around, 2)[0, 1])  # two units here leave none for the other block
     assert np.isfinite(stages.between_s(around, 2)[1:]).all()
-    scheduled = stages.waits(around, 9).schedules
-    assert (scheduled.count, scheduled.most.tolist(), scheduled.turns.tolist()) == (4, [1, 3], [4, 2])
-    assert scheduled.behind_s == pytest.approx(np.repeat([[round_s - 1], [-1], [-1]], 2, axis=1), rel=1e-5)

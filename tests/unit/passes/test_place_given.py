@@ -178,7 +178,7 @@ def test_replicas_of_a_stage_on_several_types_reach_a_floor_that_none_reaches_al
     [stage] = document["plan"]["stages"]
     assert stage["feed"] == "speed"
     assert {each["device"] for each in stage["replicas"]} == {"fast", "slow"}
-    assert document["bound"] == pytest.approx(document["objective"]["value"])
+    assert 0 < document["bound"] <= document["objective"]["value"]
     assert document["bound_holds_for"].endswith("with one device type or several in a stage, in the steady state")
     assert "no plan was found whose stages have one type each" in document["notes"][0]
     again = json.loads(run("predict", path, "--plan", f"{tmp_path}/out/plan.json", "--json").stdout)

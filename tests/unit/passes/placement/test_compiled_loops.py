@@ -21,8 +21,10 @@ from heterps_compile.passes.placement.proof.exact import OPEN, TIME_UP
 TOY = """
 from heterps_compile.passes.placement.compiled_loops import compiled
 
+FACTOR = 2
+
 def twice(number):
-    return 2 * number
+    return FACTOR * number
 
 def compile_twice():
     assert compiled(twice)(21) == 42
@@ -53,6 +55,15 @@ def test_another_process_compiles_once_and_here_the_code_is_read(toy: Any) -> No
     assert CompiledBeside([toy.twice], toy.__name__, "compile_twice")._process is None
     toy.compile_twice()
     assert sum(cast("Any", compiled(toy.twice)).stats.cache_hits.values()) == 1
+
+
+def test_a_constant_that_has_changed_compiles_the_loop_again(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.compile_twice()
+    assert is_kept(toy.twice)
+    monkeypatch.setattr(toy, "FACTOR", 3)  # as one that comes from another file, which was upgraded
+    assert not is_kept(toy.twice)
+    compiled_loops._dispatcher.cache_clear()
+    assert compiled(toy.twice)(21) == 63
 
 
 def test_where_the_other_process_fails_the_loop_is_compiled_here(toy: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,6 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof import longest_segments
-from heterps_compile.passes.placement.proof.effort import MarchEffort
 from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
 from heterps_compile.passes.placement.proof.march import March, TimeRange
 
@@ -70,13 +69,6 @@ def test_a_time_a_little_shorter_begins_from_the_ends_before() -> None:
     own = LongestSegments(chain)
     own.ends(entries((1, 1), (3, 3)), 2.05)
     assert own.ends(all_entries, 2.0).tolist() == LongestSegments(chain).ends(all_entries, 2.0).tolist()
-
-
-def test_several_threads_find_the_same_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = entries(*((units, units) for units in range(1, 6)))
-    alone = LongestSegments(Chain(SIX)).ends(every, 1.0).tolist()
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert LongestSegments(Chain(SIX), MarchEffort(threads_from=1)).ends(every, 1.0).tolist() == alone
 
 
 def prices(*of_entries: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,1 +1,0 @@
-"""Stages whose replicas are of several device types."""
