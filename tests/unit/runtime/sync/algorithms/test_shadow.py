@@ -11,7 +11,7 @@ from heterps_compile.runtime.sync.algorithms.shadow import (
     pulled,
     replica_gap,
 )
-from heterps_compile.runtime.sync.algorithms.shadow_clock import Work, expected_ratio, run_foreground, run_shadow
+from heterps_compile.runtime.sync.algorithms.shadow_clock import Work, run_foreground, run_shadow
 
 
 def row(*values: float) -> torch.Tensor:
@@ -94,29 +94,12 @@ def test_a_block_momentum_that_is_none_is_refused(momentum, rate):
         BlockMomentum.beginning(row(1.0)).after_block(row(1.0), momentum, rate)
 
 
-def test_the_time_law_of_shadow():
-    """10 ms a step, 40 ms a synchronisation, every 5: (50 + 40) / 50 = 1.80."""
-    work = Work(1000, step_s=0.010, sync_s=0.040, every=5)
-    assert run_foreground(work).time_s / run_shadow(work).time_s == pytest.approx(1.80, rel=1e-9)
-    assert expected_ratio(work) == pytest.approx(1.80, rel=1e-12)
-
-
 def test_throughput_does_not_fall_as_every_goes_to_one():
     """Foreground takes 1 + 4 / every times as long; shadow passes over what is due while one runs: 4 steps each."""
     shadows = {every: run_shadow(Work(400, 0.010, 0.040, every)) for every in (1, 2, 5, 20)}
     assert {round(one.time_s, 9) for one in shadows.values()} == {4.0}
     assert (shadows[1].syncs, shadows[1].passed_over) == (100, 299)
     assert run_foreground(Work(400, 0.010, 0.040, 1)).time_s == pytest.approx(20.0)
-
-
-@pytest.mark.parametrize("slowdown", [0.25, 1.0, 3.0])
-def test_a_background_that_shares_the_processor_costs_its_part(slowdown):
-    """5 steps of 10 ms; of the 20 ms beside, slowdown / (1 + slowdown) is lost: at 1, 60 ms a block instead of 70."""
-    work = Work(5000, 0.010, 0.020, 5, slowdown)
-    expected_s = 1000 * (0.050 + 0.020 * slowdown / (1 + slowdown))
-    # the last block has no synchronisation, as nothing comes after it
-    assert run_shadow(work).time_s == pytest.approx(expected_s, rel=2e-3)
-    assert run_foreground(work).time_s / run_shadow(work).time_s == pytest.approx(expected_ratio(work), rel=2e-3)
 
 
 @pytest.mark.parametrize(
