@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from commands import heterps
-from processes import end_of
+from processes import begin_command, end_of, wait_for
 from safetensors.torch import load_file
-from tuned import PATIENCE_S, TRAIN, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
+from tuned import PATIENCE_S, TRAIN, WORDS, check_nothing_ran_twice, kill_trial, told, written
 from wording import names
 
 from heterps_compile.tuning.search_state import FAILED, TOLD, read_search
@@ -79,7 +79,9 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
         '    if values["optimizer"] == "sgd" and report.step == 2:\n        raise ValueError("no such gradient")\n'
     )
     slow.touch()
-    process = begin(written(tmp_path, train), *WORDS, "--trials", "4", "--workers", "core=1x1", "--method", "random")
+    process = begin_command(
+        written(tmp_path, train), *WORDS, "--trials", "4", "--workers", "core=1x1", "--method", "random"
+    )
     kill_trial(tmp_path, 0, process)
     slow.unlink()
     code, out, err = end_of(process, PATIENCE_S)
@@ -97,7 +99,7 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
 
 
 def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp_path):
-    process = begin(written(tmp_path), *WORDS, "--trials", "6", "--method", "random")
+    process = begin_command(written(tmp_path), *WORDS, "--trials", "6", "--method", "random")
     wait_for(lambda: len(told(tmp_path)) >= 2, process)
     os.kill(process.pid, signal.SIGKILL)
     end_of(process, PATIENCE_S)
@@ -112,7 +114,7 @@ def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp
 
 
 def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
-    process = begin(written(tmp_path), *WORDS, "--trials", "500", "--workers", "core=1x1")
+    process = begin_command(written(tmp_path), *WORDS, "--trials", "500", "--workers", "core=1x1")
     wait_for(lambda: bool(told(tmp_path)), process)
     second = heterps("tune", "-o", "run", "--resume", cwd=tmp_path)
     process.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch_models import BACKEND as TORCH
-from torch_models import REAL, Built, cut_before, cut_into, skip_net
+from torch_models import REAL, cut_before, cut_into, llama, skip_net, t5, whisper
 
 from heterps_compile.backends.onnx_stage.exporter_registry import read_once
 from heterps_compile.backends.onnx_stage.stage_models import stage_models
@@ -48,43 +48,6 @@ def worst_difference(graph: Graph, partition: Partition, inputs: Mapping[str, An
         assert (live[name].dtype, live[name].shape) == (theirs.dtype, theirs.shape)
         worst = max(worst, float(np.abs(live[name] - theirs).max() / np.abs(theirs).max()))
     return worst
-
-
-def t5() -> Built:
-    from transformers import T5Config, T5Model  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = T5Config(
-        d_model=32, d_kv=16, num_layers=1, num_heads=2, d_ff=64, vocab_size=100, decoder_start_token_id=0,
-        use_cache=False,
-    )  # fmt: skip
-    ids = torch.randint(0, 100, (2, 8))
-    return T5Model(config), (), {"input_ids": ids, "decoder_input_ids": ids[:, :6]}
-
-
-def llama() -> Built:
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=100, use_cache=False, pad_token_id=0,
-    )  # fmt: skip
-    return LlamaForCausalLM(config), (torch.randint(0, 100, (2, 8)),), {}
-
-
-def whisper() -> Built:
-    from transformers import WhisperConfig, WhisperModel  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = WhisperConfig(
-        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, num_mel_bins=8, max_source_positions=10,
-        max_target_positions=12, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=1,
-    )  # fmt: skip
-    inputs = {"input_features": torch.randn(2, 8, 20), "decoder_input_ids": torch.randint(0, 100, (2, 6))}
-    return WhisperModel(config), (), inputs
 
 
 QUICK = ("small_ctrdnn", "resnet")  # exported within a second or two; the others repeat what is in them

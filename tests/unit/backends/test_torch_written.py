@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, fx, nn
-from torch_models import BACKEND, REAL, Built, cut_into, largest_difference, resnet50, run, skip_net
+from torch_models import BACKEND, REAL, Built, cut_into, largest_difference, run, skip_net
 
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.torch_fx import import_torch
@@ -105,12 +105,6 @@ def test_written_stages_run_in_a_fresh_process_with_torch_alone(tmp_path: Path) 
     module, inputs = skip_net()
     exported = {name: read_model(REAL[name]()) for name in REAL if name in QUICK}
     check_fresh_process({**exported, "traced": import_torch(module, inputs)}, tmp_path)
-
-
-@pytest.mark.slow  # more models, and a larger one
-def test_stages_of_all_models_run_in_a_fresh_process(tmp_path: Path) -> None:
-    others = {name: read_model(REAL[name]()) for name in REAL if name not in QUICK}
-    check_fresh_process({**others, "resnet_50": read_model(resnet50())}, tmp_path)
 
 
 @pytest.mark.slow  # torch.export takes seconds

@@ -24,11 +24,6 @@ def _here(tmp_path, monkeypatch):
     Path("plan.json").write_text(to_json(PLAN), "ascii")
 
 
-def test_a_plan_is_shown_with_what_it_was_made_from(capsys, golden):
-    assert run(["show", "plan.json", "-v"]) == 0
-    golden("report/show.txt", capsys.readouterr().out)
-
-
 def test_an_older_plan_is_shown_as_todays(capsys):
     Path("old.json").write_text(json.dumps(version_1()))
     assert run(["show", "old.json", "--json"]) == 0

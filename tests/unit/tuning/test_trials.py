@@ -54,15 +54,6 @@ def test_without_words_every_unit_of_a_pool_is_a_worker() -> None:
         assert (each.name, each.compute.workers, each.units) == (device.name, device.max_units, 1)
 
 
-def test_a_worker_of_several_units_has_what_they_have_together() -> None:
-    core = POOL.device_type("cpu-core")
-    (found,) = worker_classes(POOL, "cpu-core=3x4")
-    assert (found.compute.workers, found.units) == (3, 4)
-    assert found.compute.memory_bytes == 4 * core.memory_bytes
-    assert found.compute.price_per_hour == pytest.approx(4 * core.price_per_hour)
-    assert [(device.name, device.max_units) for device in found.pool.device_types] == [("cpu-core", 4)]
-
-
 def test_of_a_pool_with_one_type_classes_have_any_names() -> None:
     pool = replace(POOL, device_types=(POOL.device_type("cpu-core"),), links=())
     assert [each.name for each in worker_classes(pool, "fast=1x2,slow=2x1")] == ["fast", "slow"]
@@ -109,11 +100,6 @@ def test_words_that_are_no_workers_are_refused(text: str, fault: str) -> None:
     with pytest.raises(InputError, match=fault) as error:
         worker_classes(POOL, text)
     assert "\x1b" not in str(error.value)
-
-
-def test_classes_come_back_out_of_what_is_recorded() -> None:
-    classes = worker_classes(POOL, "cpu-core=3x4,v100=2x1")
-    assert recorded_classes(POOL, [each.recorded for each in classes]) == classes
 
 
 def test_cores_are_dealt_in_turn_and_shared_where_they_do_not_last() -> None:

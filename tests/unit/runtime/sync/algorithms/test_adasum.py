@@ -23,12 +23,6 @@ def test_equal_gradients_are_averaged(replicas):
     torch.testing.assert_close(combine_all([gradient] * replicas), gradient, rtol=1e-15, atol=0)
 
 
-def test_parallel_gradients_of_different_length_are_averaged():
-    """(1 - 3/2) 1 + (1 - 1/6) 3 = 2 = (1 + 3) / 2."""
-    one = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(combine(one, 3 * one), 2 * one, rtol=1e-15, atol=0)
-
-
 def test_a_tree_of_six_folds_two_first():
     assert tree(6) == [[(0, 4), (1, 5)], [(0, 1), (2, 3)], [(0, 2)]]
 

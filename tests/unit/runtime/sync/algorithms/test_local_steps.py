@@ -22,13 +22,6 @@ def test_a_predictor_is_the_mean_of_its_rounds():
     assert (predictors.of(0).item(), predictors.rounds) == (9.0, {3: 3, 0: 1})
 
 
-def test_a_predictor_does_not_follow_the_tensor_it_took():
-    predictors, model = BlockPredictors(), torch.tensor([1.0])
-    predictors.take(0, model)
-    model.zero_()
-    assert predictors.of(0).item() == 1.0
-
-
 def test_the_better_of_two_chains_is_taken():
     predictors = BlockPredictors()
     mixed, separate = torch.tensor([1.0]), torch.tensor([5.0])

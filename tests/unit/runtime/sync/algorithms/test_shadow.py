@@ -42,17 +42,6 @@ def test_a_centre_is_not_pulled_beyond_the_mean():
         elastic_centre(row(0.0), row(2.0), 4, 0.3)
 
 
-def test_elastic_replicas_of_different_data_settle_around_the_mean_of_their_minima():
-    """Minima +1 and -1, a step of 0.1, then a pull of 0.2 to the centre, which stays at 0:
-    x = (1 - 0.2) (x + 0.1 (1 - x)), so x = 0.08 / 0.28."""
-    locals_, centre = [row(0.9), row(-0.5)], row(0.0)
-    for _ in range(300):
-        locals_ = [x + 0.1 * (minimum - x) for x, minimum in zip(locals_, (1.0, -1.0), strict=True)]
-        mean = sum(locals_) / 2
-        locals_, centre = [elastic(x, centre, 0.2)[0] for x in locals_], elastic_centre(centre, mean, 2, 0.2)
-    torch.testing.assert_close(torch.cat(locals_), row(0.08 / 0.28, -0.08 / 0.28))
-
-
 def test_block_momentum_without_momentum_is_the_mean():
     state = BlockMomentum.beginning(row(1.0)).after_block(row(5.0), momentum=0.0)
     assert state.weights.tolist() == [5.0]
@@ -64,13 +53,6 @@ def test_block_momentum_of_four_replicas_follows_a_drift_four_times_as_fast():
     for _ in range(200):
         state = state.after_block(state.weights + 1.0, momentum=0.75)
     torch.testing.assert_close(state.velocity, row(4.0))
-
-
-def test_block_momentum_starts_from_a_copy():
-    weights = row(1.0)
-    state = BlockMomentum.beginning(weights)
-    weights.zero_()
-    assert state.weights.tolist() == [1.0]
 
 
 def test_the_gap_of_replicas():

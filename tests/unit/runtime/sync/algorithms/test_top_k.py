@@ -23,13 +23,6 @@ def drawn(law: str, length: int = 200_000) -> torch.Tensor:
     return laws[law].sample((length,))
 
 
-def test_few_bisections_keep_less():
-    """After one, the threshold is half way to the maximum or the mean: then low indices fill up what is missing."""
-    flat = drawn("t3")
-    exact = select_exact(flat, 2000).values.square().sum()
-    assert select_threshold(flat, 2000, bisections=1).values.square().sum() < 0.9 * exact
-
-
 @SELECTIONS
 def test_the_largest_two_of_five(select):
     selection = select(torch.tensor([1.0, -5.0, 0.0, 4.0, -2.0]), 2)
