@@ -89,11 +89,9 @@ def test_windows_line_ends_and_large_digits_are_read(tmp_path):
     ("bad", "fault"),
     [
         (line(number="1.5"), r"line 2\b.*field 2\b.*'.*day.tsv'.*'1.5'"),
-        (line(number="-"), r"line 2\b.*field 2\b.*'-'"),
         (line(label="yes"), r"line 2\b.*field 1\b.*'yes'"),
         (line(number="9" * 19), r"line 2\b.*field 2\b.*'9999999999999999999'"),
         (line(category="xyz"), r"line 2\b.*field 15\b.*'xyz'.*\b8\b"),
-        (line(category="123456789"), r"line 2\b.*field 15\b.*'123456789'"),
         (line(category="\x1b[2J"), r"line 2\b.*field 15\b.*'\\\\x1b\[2J'"),
         (line() + "\t1", r"line 2\b.*'.*day.tsv'.*\b41\b.*\b40\b"),
         ("", r"line 2\b.*'.*day.tsv'.*\b1\b.*\b40\b"),
