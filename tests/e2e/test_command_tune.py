@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import runpy
 import signal
 from pathlib import Path
@@ -125,29 +124,3 @@ def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
     assert second.returncode == 1
     assert names(second.stderr, "Error: ", "process", "run")
     assert read_search(tmp_path / "run").ended_why == "it was interrupted"
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean() * float('nan')}\n", "nan"),
-        (
-            "\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean()}\n",
-            "the metric 'accuracy' was never reported",
-        ),
-    ],
-)
-def test_a_metric_that_is_no_number_or_never_reported_is_one_sentence(tmp_path, more, said):
-    done = heterps(*WORDS, "--trials", "1", "--method", "random", "--retries", "0", cwd=written(tmp_path, TRAIN + more))
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert re.match(r"Error: none of 1 trial of \d+ steps has a result, the last since ", last)
-    assert said in last
-
-
-def test_a_trial_that_never_ends_is_ended(tmp_path):
-    train = TRAIN + "\ndef on_validation(report):\n    import time\n    time.sleep(10_000)\n"
-    words = ("--trials", "1", "--method", "random", "--retries", "0", "--time-limit", "6")
-    done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
-    assert done.returncode == 1
-    assert names(done.stderr.splitlines()[-1], "6 s", "--time-limit")

@@ -1,17 +1,15 @@
 """``heterps-compile tune --engine ray`` for real: workers on several nodes; a trial, a node and the head are killed."""
 
 import json
-import os
 from contextlib import contextmanager
 
 import pytest
 from commands import heterps
 from processes import begin_command, end_of, wait_for
 from tuned import PATIENCE_S, ROOT, WORDS, check_nothing_ran_twice, kill_trial, told, written
-from wording import names
 
 from heterps_compile.plan.source import read_plan
-from heterps_compile.tuning.search_state import TOLD, read_search
+from heterps_compile.tuning.search_state import TOLD
 
 pytestmark = pytest.mark.slow  # Ray's own processes take long to start
 
@@ -123,25 +121,6 @@ def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
 def before_of(state, trial):
     """Return how far the trial had trained that one goes on from."""
     return 0 if trial.continues is None else state.trials[trial.continues].fidelity
-
-
-def test_a_worker_of_two_units_has_two_nodes_where_none_has_both(tmp_path, monkeypatch):
-    folder = written(tmp_path)
-    (folder / "space.toml").write_text(
-        '[train]\nlr = 0.1\noptimizer = "adam"\n[model]\nwidth = 8\n[plan]\nreplicas = 2\nmicro_batches = 2\n'
-    )
-    with cluster_of(monkeypatch, {"heterps_core": 1}, {"heterps_core": 1}) as cluster:
-        where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x2")
-        done = heterps(*WORDS, "--trials", "1", "--method", "random", *where, cwd=folder)
-        over = heterps(*WORDS[:-1], "other", "--trials", "1", "--method", "random", *where[:-1], "pair=2x2", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    on_ray = read_search(folder / "run").trials[0]
-    here = heterps(*WORDS[:-1], "here", "--trials", "1", "--method", "random", "--workers", "pair=1x2", cwd=folder)
-    assert here.returncode == 0, here.stderr
-    assert on_ray.value == pytest.approx(read_search(folder / "here").trials[0].value, abs=1e-6)
-    assert over.returncode == 1
-    taken = ("--workers", "4", "'core'", "2") if os.cpu_count() == 2 else ("4", "'heterps_core'", "2")
-    assert names(over.stderr, "Error: ", *taken)
 
 
 def test_the_head_of_a_cluster_dies_and_nothing_that_ended_is_lost(tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ from written_ctrdnn import (
     largest_difference,
     model,
     samples,
-    trained_in_one_process,
     weights_in,
     write_ctrdnn,
 )
@@ -103,15 +102,6 @@ def test_a_run_whose_replicas_are_brought_together_beside_it_goes_on_after_one_w
 def test_every_rule_is_killed_somewhere():
     elsewhere = {"shadow", "adsaga", "servers"}  # below, test_blocks_and_batches.py, test_no_lost_update.py
     assert {parse_rule(rule).name for rule in (*WITHOUT_STATE, *RULES)} | elsewhere == set(KNOWN)
-
-
-def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):
-    words = ("--sync", "topk(density=1)", "--speeds", "3,1;1", "--checkpoint", str(tmp_path / "ck"))
-    run = train(written, *words, stages=2, replicas="2,1")
-    assert names(run.stderr, "2 replicas", "stage 0", "topk(density=1.0)", "all-reduce")
-    assert names(run.stderr, "stage 1", "one replica", "topk(density=1.0)")
-    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
 
 def local_in_one_process(steps: int, every: int) -> dict[str, torch.Tensor]:

@@ -301,23 +301,6 @@ def test_written_stages_train_as_those_in_memory(tmp_path: Path) -> None:
     assert "'1.running_mean': " in source
 
 
-@pytest.mark.slow  # torch.export takes seconds
-def test_compiling_verifies_a_model_in_training_mode_and_leaves_it_as_it_was(tmp_path: Path) -> None:
-    model, inputs = normed(nn.Dropout(0.5), nn.Flatten(), nn.Linear(36, 2))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    compiled = heterps_compile.compile(model, inputs, mode="training", backend="jax", min_stages=2)
-    assert compiled.plan.verification is not None
-    assert compiled.plan.verification.max_rel < 1e-5
-    compiled.save(tmp_path / "out")
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    loaded, drawn = heterps_compile.load(tmp_path / "out"), []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        drawn.append(np.asarray(loaded.run(*inputs)))
-    assert np.array_equal(drawn[0], drawn[1])  # what is dropped comes from PyTorch's generator
-    assert not np.array_equal(drawn[0], drawn[2])
-
-
 @pytest.mark.parametrize(
     ("layer", "op"),
     [

@@ -40,22 +40,6 @@ def test_tied_weights_share_a_storage_and_each_reader_has_its_own_name() -> None
     assert set(graph.tied) == {"lm_head.weight"}
 
 
-def test_a_traced_module_keeps_its_nodes_and_submodules() -> None:
-    module, inputs = skip_net()
-    graph = read((module, inputs, {}))
-    assert [n.op for n in graph.nodes][:3] == [
-        "torch.nn.modules.sparse.Embedding",
-        "Tensor.unsqueeze",
-        "_operator.mul",
-    ]
-    norm = next(n for n in graph.nodes if n.name == "norm")
-    held = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    assert norm.inputs == ("mix", *(f"norm.{name}" for name in held))
-    assert graph.parameters["norm.running_mean"].kind == "buffer"
-    assert graph.source.modules["norm"] is module.norm
-    assert set(graph.tied) == {"words.weight"}
-
-
 def test_an_exported_program_needs_no_examples() -> None:
     model, args, kwargs = REAL["ctrdnn"]()
     program = torch.export.export(model, args, kwargs, strict=False)

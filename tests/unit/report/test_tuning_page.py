@@ -16,7 +16,7 @@ from heterps_compile.console import make_console
 from heterps_compile.errors import InputError
 from heterps_compile.report.pictures.importance_bars import importance_bars
 from heterps_compile.report.pictures.parallel_axes import parallel_axes
-from heterps_compile.report.pictures.search_curves import best_value, learning_curves, shown_range
+from heterps_compile.report.pictures.search_curves import best_value, learning_curves
 from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
 from heterps_compile.report.pictures.worker_gantt import worker_gantt
 from heterps_compile.report.tuning_page import tuning_page
@@ -235,15 +235,6 @@ def test_a_failed_attempt_is_told_from_others_without_colours():
     }
     assert {height for kind, height in heights if kind in ("p1", "p3")} == {"13.0"}
     assert {height for kind, height in heights if kind in ("p0", "p2")} == {"20.0"}
-
-
-def test_a_value_far_from_the_others_does_not_hide_them():
-    of = state("outliers")
-    values = [trial.value for trial in of.trials if trial.value is not None]
-    low, high, beyond = shown_range(of, values)
-    assert (low, high) == (1 / 9, 1.0)
-    assert beyond == sum(value > 1 for value in values) > 0
-    assert f"{beyond} trials worse than 1 stand at the edge" in told(page("outliers"))
 
 
 def test_parameters_with_one_value_are_named_and_not_drawn():

@@ -338,13 +338,6 @@ def test_a_folder_that_tensorboard_cannot_write_is_named(tmp_path):
         TensorBoardLog(tmp_path / "file")
 
 
-def test_more_ranks_than_a_screen_has_are_counted(followed):
-    starts, reports = followed
-    many = tuple(replace(reports[0].ranks[0], rank=rank) for rank in range(30))
-    table = drawn(rank_table(replace(reports[0], ranks=many), dict.fromkeys(range(30), starts[0]), DEVICES))
-    assert table.splitlines()[-1] == "… 6 more"
-
-
 def test_tensorboard_reads_what_was_written(followed, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is an extra")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - an extra

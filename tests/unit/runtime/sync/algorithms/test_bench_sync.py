@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,20 +75,3 @@ def test_the_day_is_that_of_the_page(tasks):
         for tensor, column in zip(ours, ("ids", "numbers", "label"), strict=True):
             assert tensor.tolist() == theirs[column].to_pylist()
     assert [part.tolist() for part in day.draw(100, 4)] == [part[100:200].tolist() for part in day.train]
-
-
-def test_cards_of_hosts_are_held_to_a_rate(bench):
-    hosts = sys.modules["throttled_hosts"]
-    try:
-        with hosts.throttled_hosts(2) as made:
-            for host in made:
-                host.throttle(200e6)
-            told = [
-                subprocess.run(
-                    host.words("tc", "qdisc", "show", "dev", "eth0"), capture_output=True, text=True, check=True
-                )
-                for host in made
-            ]
-    except hosts.NotPermittedError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    assert all("tbf" in one.stdout and "rate 200Mbit" in one.stdout for one in told)
