@@ -15,7 +15,7 @@ from typing import Any
 import light_models
 import torch
 from torch import nn
-from torch_models import bert, gpt2, resnet50, vit
+from torch_models import bert, gpt2, llama, resnet50, t5, vit, whisper
 
 from heterps_compile.examples import EXAMPLES
 
@@ -27,43 +27,6 @@ class RealModel:
     model: Any
     inputs: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] | None = None
-
-
-def _llama() -> RealModel:
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=100, use_cache=False,
-    )  # fmt: skip
-    return RealModel(LlamaForCausalLM(config), (torch.randint(0, 100, (2, 8)),))
-
-
-def _t5() -> RealModel:
-    from transformers import T5Config, T5ForConditionalGeneration  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=100, use_cache=False,
-        decoder_start_token_id=0,
-    )  # fmt: skip
-    ids = torch.randint(1, 100, (2, 8))
-    return RealModel(T5ForConditionalGeneration(config), (), {"input_ids": ids, "decoder_input_ids": ids[:, :5]})
-
-
-def _whisper() -> RealModel:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    config = WhisperConfig(
-        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, num_mel_bins=16, max_source_positions=20,
-        max_target_positions=16, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
-    keywords = {"input_features": torch.randn(2, 16, 40), "decoder_input_ids": torch.randint(3, 100, (2, 5))}
-    return RealModel(WhisperForConditionalGeneration(config), (), keywords)
 
 
 def _of(build: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]) -> RealModel:
@@ -112,10 +75,10 @@ REAL_MODELS: Mapping[str, Callable[[], RealModel]] = {
     **{name: partial(_light, name) for name in light_models.NAMES},
     "BERT": partial(_of, bert),
     "GPT-2": partial(_of, gpt2),
-    "Llama": _llama,
-    "T5": _t5,
+    "Llama": partial(_of, llama),
+    "T5": partial(_of, t5),
     "ViT": partial(_of, vit),
-    "Whisper": _whisper,
+    "Whisper": partial(_of, whisper),
     "ResNet-50 (transformers)": partial(_of, resnet50),
     **{f"{name.upper()} (example)": partial(_example, name) for name in EXAMPLES},
     **{f"{name} (deepctr)": partial(_deepctr, name) for name in DEEPCTR},

@@ -67,6 +67,52 @@ def resnet50() -> Built:
     return ResNetForImageClassification(ResNetConfig()), (), {"pixel_values": torch.randn(1, 3, 64, 64)}
 
 
+def llama() -> Built:
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, use_cache=False,
+    )  # fmt: skip
+    return LlamaForCausalLM(config), (torch.randint(0, 100, (2, 8)),), {}
+
+
+def t5() -> Built:
+    from transformers import T5Config, T5ForConditionalGeneration  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = T5Config(
+        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=100, use_cache=False,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    ids = torch.randint(1, 100, (2, 8))
+    return T5ForConditionalGeneration(config), (), {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
+
+
+def whisper() -> Built:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, num_mel_bins=16, max_source_positions=20,
+        max_target_positions=16, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    inputs = {"input_features": torch.randn(2, 16, 40), "decoder_input_ids": torch.randint(3, 100, (2, 5))}
+    return WhisperForConditionalGeneration(config), (), inputs
+
+
+def thin_resnet50() -> Built:
+    """Return all 50 layers, narrower than they are sold, for images of 64 by 64."""
+    from transformers import ResNetConfig, ResNetForImageClassification  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 24, 32, 48], depths=[3, 4, 6, 3])
+    return ResNetForImageClassification(config), (), {"pixel_values": torch.randn(4, 3, 64, 64)}
+
+
 REAL: Mapping[str, Callable[[], Built]] = {
     "ctrdnn": small_ctrdnn,
     "bert": bert,

@@ -242,16 +242,3 @@ def test_adsaga_converges_where_all_reduce_stays_apart_also_in_another_order_eve
     assert off["sgd"] > 0.02
     assert off["cyclic"] < 1e-10
     assert off["mixed"] < 1e-10
-
-
-def test_adsaga_goes_on_with_other_replicas_and_says_what_becomes_of_its_table(written, tmp_path):
-    samples = torch.tensor(pq.read_table(written / "noise.parquet")["x"].to_pylist(), dtype=torch.float64)
-    (tmp_path / "train.py").write_text(TRAINING.format(rate=0.1, momentum=0))
-    words = ("--sync", "adsaga(batches=8)", "--checkpoint", str(tmp_path / "ck"), "--resume")
-    asked = (*words, "--train", str(tmp_path / "train.py"), "--batch", "4", "--micro-batches", "4")
-    train(written, "noise.parquet", *asked, "--steps", "20", "-q", replicas="2")
-    run = train(written, "noise.parquet", *asked, "--steps", "40", replicas="3")
-    assert names(run.stderr, "gradients", "evenly")
-    expected = saga(samples, [step % 8 for step in range(40)], delay=0, rate=0.1)
-    place = load_file(tmp_path / "ck" / "step-000040" / "weights-0.safetensors")["place"]
-    assert torch.allclose(place, expected, rtol=0, atol=1e-9)

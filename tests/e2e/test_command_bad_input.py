@@ -82,16 +82,10 @@ def workplace(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--cluster", "heterps-papr"), ("unknown cluster 'heterps-papr'", "did you mean 'heterps-paper'?")),
         (("--cluster", "missing.toml"), ("missing.toml", "No such file")),
-        (("--method", "exactt"), ("'exactt'", "did you mean 'exact'?")),
-        (("--backend", "onnxruntim"), ("unknown backend 'onnxruntim'", "did you mean 'onnxruntime'?")),
-        (("--pin", "embedding=cpu-cor"), ("'cpu-cor'", "did you mean 'cpu-core'?")),
         (("--pin", "nothing-like-it=cpu-core"), ("'nothing-like-it'",)),
         (("--print-after", "group"), ("unknown pass 'group'", "did you mean 'group-layers'?")),
-        (("--shape", "M=3"), ("'M'",)),
         (("--min-stages", "50"), ("50",)),
-        (("-o", "model.onnx"), ("model.onnx' is a file; name a folder",)),
         (("-o", "model.onnx/out"), ("cannot write the folder", "Not a directory")),
         (("-o", "/proc/out"), ("cannot write the folder '/proc/out'",)),
     ],

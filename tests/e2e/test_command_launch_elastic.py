@@ -6,7 +6,6 @@ started.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from secrets import token_hex
 
 import pytest
 from counted_rows import MODEL, TRAIN, times_seen
-from processes import end_of, kill_with_descendants
+from processes import end_of, free_port, kill_with_descendants
 from ssh_server import NoServerError, make_ssh_host
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # ranks that start cold, three times
@@ -25,12 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # ranks that start co
 PATIENCE_S = 240.0
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]", told: Path) -> None:

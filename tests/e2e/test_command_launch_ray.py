@@ -1,15 +1,11 @@
 """``launch --on ray`` on a cluster of Ray's own making: two nodes of this machine, with a custom resource each."""
 
-import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import end_of
+from processes import begin_command, end_of, wait_for, wait_for_lines, wait_until_gone
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -53,26 +49,8 @@ def there(tmp_path_factory):
 
 def begin(there, *words: str, resource: str = "volta") -> "subprocess.Popen[str]":
     folder, cluster, _ = there
-    where = ["--on", "ray", "--ray-address", cluster.address, "--resource", f"v100={resource}"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "heterps_compile", "launch", "torch.heterps", *where, "--replicas", "1,2", *RUN, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    return end_of(process, PATIENCE_S)
-
-
-def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not seen() and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.1)
+    where = ("--on", "ray", "--ray-address", cluster.address, "--resource", f"v100={resource}")
+    return begin_command(folder, "launch", "torch.heterps", *where, "--replicas", "1,2", *RUN, *words)
 
 
 def slow_training_file(folder: Path, *, while_there: Path) -> None:
@@ -83,23 +61,14 @@ def slow_training_file(folder: Path, *, while_there: Path) -> None:
     )
 
 
-def test_what_no_node_has_is_told_in_one_sentence(there):
-    code, out, err = end(begin(there, resource="unheard"))
-    assert (code, out) == (1, "")
-    assert err.startswith(
-        "Error: the run takes 2 of 'unheard', and the nodes of the Ray cluster have 0; start nodes that"
-    )
-    assert err.count("\n") == 1
-
-
 @pytest.mark.component("Ray")
 def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint_of_what_one_process_has(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     slow_training_file(there[0], while_there=tmp_path)
     process = begin(there, "--train", "slow.py", "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
-    wait_for(lambda: log.exists() and bool(log.read_text()), process)
+    wait_for_lines(log, process)
     process.send_signal(signal.SIGINT)
-    code, out, err = end(process)
+    code, out, err = end_of(process, PATIENCE_S)
     assert code == 130, err + out
     (checkpoint,) = ck.glob("step-*")
     steps = int(checkpoint.name.removeprefix("step-"))
@@ -127,7 +96,7 @@ def test_an_elastic_run_goes_on_without_a_node_and_takes_one_that_joins(there, t
             come = cluster.add_node(**more)
         if " came: " in line:
             slow.unlink()
-    code, out, _ = end(process)
+    code, out, _ = end_of(process, PATIENCE_S)
     assert code == 0, "".join(told) + out
     assert ": replicas 1, 2 on 3 hosts (" in (restart := next(line for line in told if line.startswith("restart 1")))
     assert ", replicas 1, 1 on 2 hosts (" in restart
@@ -141,28 +110,12 @@ def test_a_node_that_is_killed_ends_the_run_in_one_sentence(there, tmp_path):
     """It is the last test: the cluster has one node after it."""
     log = tmp_path / "log.jsonl"
     process = begin(there, "--steps", "1000000", "--log", str(log))
-    wait_for(lambda: log.exists() and bool(log.read_text()), process)
+    wait_for_lines(log, process)
     _, cluster, volta = there
     cluster.remove_node(volta, allow_graceful=False)
-    code, out, err = end(process)
+    code, out, err = end_of(process, PATIENCE_S)
     assert code == 1, err + out
     told = [line for line in err.splitlines() if "Error: " in line]
     assert len(told) == 1, err
     assert "Traceback" not in err
-    deadline_s = time.monotonic() + 60.0
-    while (left := ranks_with(str(log))) and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert left == []
-
-
-def ranks_with(word: str) -> list[str]:
-    """Return the process ids of commands that name a path."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:
-            continue
-        if word.encode() in command:
-            found.append(path.parent.name)
-    return found
+    wait_until_gone(str(log))

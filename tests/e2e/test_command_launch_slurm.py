@@ -3,11 +3,10 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from processes import end_of
+from processes import begin_command, end_of, wait_for_lines
 from slurm_cluster import NoSlurmError, slurm_cluster
 from written_ctrdnn import (
     BATCH,
@@ -35,33 +34,23 @@ def cluster(tmp_path_factory):
     (folder / "shared").mkdir()
     try:
         with slurm_cluster(tmp_path_factory.mktemp("controller")) as environment:
-            yield folder, {**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            yield folder, environment
     except NoSlurmError as error:
         pytest.skip(f"no Slurm here: {error}")
 
 
-def begin(cluster, *words: str, gpus: str = "tesla") -> "subprocess.Popen[str]":
+def begin(cluster, *words: str) -> "subprocess.Popen[str]":
     folder, environment = cluster
-    where = ["--partition", "cpu-core=batch", "--partition", "v100=accelerated", "--gpu-type", f"v100={gpus}"]
-    start = [sys.executable, "-m", "heterps_compile", "launch", "torch.heterps", "--on", "slurm", *where]
-    return subprocess.Popen(
-        [*start, "--python", sys.executable, "--shared", "shared", "--replicas", "1,2", *RUN, *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    return end_of(process, PATIENCE_S)
+    where = ("--partition", "cpu-core=batch", "--partition", "v100=accelerated", "--gpu-type", "v100=tesla")
+    shared = ("--python", sys.executable, "--shared", "shared", "--replicas", "1,2")
+    start = ("launch", "torch.heterps", "--on", "slurm", *where, *shared)
+    return begin_command(folder, *start, *RUN, *words, environment=environment)
 
 
 @pytest.mark.component("Slurm")
 def test_a_heterogeneous_job_trains_as_one_process(cluster, tmp_path):
-    code, out, err = end(begin(cluster, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck")))
+    process = begin(cluster, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck"))
+    code, out, err = end_of(process, PATIENCE_S)
     assert code == 0, err + out
     assert f"{STEPS} steps, {STEPS * BATCH} samples" in out
     ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
@@ -75,19 +64,10 @@ def test_a_heterogeneous_job_trains_as_one_process(cluster, tmp_path):
 def test_ctrl_c_ends_the_job_after_the_step_with_a_checkpoint(cluster, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     process = begin(cluster, "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
+    wait_for_lines(log, process)
     process.send_signal(signal.SIGINT)
-    code, out, err = end(process)
+    code, out, err = end_of(process, PATIENCE_S)
     assert code == 130, err + out
     assert list(ck.glob("step-*"))
     left = subprocess.run(["squeue", "--noheader"], env=cluster[1], capture_output=True, text=True, check=True)
     assert left.stdout == ""
-
-
-def test_what_slurm_refuses_is_told_in_one_sentence(cluster):
-    code, out, err = end(begin(cluster, "--steps", "1", gpus="unheard"))
-    assert (code, out) == (1, "")
-    assert err.startswith("Error: sbatch failed: ")
-    assert err.count("\n") == 1

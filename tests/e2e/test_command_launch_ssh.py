@@ -2,15 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from processes import end_of
+from processes import begin_command, end_of, free_port, wait_for_lines, wait_until_gone
 from ssh_server import NoServerError, ssh_server
 from written_ctrdnn import (
     BATCH,
@@ -42,12 +40,6 @@ def there(tmp_path_factory):
         pytest.skip(f"no server of OpenSSH here: {error}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
     folder, config = there
     hosts = tmp_path / "hosts.toml"
@@ -56,54 +48,15 @@ def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
         f'secret = "{token_hex(32)}"\nport = {free_port()}\nwait_s = 60\n{table.format(1, 2)}{table.format(2, 1)}'
     )
     hosts.chmod(0o600)
-    start = [sys.executable, "-m", "heterps_compile", "launch", "model2.heterps", "--on", engine, "--hosts", str(hosts)]
-    return subprocess.Popen(
-        [*start, "--python", sys.executable, "--ssh-config", str(config), *words, *RUN],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
-
-
-def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    return end_of(process, PATIENCE_S)
-
-
-def wait_for_steps(log: Path) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert log.exists()
-
-
-def processes_with(word: str) -> list[str]:
-    """Return the commands of processes that name a path, but for this one's own."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:
-            continue
-        if word.encode() in command:
-            found.append(command.replace(b"\0", b" ").decode("utf-8", "replace"))
-    return found
-
-
-def wait_until_gone(word: str) -> None:
-    deadline_s = time.monotonic() + 60.0
-    while processes_with(word) and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert processes_with(word) == []
+    start = ("launch", "model2.heterps", "--on", engine, "--hosts", str(hosts))
+    with_ssh = ("--python", sys.executable, "--ssh-config", str(config))
+    return begin_command(folder, *start, *with_ssh, *words, *RUN)
 
 
 def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tmp_path):
     ck = str(tmp_path / "ck")
-    code, out, err = end(
-        begin(there, tmp_path, "ssh", "--train", "train.py", "--steps", str(STEPS), "--checkpoint", ck)
-    )
+    words = ("--train", "train.py", "--steps", str(STEPS), "--checkpoint", ck)
+    code, out, err = end_of(begin(there, tmp_path, "ssh", *words), PATIENCE_S)
     assert code == 0, err
     assert f"[127.0.0.1] {STEPS} steps, {STEPS * BATCH} samples" in out
     ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
@@ -111,7 +64,7 @@ def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tm
 
     log = tmp_path / "log.jsonl"
     endless = begin(there, tmp_path, "ssh", "--train", "train.py", "--steps", "1000000", "--log", str(log))
-    wait_for_steps(log)
+    wait_for_lines(log, endless)
     (second,) = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
@@ -119,7 +72,7 @@ def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tm
         and str(log).encode() in path.read_bytes()
     ]  # fmt: skip
     os.kill(second, signal.SIGKILL)
-    code, out, err = end(endless)
+    code, out, err = end_of(endless, PATIENCE_S)
     assert code != 0
     wait_until_gone(str(log))
 
@@ -128,9 +81,9 @@ def test_ctrl_c_ends_the_hosts_with_a_checkpoint(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     words = ("--train", "train.py", "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
     process = begin(there, tmp_path, "ssh", *words)
-    wait_for_steps(log)
+    wait_for_lines(log, process)
     process.send_signal(signal.SIGINT)
-    code, _, err = end(process)
+    code, _, err = end_of(process, PATIENCE_S)
     assert code == 130, err
     assert "Traceback" not in err
     assert list(ck.glob("step-*"))
@@ -149,7 +102,8 @@ def test_agents_of_torchrun_on_two_hosts_go_on_after_a_lost_rank(there, tmp_path
     )
     ck = tmp_path / "ck"
     words = ("--train", "dies.py", "--steps", "8", "--checkpoint", str(ck), "--every", "2", "--max-restarts", "2")
-    code, out, err = end(begin(there, tmp_path, "torchrun", "--rendezvous-port", str(free_port()), *words))
+    process = begin(there, tmp_path, "torchrun", "--rendezvous-port", str(free_port()), *words)
+    code, out, err = end_of(process, PATIENCE_S)
     assert code == 0, err
     assert (tmp_path / "died").exists()
     assert "after the" in out

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from commands import heterps
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trace_format import read_trace
-from wording import names
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -217,40 +215,6 @@ def tensors_in(file):
         return torch.from_numpy(arrays["output_0"])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--micro-batches", "3"), "does not divide into 3 micro-batches"),
-        (("--schedule", "zero-bubble"), "zero-bubble"),
-        (("--replicas", "1,1,1"), "replica counts"),
-        (("--train", "nowhere.py"), "'/"),
-        (("--wire", "float8"), "unknown wire format 'float8'"),
-        (("--clip-norm", "1", "--parameter-servers", "1", "--staleness", "1"), "--clip-norm and --staleness do not go"),
-        (("--data", "gone.tsv"), "cannot read 'gone.tsv': No such file"),
-    ],
-)
-def test_what_does_not_fit_is_told_before_anything_starts(written, words, said):
-    message = refused(train(written, *words))
-    assert said in message
-
-
-def test_an_option_without_the_one_it_needs_is_wrong_usage(written):
-    run = train(written, "--resume")
-    assert run.returncode == 2
-    assert names(run.stderr, "--resume", "--checkpoint")
-
-
-def test_a_folder_that_was_edited_is_refused(written, tmp_path):
-    shutil.copytree(written / "model2.heterps", tmp_path / "model2.heterps")
-    shutil.copy(written / "train.py", tmp_path)
-    stage = tmp_path / "model2.heterps" / "stage_1.py"
-    stage.write_text(stage.read_text() + "\n")
-    message = refused(train(tmp_path))
-    assert "'stage_1.py' in 'model2.heterps' is not the file the plan was written with" in message.replace(
-        str(tmp_path) + "/", ""
-    )
-
-
 def test_inference_answers_samples_that_do_not_fill_a_step(written, tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = {name: column.tolist() for name, column in samples(0, 10, ("sparse", "dense")).items()}
@@ -284,11 +248,3 @@ def test_two_runs_do_not_write_checkpoints_to_one_folder(written, tmp_path):
     with holding_checkpoints(str(tmp_path / "link")):
         message = refused(train(written, "--checkpoint", str(tmp_path / "ck")))
     assert f"another run writes its checkpoints to '{tmp_path}/ck'; wait for its end, or name another" in message
-
-
-def test_checkpoints_are_not_mixed_up(written, tmp_path):
-    ck = ("--checkpoint", str(tmp_path / "ck"), "-q")
-    assert train(written, *ck, steps=1).returncode == 0
-    assert "go on from there (--resume), or name another folder" in refused(train(written, *ck, steps=2))
-    other = ("--batch", str(2 * BATCH), "--micro-batches", str(2 * MICRO_BATCHES))
-    assert f"go on with --batch {BATCH}" in refused(train(written, *ck, "--resume", *other))

@@ -7,7 +7,6 @@ import torch
 from commands import heterps
 from safetensors.torch import save_file
 from torch.nn.functional import binary_cross_entropy_with_logits
-from wording import names
 from written_ctrdnn import (
     BATCH,
     DENSE,
@@ -54,15 +53,6 @@ def test_epochs_of_a_loader_are_those_of_a_plain_loop_also_when_a_run_resumes_in
     batches = [batch for _ in range(EPOCHS) for batch in loader]
     whole = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
     assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained(whole)) < 1e-6
-
-
-def test_an_iterator_is_refused_for_a_second_epoch(tmp_path):
-    write_ctrdnn(tmp_path)
-    once = DATA.replace("return DataLoader(", "return iter(DataLoader(").rstrip() + ")\n"
-    (tmp_path / "train.py").write_text(TRAINING_FILE + once)
-    run = heterps(*WORDS, "--epochs", "2", cwd=tmp_path)
-    assert run.returncode == 1
-    assert names(run.stderr, "Error: ", "iterator", "Fix: ", "iterable")
 
 
 def test_a_run_begins_with_a_state_dict_and_a_label_of_whole_numbers_is_explained(tmp_path):

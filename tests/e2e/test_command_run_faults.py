@@ -206,16 +206,6 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_p
 
 
 @pytest.mark.slow  # waits for clocks and for runs that would never end
-def test_a_run_whose_terminal_goes_away_leaves_a_checkpoint(start, tmp_path):
-    run = run_until_a_step(start, tmp_path / "log", "--checkpoint", str(tmp_path / "ck"), SLEEP="0.5")
-    run.stderr.close()  # nobody reads what it says
-    run.send_signal(signal.SIGHUP)
-    assert run.wait(timeout=PATIENCE_S) == 128 + signal.SIGHUP
-    (checkpoint,) = (tmp_path / "ck").iterdir()
-    assert (checkpoint / "state.json").exists()
-
-
-@pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_interrupting_twice_ends_it_at_once(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log", SLEEP="3")
     workers = workers_of(run.pid)

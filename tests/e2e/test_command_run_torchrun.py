@@ -3,15 +3,14 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from secrets import token_hex
 
 import pytest
 from commands import heterps
+from processes import free_port, wait_for_lines
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -33,12 +32,6 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder)
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def hosts_file(folder: Path, *slots: int) -> tuple[str, int]:
@@ -91,17 +84,6 @@ def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
 
-@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-def test_a_host_waits_no_longer_than_the_file_says_for_one_that_never_comes(written, tmp_path):
-    hosts, _ = hosts_file(tmp_path, 2, 1)
-    Path(hosts).write_text("wait_s = 2\n" + Path(hosts).read_text())
-    printed = heterps("launch", "model2.heterps", "--hosts", hosts, *TRAIN, cwd=written)
-    ((code, _, err),) = agents([shlex.split(printed.stdout.splitlines()[1])], tmp_path)
-    assert code == 1
-    assert "1 of 3 ranks did not come within 2 s, rank 2 first; start all of them" in err
-    assert err.count("Error: ") == 1
-
-
 def torchrun(processes: int, *words: str) -> list[str]:
     start = [
         sys.executable,
@@ -113,36 +95,6 @@ def torchrun(processes: int, *words: str) -> list[str]:
         "127.0.0.1",
     ]
     return [*start, "--master-port", str(free_port()), "-m", "heterps_compile", "run", "model2.heterps", *words]
-
-
-@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-def test_a_world_size_that_does_not_fit_is_told(written):
-    ((code, _, err),) = agents([torchrun(2, *TRAIN)], written)
-    assert code == 1
-    assert "2 processes were started, and the plan has 3 replicas (1,2 in its stages): start 3" in err
-
-
-@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-def test_ranks_with_other_options_are_told(written, tmp_path):
-    hosts, _ = hosts_file(tmp_path, 1, 2)
-    head = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-        "--master-addr=127.0.0.1",
-        f"--master-port={free_port()}",
-    ]
-    tail = ["-m", "heterps_compile", "run", "model2.heterps", *TRAIN, "--hosts", hosts]
-    ends = agents(
-        [
-            [*head, "--node-rank=0", "--nproc-per-node=1", *tail],
-            [*head, "--node-rank=1", "--nproc-per-node=2", *tail, "--seed", "5"],
-        ],
-        written,
-    )
-    assert [code for code, _, _ in ends] == [1, 1]
-    assert "ranks differ in the option seed: rank 0 has 0, rank 1 has 5" in ends[0][2]
 
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
@@ -212,18 +164,6 @@ def test_a_script_of_ones_own_trains_with_objects(written):
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("slots", "said"),
-    [((1, 1), "the hosts have 2 slots (1 + 1), and the run has 3 processes"), ((), "names no [[host]]")],
-)
-def test_hosts_that_do_not_fit_are_told(written, tmp_path, slots, said):
-    hosts, _ = hosts_file(tmp_path, *slots)
-    run = heterps("launch", "model2.heterps", "--hosts", hosts, *TRAIN, cwd=written)
-    assert run.returncode == 1
-    assert said in run.stderr
-    assert run.stderr.count("\n") == 1
-
-
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
@@ -235,9 +175,7 @@ def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
         for line, file in zip(lines, said, strict=True)
     )
     try:
-        log, deadline_s = tmp_path / "log.jsonl", time.monotonic() + PATIENCE_S
-        while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
-            time.sleep(0.1)
+        wait_for_lines(tmp_path / "log.jsonl", first)
         second.kill()
         assert first.wait(PATIENCE_S) == 1
         said[0].seek(0)
@@ -259,9 +197,7 @@ def test_an_agent_of_launch_is_interrupted_with_a_checkpoint_and_no_trace(writte
         cwd=written, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
-            time.sleep(0.1)
+        wait_for_lines(log, process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
     finally:

@@ -46,28 +46,3 @@ def test_every_rule_is_compared_on_a_plan(folder):
     assert "agrees by topk(density=0.01), agreed by all-reduce" in changed.stdout
     checked = heterps("check", "m.onnx", "--against", "topk", cwd=folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-@pytest.mark.slow  # it needs the plan
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--plan", "out", "--rule", "tokp(density=0.1)"], "did you mean 'topk'?"),
-        (["--plan", "out", "--rule", "topk(density=7)"], "the density of topk is 7"),
-        (["--plan", "out", "--rule", "\x1b[31m"], "is no synchronisation rule"),
-        (["--plan", "none"], "none"),
-        (["--plan", "out", "--cluster", "cloud-mix"], "the plan does not fit"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(folder, words, said):
-    done = heterps("sync", "m.onnx", *words, cwd=folder)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "\x1b" not in done.stderr
-
-
-def test_a_plan_has_to_be_named(tmp_path):
-    done = heterps("sync", "m.onnx", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--plan" in done.stderr

@@ -100,13 +100,6 @@ def test_a_plan_of_another_pool_is_refused_by_name_of_its_hash_unless_that_is_al
     assert heterps(*words, "--cluster", POOL, "--allow-stale").returncode == 0
 
 
-def test_checking_tells_which_hash_changed_and_refuses_no_plan(heterps):
-    write_dearer_pool()
-    done = heterps("check", "click.onnx", "--against", "out", "--cluster", POOL)
-    assert "note: since the plan was made, the pool changed (by hash)\n" in done.out
-    assert done.err == ""
-
-
 def test_a_plan_of_a_profile_is_that_of_today_with_the_same_profile_alone(heterps):
     Path("profile.json").write_text(profile_to_json(PROFILE))
     given = ["--profile", "cpu-core=profile.json"]
@@ -136,20 +129,3 @@ def test_a_plan_knows_what_its_micro_batches_take_and_of_an_older_one_operations
         "every layer is taken to start one operation; with --model they are counted",
         *counted,
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["show", "out", "--allow-stale"],
-            "--allow-stale is for a plan with its --model, and means nothing for a plan alone",
-        ),
-        (["show", "out", "--cluster", "edge"], "--cluster is for a plan with its --model, and means nothing"),
-        (["simulate", "out", "--profile", "p.json"], "--profile is for a plan with its --model, and means nothing"),
-    ],
-)
-def test_what_needs_the_model_is_wrong_usage_without_it(heterps, words, said):
-    done = heterps(*words)
-    assert done.returncode == 2
-    assert said in done.err

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import runpy
 import signal
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from commands import heterps
-from processes import end_of
+from processes import begin_command, end_of, wait_for
 from safetensors.torch import load_file
-from tuned import PATIENCE_S, TRAIN, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
+from tuned import PATIENCE_S, TRAIN, WORDS, check_nothing_ran_twice, kill_trial, told, written
 from wording import names
 
 from heterps_compile.tuning.search_state import FAILED, TOLD, read_search
@@ -79,7 +78,9 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
         '    if values["optimizer"] == "sgd" and report.step == 2:\n        raise ValueError("no such gradient")\n'
     )
     slow.touch()
-    process = begin(written(tmp_path, train), *WORDS, "--trials", "4", "--workers", "core=1x1", "--method", "random")
+    process = begin_command(
+        written(tmp_path, train), *WORDS, "--trials", "4", "--workers", "core=1x1", "--method", "random"
+    )
     kill_trial(tmp_path, 0, process)
     slow.unlink()
     code, out, err = end_of(process, PATIENCE_S)
@@ -97,7 +98,7 @@ def test_a_killed_trial_is_started_again_and_a_broken_one_is_left(tmp_path):
 
 
 def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp_path):
-    process = begin(written(tmp_path), *WORDS, "--trials", "6", "--method", "random")
+    process = begin_command(written(tmp_path), *WORDS, "--trials", "6", "--method", "random")
     wait_for(lambda: len(told(tmp_path)) >= 2, process)
     os.kill(process.pid, signal.SIGKILL)
     end_of(process, PATIENCE_S)
@@ -112,7 +113,7 @@ def test_after_sigkill_of_everything_nothing_that_ended_is_lost_or_run_again(tmp
 
 
 def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
-    process = begin(written(tmp_path), *WORDS, "--trials", "500", "--workers", "core=1x1")
+    process = begin_command(written(tmp_path), *WORDS, "--trials", "500", "--workers", "core=1x1")
     wait_for(lambda: bool(told(tmp_path)), process)
     second = heterps("tune", "-o", "run", "--resume", cwd=tmp_path)
     process.send_signal(signal.SIGINT)
@@ -123,29 +124,3 @@ def test_ctrl_c_ends_with_how_to_go_on(tmp_path):
     assert second.returncode == 1
     assert names(second.stderr, "Error: ", "process", "run")
     assert read_search(tmp_path / "run").ended_why == "it was interrupted"
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean() * float('nan')}\n", "nan"),
-        (
-            "\ndef metrics(outputs, batch):\n    return {'auc': outputs.mean()}\n",
-            "the metric 'accuracy' was never reported",
-        ),
-    ],
-)
-def test_a_metric_that_is_no_number_or_never_reported_is_one_sentence(tmp_path, more, said):
-    done = heterps(*WORDS, "--trials", "1", "--method", "random", "--retries", "0", cwd=written(tmp_path, TRAIN + more))
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert re.match(r"Error: none of 1 trial of \d+ steps has a result, the last since ", last)
-    assert said in last
-
-
-def test_a_trial_that_never_ends_is_ended(tmp_path):
-    train = TRAIN + "\ndef on_validation(report):\n    import time\n    time.sleep(10_000)\n"
-    words = ("--trials", "1", "--method", "random", "--retries", "0", "--time-limit", "6")
-    done = heterps(*WORDS, *words, cwd=written(tmp_path, train))
-    assert done.returncode == 1
-    assert names(done.stderr.splitlines()[-1], "6 s", "--time-limit")

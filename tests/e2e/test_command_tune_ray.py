@@ -1,17 +1,15 @@
 """``heterps-compile tune --engine ray`` for real: workers on several nodes; a trial, a node and the head are killed."""
 
 import json
-import os
 from contextlib import contextmanager
 
 import pytest
 from commands import heterps
-from processes import end_of
-from tuned import PATIENCE_S, ROOT, WORDS, begin, check_nothing_ran_twice, kill_trial, told, wait_for, written
-from wording import names
+from processes import begin_command, end_of, wait_for
+from tuned import PATIENCE_S, ROOT, WORDS, check_nothing_ran_twice, kill_trial, told, written
 
 from heterps_compile.plan.source import read_plan
-from heterps_compile.tuning.search_state import TOLD, read_search
+from heterps_compile.tuning.search_state import TOLD
 
 pytestmark = pytest.mark.slow  # Ray's own processes take long to start
 
@@ -108,7 +106,7 @@ def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
     words = ("--trials", "2", "--method", "random", "--retries", "3", "--validate-every", "2", "--pool", "pool.toml")
     with cluster_of(monkeypatch, {"heterps_cpu-core": 1}, {"heterps_small-gpu": 1}) as cluster:
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x1:cpu-core+1:small-gpu")
-        code, out, err = end_of(begin(folder, *WORDS, *words, *where), 2 * PATIENCE_S)
+        code, out, err = end_of(begin_command(folder, *WORDS, *words, *where), 2 * PATIENCE_S)
     assert code == 0, err + out + (folder / "run" / "ray.txt").read_text()
     assert "no node has what one of these workers takes, so that a trial of theirs runs on several: pair-0\n" in err
     state = check_nothing_ran_twice(folder)
@@ -125,31 +123,12 @@ def before_of(state, trial):
     return 0 if trial.continues is None else state.trials[trial.continues].fidelity
 
 
-def test_a_worker_of_two_units_has_two_nodes_where_none_has_both(tmp_path, monkeypatch):
-    folder = written(tmp_path)
-    (folder / "space.toml").write_text(
-        '[train]\nlr = 0.1\noptimizer = "adam"\n[model]\nwidth = 8\n[plan]\nreplicas = 2\nmicro_batches = 2\n'
-    )
-    with cluster_of(monkeypatch, {"heterps_core": 1}, {"heterps_core": 1}) as cluster:
-        where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x2")
-        done = heterps(*WORDS, "--trials", "1", "--method", "random", *where, cwd=folder)
-        over = heterps(*WORDS[:-1], "other", "--trials", "1", "--method", "random", *where[:-1], "pair=2x2", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    on_ray = read_search(folder / "run").trials[0]
-    here = heterps(*WORDS[:-1], "here", "--trials", "1", "--method", "random", "--workers", "pair=1x2", cwd=folder)
-    assert here.returncode == 0, here.stderr
-    assert on_ray.value == pytest.approx(read_search(folder / "here").trials[0].value, abs=1e-6)
-    assert over.returncode == 1
-    taken = ("--workers", "4", "'core'", "2") if os.cpu_count() == 2 else ("4", "'heterps_core'", "2")
-    assert names(over.stderr, "Error: ", *taken)
-
-
 def test_the_head_of_a_cluster_dies_and_nothing_that_ended_is_lost(tmp_path, monkeypatch):
     folder = written(tmp_path)
     with cluster_of(monkeypatch, {"heterps_core": 1}) as cluster:
         address = cluster.address
         where = ("--engine", "ray", "--address", address, "--workers", "core=1x1")
-        process = begin(folder, *WORDS, "--trials", "500", *where)
+        process = begin_command(folder, *WORDS, "--trials", "500", *where)
         wait_for(lambda: bool(told(folder)), process)
         cluster.head_node.kill_gcs_server(check_alive=False)
         code, out, err = end_of(process, PATIENCE_S)
@@ -176,7 +155,7 @@ def test_a_node_that_is_lost_takes_no_result_along(tmp_path, monkeypatch):
         lost = sorted(cluster.list_all_nodes(), key=lambda node: node.node_id)[-1]
         lost = next(node for node in (lost, *cluster.list_all_nodes()) if node is not cluster.head_node)
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "core=1x1", "--retries", "3")
-        process = begin(folder, *WORDS, "--trials", "4", "--method", "random", *where)
+        process = begin_command(folder, *WORDS, "--trials", "4", "--method", "random", *where)
         wait_for(lambda: bool(told(folder)), process)
         cluster.remove_node(lost, allow_graceful=False)
         code, out, err = end_of(process, PATIENCE_S)
@@ -188,19 +167,10 @@ def test_a_search_on_ray_survives_its_workers(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster that nobody named is not joined
     words = ("--trials", "3", "--method", "random", "--engine", "ray", "--workers", "core=1x1", "--retries", "3")
-    process = begin(written(tmp_path), *WORDS, *words)
+    process = begin_command(written(tmp_path), *WORDS, *words)
     kill_trial(tmp_path, 1, process)
     code, out, err = end_of(process, PATIENCE_S)
     assert code == 0, err + out
     state = check_nothing_ran_twice(tmp_path)
     assert state.count(TOLD) == 3
     assert "trial 1 failed on core-0, it is started again: its process was killed by signal 9" in err
-
-
-def test_a_cluster_that_cannot_be_reached_is_one_sentence(tmp_path):
-    pytest.importorskip("ray")
-    done = heterps(*WORDS, "--engine", "ray", "--address", "127.0.0.1:9", cwd=written(tmp_path))
-    assert done.returncode == 1
-    assert names(done.stderr, "Error: ", "Ray", "'127.0.0.1:9'")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run").exists()

@@ -51,18 +51,6 @@ def test_json_says_what_was_found_and_proven(workload: Path) -> None:
     assert sorted(p.name for p in workload.parent.iterdir()) == ["chain.json"]
 
 
-def test_the_pool_of_the_file_can_be_replaced(workload: Path) -> None:
-    done = heterps(workload, "--objective", "max-load", "--accelerators", "1", "--json", cwd=workload.parent)
-    assert json.loads(done.stdout)["objective"]["value"] == 6.0
-
-
-def test_the_same_workload_gives_the_same_bytes(workload: Path) -> None:
-    for out in ("a", "b"):
-        heterps(workload, "--objective", "max-load", "-o", out, cwd=workload.parent)
-    for name in ("plan.json", "split.json"):
-        assert (workload.parent / "a" / name).read_bytes() == (workload.parent / "b" / name).read_bytes()
-
-
 def test_what_is_no_model_by_its_name_is_read_as_a_workload(tmp_path: Path) -> None:
     (tmp_path / "x.pb").write_bytes(b"\x08\x07")
     done = heterps("x.pb", "--objective", "max-load", cwd=tmp_path)

@@ -1,18 +1,14 @@
 """Models of both families compiled for jax, by the command and by the library."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import pytest
-import torch
 from commands import heterps
 from onnx_files import click_model, save
 
 import heterps_compile
-from heterps_compile.examples.ctrdnn import ctrdnn
 
 
 def test_the_command_writes_stages_of_jax_that_give_what_the_model_gives(tmp_path: Path) -> None:
@@ -39,18 +35,3 @@ def test_the_command_writes_stages_of_jax_that_give_what_the_model_gives(tmp_pat
     found = heterps_compile.load(folder).run(**inputs)
     for ours, theirs in zip(found, session.run(None, inputs), strict=True):
         np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow  # whole models, compiled and run
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript")
-def test_a_pytorch_model_compiles_saves_and_loads(tmp_path: Path) -> None:
-    model, inputs = ctrdnn(batch=6, fields=5, rows=30, width=4, hidden=(16, 16, 8, 8))
-    compiled = heterps_compile.compile(model.eval(), inputs, backend="jax", min_stages=3, method="exact")
-    assert len(compiled.stages) >= 3
-    compiled.save(tmp_path / "out")
-    assert "stage_0_jax.py" in os.listdir(tmp_path / "out")
-    with torch.no_grad():
-        whole = model(*inputs).numpy()
-    for ready in (compiled, heterps_compile.load(tmp_path / "out")):
-        np.testing.assert_allclose(np.asarray(ready.run(*inputs)), whole, rtol=1e-5, atol=1e-6)

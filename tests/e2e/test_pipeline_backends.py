@@ -86,13 +86,3 @@ def test_masks_of_dropout_do_not_depend_on_replicas_and_schedules(folders: Folde
     ]
     first, *others = train_staged(cases_of("dropping", chosen, folders), timeout_s=400)
     assert [max(differences(run, first)) <= 1e-10 for run in others] == [True, True]
-
-
-@pytest.mark.slow  # a full product of backends, widths and schedules
-def test_exact_sums_do_not_depend_on_replicas_and_schedules(folders: Folders) -> None:
-    for name in ("ctrdnn", "gpt2"):
-        chosen = [*product((("jax", "torch"),), WIDTHS, ("1f1b",)), (("jax", "torch"), (2, 1), "gpipe")]
-        first, *others = train_staged(cases_of(name, chosen, folders, exact_sums=True), timeout_s=400)
-        for losses, state in others:
-            assert losses == first[0]
-            assert [key for key, tensor in state.items() if not torch.equal(tensor, first[1][key])] == []

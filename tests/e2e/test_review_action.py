@@ -116,21 +116,6 @@ def test_a_plan_that_is_the_same_is_quiet(repository):
     )
 
 
-@pytest.mark.parametrize(
-    ("fail_on", "expected"),
-    [
-        ("placement", 1),
-        ("price>5%", 0),
-        pytest.param("stages,throughput<-2%", 0, marks=pytest.mark.slow),
-    ],
-)
-def test_what_fails_the_step_is_a_choice(repository, fail_on, expected):
-    inputs = {"base": "HEAD~1", "fail-on": fail_on}
-    code, log, output, _ = step(repository, "Compare the plan with the base", **inputs)
-    assert (code, output) == (expected, "changed=true\n")
-    assert ("::error file=plan.json" in log) == bool(expected)
-
-
 def test_a_shallow_checkout_fetches_the_base(repository, tmp_path):
     git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
     base = git(repository, "rev-parse", "HEAD~1")
@@ -230,21 +215,6 @@ def test_the_hook_for_changes_compares_with_the_last_commit(repository):
     assert hook(repository, "heterps-compile-diff", *arguments).returncode == 0
     (repository / "plan.json").write_text(to_json(OLD), "ascii")
     assert hook(repository, "heterps-compile-diff", *arguments).returncode == 1
-
-
-@pytest.mark.slow  # commands in processes of their own
-def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
-    (repository / "heterps.toml").write_text('[defaults]\nfail_on = "placement"\n[[plan]]\nplan = "plan.json"\n')
-    assert hook(repository, "heterps-compile-check-all").returncode == 0
-    (repository / "plan.json").write_text(to_json(OLD), "ascii")
-    assert hook(repository, "heterps-compile-diff-all").returncode == 1
-
-
-@pytest.mark.slow  # a model is read, cold
-def test_the_hook_for_models_checks_the_plan(repository):
-    done = hook(repository, "heterps-compile-check", MODEL, "--against", "plan.json")
-    assert done.returncode == 1
-    assert names(done.stderr + done.stdout, "model changed")
 
 
 @pytest.mark.slow  # commands in processes of their own

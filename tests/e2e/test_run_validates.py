@@ -123,27 +123,6 @@ def run_in(folder: Path, compiled: Path, **options: Any) -> Any:
     )
 
 
-@pytest.mark.slow  # two runs, one after the other
-def test_a_run_that_goes_on_counts_on_and_stops_where_an_undisturbed_one_does(tmp_path):
-    compiled = write_ctrdnn(tmp_path)
-    (tmp_path / "train.py").write_text(TRAINING_FILE + MORE)
-    write_validation(tmp_path)
-    first = run_in(tmp_path, compiled, steps=4, replicas=(1, 2))
-    second = run_in(tmp_path, compiled, steps=40, resume=True)
-    again = run_in(tmp_path, compiled, steps=40, resume=True)
-    expected = in_a_plain_loop(second.steps)
-    losses = [one["metrics"]["loss"] for one in expected]
-    best = min(range(len(losses)), key=losses.__getitem__)
-    assert (first.stopped_after, second.stopped_after) == (0, STOP_AFTER)
-    assert best == len(losses) - 1 - STOP_AFTER
-    found = [one.metrics["loss"] for one in (*first.validations, *second.validations)]
-    assert found == pytest.approx(losses, rel=1e-5)
-    assert second.best_step == expected[best]["step"]
-    # a run that was over is over: nothing is trained, and the same is told
-    assert (again.first_step, again.steps, again.validations) == (second.steps, second.steps, ())
-    assert (again.stopped_after, again.best_step) == (STOP_AFTER, second.best_step)
-
-
 @pytest.mark.slow  # a run until it stops by itself, which tells of every step
 def test_a_run_validates_stops_and_keeps_the_best_as_a_plain_loop_would(tmp_path):
     compiled = write_ctrdnn(tmp_path)

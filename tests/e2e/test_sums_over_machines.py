@@ -9,9 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-import torch
 from loopback import using_loopback
-from safetensors.torch import load_file
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -90,16 +88,3 @@ def test_replicas_on_two_hosts_train_as_one_process_and_send_what_the_plan_says(
         assert apart > 1e-4
     elif "local" not in rule:  # whose momenta stay with their replica
         assert apart < 1e-6
-
-
-def test_a_run_on_two_hosts_that_was_stopped_goes_on_to_the_bit(written, tmp_path):
-    words = ("--sync", "topk(density=0.05)", "-q", "--checkpoint")
-    assert [code for code, _ in train(written, *words, str(tmp_path / "whole"))] == [0, 0]
-    for steps in (2, STEPS):
-        done = train(written, *words, str(tmp_path / "parts"), "--resume", steps=steps)
-        assert [code for code, _ in done] == [0, 0], done
-    last = f"step-{STEPS:06d}"
-    for file in sorted((tmp_path / "whole" / last).glob("*.safetensors")):
-        ours, theirs = load_file(tmp_path / "parts" / last / file.name), load_file(file)
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items()), file.name

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from math import prod
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,11 @@ from written_ctrdnn import (
     largest_difference,
     model,
     samples,
-    trained_in_one_process,
     weights_in,
     write_ctrdnn,
 )
 
-from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
-from heterps_compile.sync_rules.network import Network
-from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
 from heterps_compile.sync_rules.rules import RULES as KNOWN
 
 pytestmark = pytest.mark.slow  # some forty runs of the command
@@ -109,15 +104,6 @@ def test_every_rule_is_killed_somewhere():
     assert {parse_rule(rule).name for rule in (*WITHOUT_STATE, *RULES)} | elsewhere == set(KNOWN)
 
 
-def test_topk_of_all_entries_in_a_pipeline_with_unequal_replicas_is_training_in_one_process(written, tmp_path):
-    words = ("--sync", "topk(density=1)", "--speeds", "3,1;1", "--checkpoint", str(tmp_path / "ck"))
-    run = train(written, *words, stages=2, replicas="2,1")
-    assert names(run.stderr, "2 replicas", "stage 0", "topk(density=1.0)", "all-reduce")
-    assert names(run.stderr, "stage 1", "one replica", "topk(density=1.0)")
-    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
-
-
 def local_in_one_process(steps: int, every: int) -> dict[str, torch.Tensor]:
     """Train two models on the micro-batches of two replicas, and take their mean; return the mean at the end."""
     torch.set_num_threads(1)
@@ -157,30 +143,6 @@ def test_a_checkpoint_between_two_averages_has_their_mean_and_goes_on_with_one_r
     assert names(run.stderr, "replicas", "mean", "optimiser")
 
 
-@pytest.mark.parametrize("rule", [*WITHOUT_STATE, *RULES])
-def test_the_log_counts_what_the_formula_says(written, tmp_path, rule):
-    train(written, "--sync", rule, "--log", str(tmp_path / "log.jsonl"), "-q")
-    shapes = tuple(TensorShape(tuple(parameter.shape)) for parameter in model()[0].parameters())
-    buffers, asked = (FlatBuffer(sum(prod(one.shape) for one in shapes)),), parse_rule(rule)
-    expected = asked.exchange(SyncGroup(2, buffers, buffers, len(shapes), Network(0.0), shapes)).sent_bytes
-    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    if rule == MC:  # the chain of the block is averaged in its half of a step, and the other one after the step
-        assert told == [0, 0, expected / 2, expected / 2, 0, expected / 2, expected / 2]
-    elif rule.startswith("local"):  # what is sent after a step is counted with the next one
-        assert told == [0, 0, 0, expected, 0, 0, expected]
-    elif "on=step" in rule:
-        assert told == [0, *[expected] * (STEPS - 1)]
-    else:
-        assert told == [expected] * STEPS
-
-
-def test_the_log_counts_what_sums_in_order_send(written, tmp_path):
-    train(written, "--exact-sums", "--log", str(tmp_path / "log.jsonl"), "-q", steps=2)
-    of_gradients = 4 * sum(prod(parameter.shape) for parameter in model()[0].parameters())
-    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert told == [MICRO_BATCHES * of_gradients] * 2  # replicas by turns: from one micro-batch to the next, and back
-
-
 LAYERWISE = """
 import torch
 from torch.nn import functional as F
@@ -192,46 +154,6 @@ def loss(outputs, batch):
 def optimizer(parameters):
     return Lamb([parameter for _, parameter in parameters], lr=0.02, weight_decay=0.01)
 """
-
-
-def lamb_in_one_process(steps: int) -> dict[str, torch.Tensor]:
-    torch.set_num_threads(1)
-    whole = model()[0].train()
-    optimizer = Lamb(whole.parameters(), lr=0.02, weight_decay=0.01)
-    for step in range(steps):
-        optimizer.zero_grad()
-        for micro_batch in range(MICRO_BATCHES):
-            batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
-            outputs = whole(batch["sparse"], batch["dense"])
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, batch["label"])
-            (loss / MICRO_BATCHES).backward()
-        optimizer.step()
-    return whole.state_dict()
-
-
-def test_lamb_with_norms_that_replicas_share_out_is_that_of_one_process_and_goes_on(written, tmp_path):
-    (tmp_path / "train.py").write_text(LAYERWISE)
-    words = ("--train", str(tmp_path / "train.py"), "--checkpoint", str(tmp_path / "ck"), "--resume", "-q")
-    train(written, *words, steps=4)
-    train(written, *words, "--log", str(tmp_path / "log.jsonl"))
-    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert largest_difference(ours, lamb_in_one_process(STEPS)) < 1e-6
-    shapes = [parameter.shape for parameter in model()[0].parameters()]
-    gradients, norms = 2 * 4 * sum(map(prod, shapes)), 2 * 16 * len(shapes)
-    told = [json.loads(line)["sync_bytes"]["0"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert told == [gradients, *[gradients + norms] * (STEPS - 5)]  # what goes after a step is counted with the next
-
-
-@pytest.mark.parametrize("rule", [MM, MC])
-def test_predictors_of_a_pipeline_are_those_of_one_stage(written, tmp_path, rule):
-    for stages, replicas in ((1, "1"), (2, "1,1")):
-        words = ("--sync", rule, "--checkpoint", str(tmp_path / str(stages)), "-q")
-        train(written, *words, stages=stages, replicas=replicas)
-    last = f"step-{STEPS:06d}"
-    for block in ("block-1", "block-2"):
-        one, two = (weights_in(tmp_path / stages / last, block) for stages in ("1", "2"))
-        assert largest_difference(two, one) < 1e-6
-    assert largest_difference(one, weights_in(tmp_path / "1" / last)) > 1e-3
 
 
 @pytest.mark.parametrize("optimizer", ["Lamb", "Lars"])

@@ -1,40 +1,16 @@
 """PyTorch models end to end: the stages give what the model itself returns, in memory and loaded from their folder."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
+from torch_models import REAL
 
 import heterps_compile
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.frontends.results import Mapped
-
-MODELS = ("bert", "gpt2", "vit")
-
-
-def transformer(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """Build a small model of random weights from its config; nothing is downloaded."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers warns of its own deprecations on import
-        import transformers as hf  # noqa: PLC0415 - seconds, and only here
-
-    torch.manual_seed(0)
-    ids = torch.randint(0, 500, (4, 16))
-    if name == "bert":
-        config = hf.BertConfig(
-            vocab_size=500, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128
-        )
-        return hf.BertModel(config).eval(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if name == "gpt2":
-        config = hf.GPT2Config(vocab_size=500, n_embd=64, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=1)
-        return hf.GPT2LMHeadModel(config).eval(), {"input_ids": ids, "use_cache": False}
-    config = hf.ViTConfig(
-        hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8
-    )
-    return hf.ViTForImageClassification(config).eval(), {"pixel_values": torch.randn(4, 3, 32, 32)}
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -49,18 +25,18 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.slow  # torch.export takes seconds
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
 def test_a_transformer_in_three_stages_is_the_transformer(name: str, tmp_path: Path) -> None:
-    model, inputs = transformer(name)
-    compiled = heterps_compile.compile(model, example_kwargs=inputs, min_stages=3, method="exact")
+    model, args, inputs = REAL[name]()
+    compiled = heterps_compile.compile(model.eval(), args, example_kwargs=inputs, min_stages=3, method="exact")
     assert len(compiled.stages) >= 3
     with torch.no_grad():
-        expected = model(**inputs)
-        staged = compiled.run(**inputs)
+        expected = model(*args, **inputs)
+        staged = compiled.run(*args, **inputs)
         assert type(staged) is type(expected)
         assert_same(staged, expected)
         compiled.save(tmp_path / "out")
-        assert_same(heterps_compile.load(tmp_path / "out").run(**inputs), expected)
+        assert_same(heterps_compile.load(tmp_path / "out").run(*args, **inputs), expected)
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -3,13 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
-from processes import end_of
+from processes import end_of, wait_for
 
 from heterps_compile.tuning.journal import Failed, Started, Told, read_journal
 from heterps_compile.tuning.search_state import SearchState, read_search
@@ -34,24 +31,6 @@ def written(folder: Path, train: str = TRAIN) -> Path:
     for name, text in {**FILES, "train.py": train}.items():
         (folder / name).write_text(text)
     return folder
-
-
-def begin(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "heterps_compile", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not seen() and process.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.05)
 
 
 def told(folder: Path) -> list[int]:

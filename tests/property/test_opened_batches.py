@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from staged_onnx import BACKEND
-from torch import Tensor, nn
 
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.onnx import import_onnx
-from heterps_compile.frontends.open_batch.open_program import open_program
 
 Pick = Callable[[Sequence[Any]], Any]
 STEPS, MOST, RANK = 5, 3000, 5  # of a graph, elements and axes of its values
@@ -189,128 +186,7 @@ def assert_named(error: str) -> None:
     assert why.startswith(("node '", "output '", "its outputs: none")), error
 
 
-class Steps(nn.Module):
-    """Runs random steps of PyTorch, drawn as it first runs."""
-
-    def __init__(self, pick: Pick) -> None:
-        super().__init__()
-        self.pick, self.drawn, self.rng = pick, [], torch.Generator().manual_seed(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        values = [x]
-        if not self.drawn:
-            for _ in range(self.pick(range(1, STEPS + 1))):
-                step = self.draw(values)
-                if step is not None:
-                    self.drawn.append(step)
-                    values.append(step[0](*(values[i] for i in step[1])))
-            return values[-1]
-        for does, places in self.drawn:
-            values.append(does(*(values[i] for i in places)))
-        return values[-1]
-
-    def floats(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.rng)
-
-    def draw(self, values: Sequence[Tensor]) -> tuple[Callable[..., Tensor], list[int]] | None:
-        pick = self.pick
-        place = pick(range(len(values)))
-        shape = list(values[place].shape)
-        if not shape:
-            return None
-        axis, rank, keep = pick(range(len(shape))), len(shape), pick([False, True])
-        other = pick([i for i, v in enumerate(values) if fit(v.shape, shape)])
-        to, weight = other_shape(pick, shape), self.floats(*(pick([1, n]) for n in shape))
-        end = pick([shape[axis], shape[axis], max(1, shape[axis] - 1), 99])
-        places = torch.randint(0, shape[axis], pick([(1,), (2,)]), generator=self.rng)
-        last = pick(range(axis, rank))
-        options: list[tuple[Callable[..., Tensor], list[int]]] = [
-            (lambda v: v.reshape(to), [place]),
-            (lambda v: v.reshape([-1 if i == min(axis, len(to) - 1) else n for i, n in enumerate(to)]), [place]),
-            (lambda v: v.contiguous().view(to), [place]),
-            (lambda v: v.transpose(axis, last), [place]),
-            (lambda v: v.transpose(0, last), [place]),
-            (lambda v: v.flatten(axis, last), [place]),
-            (lambda v: v.unsqueeze(last) if rank < RANK else v, [place]),
-            (lambda v: v.squeeze(axis) if rank > 1 else v, [place]),
-            (torch.add, [place, other]),
-            (torch.mul, [place, other]),
-            (lambda v: v + weight, [place]),
-            (lambda v: v.clone().add_(weight) * 2, [place]),
-            (lambda v: v.softmax(axis), [place]),
-            (lambda v: v.cumsum(axis), [place]),
-            (lambda v: v.sum(axis, keepdim=keep), [place]),
-            (lambda v: v.amax(axis, keepdim=keep), [place]),
-            (lambda v: v.mean(), [place]),
-            (lambda v: v.topk(1, axis)[0], [place]),
-            (lambda v: torch.cat([v, v], axis), [place]),
-            (lambda v: torch.cat([v, weight.expand(v.shape)], axis), [place]),
-            (lambda v: torch.cat([weight[:1].expand(1, *v.shape[1:]), v], axis), [place]),
-            (lambda v: torch.stack([v, v * 2], axis), [place]),
-            (lambda v: v.narrow(axis, 0, min(end, v.shape[axis])), [place]),
-            (lambda v: v.select(axis, 0), [place]),
-            (lambda v: v.index_select(axis, places), [place]),
-            (lambda v: v[(slice(None),) * axis + (places,)], [place]),
-            (lambda v: v[places % v.shape[0], places % v.shape[1]] if rank > 1 else v, [place]),
-            (lambda v: v.flip(axis), [place]),
-            (lambda v: v.expand(2, *v.shape), [place]),
-            (lambda v: v.repeat_interleave(2, axis), [place]),
-            (lambda v: v @ v.mT if rank > 1 else v, [place]),
-            (lambda v: nn.functional.linear(v, torch.ones(2, shape[-1])), [place]),
-            (lambda v: nn.functional.layer_norm(v, v.shape[axis:]), [place]),
-            (lambda v: v.masked_fill(weight > 0, 0.0), [place]),
-            (lambda v: v.tril() if rank > 1 else v, [place]),
-            (lambda v: v.diff(dim=axis) if v.shape[axis] > 1 else v, [place]),
-            (lambda v: v.std(axis, keepdim=keep) if v.shape[axis] > 1 else v, [place]),
-            (filled, [place]),
-        ]
-        does, read = pick(options)
-        made = does(*(values[i] for i in read))
-        return (does, read) if 0 < made.numel() < MOST and made.dim() <= RANK else None
-
-
-def filled(v: Tensor) -> Tensor:
-    """Write a value into zeros."""
-    zeros = v.new_zeros(v.shape)
-    zeros[:, 1:] = v[:, :-1] if v.dim() > 1 else 0.0
-    return zeros
-
-
-def check_program(pick: Pick) -> bool:
-    """Say whether a program of random steps is opened; then it is equal sample by sample."""
-    fixed = pick([1, 1, 1, 2])
-    shape = pick([(fixed, 4, 6), (fixed, 6), (fixed, 2, 2, 3), (fixed, 1, 4)])
-    module = Steps(pick)
-    x = torch.randn(shape, generator=module.rng)
-    try:
-        module(x)
-    except (RuntimeError, IndexError):
-        return False  # no such call
-    if not module.drawn:
-        return False
-    program = torch.export.export(module, (x,), strict=False)
-    try:
-        found = open_program(program, (), {}, FACTOR * fixed)
-    except InputError as error:
-        assert_named(str(error))
-        return False
-    assert found is not None
-    inputs = torch.randn((FACTOR * fixed, *shape[1:]), generator=module.rng)
-    whole, alone = found.program.module()(inputs), program.module()
-    parts = [alone(inputs[first : first + fixed]) for first in range(0, len(inputs), fixed)]
-    axes = [i for i, (ours, theirs) in enumerate(zip(whole.shape, parts[0].shape, strict=True)) if ours != theirs]
-    assert len(axes) == 1
-    torch.testing.assert_close(whole, torch.cat(parts, axes[0]), rtol=1e-3, atol=1e-4)
-    return True
-
-
 @settings(max_examples=25)
 @given(st.data())
 def test_an_opened_onnx_model_is_equal_sample_by_sample(data: st.DataObject) -> None:
     check_onnx(onnx_model(lambda options: data.draw(st.sampled_from(list(options)))))
-
-
-@settings(max_examples=2)
-@given(st.data())
-def test_an_opened_program_is_equal_sample_by_sample(data: st.DataObject) -> None:
-    check_program(lambda options: data.draw(st.sampled_from(list(options))))

@@ -176,22 +176,6 @@ def test_docstrings_and_comments_cite_what_exists():
     assert wrong == []
 
 
-def test_a_citation_of_what_is_not_there_is_found():
-    assert list(cited_paths("see `runtime/launch/asking.py` and (tools/bench_nothing.py), a/b and 1/2")) == [
-        "runtime/launch/asking.py", "tools/bench_nothing.py",
-    ]  # fmt: skip
-    assert not exists("runtime/launch/asking.py", PACKAGE / "options.py")
-    assert exists("runtime/launch/run_options.py", PACKAGE / "options.py")
-    assert symbol_exists("heterps_compile.runtime.launch.run_options.RunOptions")
-    assert symbol_exists("heterps_compile.compile")
-    assert not symbol_exists("heterps_compile.runtime.launch.run_options.Asking")
-    assert not symbol_exists("heterps_compile.nothing")
-    assert QUOTED.findall("``words_of_code``, ``a.is_one()`` and ``two words``") == ["words_of_code", "is_one"]
-    assert is_in_code("words_of_code")
-    assert not is_in_code("_".join(("words", "of", "nobody")))
-    assert not is_in_code("Given" + "Upon")
-
-
 def test_architecture_has_every_part_of_the_package_and_the_order_in_which_they_are_built():
     text = text_of(ROOT / "ARCHITECTURE.md")
     drawing, _, rest = text.partition("## Direction of imports")

@@ -169,28 +169,6 @@ def test_lazy_and_relative_imports_are_seen(tmp_path):
     assert list(imported("passes.placement.m", module)) == ["passes.placement.a", "passes.b.c", "cli.main"]
 
 
-@pytest.mark.parametrize(
-    "back",
-    ["def f():\n    from .a import x\n", "if TYPE_CHECKING:\n    import heterps_compile.p.a\n", "from . import a\n"],
-)
-def test_a_circle_of_imports_is_found(tmp_path, back):
-    texts = {
-        "p.__init__": "",
-        "p.a": "from . import b\n",
-        "p.b": "from .c import y\n",
-        "p.c": back,
-        "q": "from .p.a import x\n",
-    }
-    paths = {module: tmp_path / f"{module}.py" for module in texts}
-    for module, path in paths.items():
-        path.write_text(texts[module])
-    assert sorted(set(circle_among(imports_of(paths)))) == ["p.a", "p.b", "p.c"]
-    paths["p.c"].write_text("import heterps_compile.p\n")
-    nodes_of.cache_clear()
-    assert imports_of(paths)["p.c"] == {"p.__init__"}
-    assert circle_among(imports_of(paths)) == []
-
-
 def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -358,11 +336,6 @@ def test_nobody_asks_for_a_backend_or_a_method_by_name():
     }
     assert {where: said for where, said in found.items() if where not in NAMED} == {}, "ask for a capability"
     assert sorted(NAMED) == sorted(found)
-
-
-def test_a_name_in_an_expression_is_seen(tmp_path):
-    (tmp_path / "m.py").write_text('"""Of jax."""\nif backend.name == "jax":\n    say("not for jax")\n')
-    assert names_said(tmp_path / "m.py", {"jax"}) == ["jax"]
 
 
 def test_the_public_face_is_fifteen_names_at_most():

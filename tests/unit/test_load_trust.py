@@ -13,7 +13,7 @@ from torch import nn
 
 import heterps_compile
 from heterps_compile.cli.main import run as command
-from heterps_compile.errors import BackendError, InputError, StalePlanError, UnknownNameError
+from heterps_compile.errors import BackendError, InputError, StalePlanError
 from heterps_compile.plan.readme import readme
 
 
@@ -78,11 +78,6 @@ def test_the_expected_folder_loads(code, data):
 def test_what_is_no_hash_is_told(code, hexadecimal):
     with pytest.raises(InputError, match=r"SHA-256.*\b64\b"):
         heterps_compile.load(code, expect_sha256=hexadecimal)
-
-
-def test_an_unknown_trust_is_told(code):
-    with pytest.raises(UnknownNameError, match="'full'"):
-        heterps_compile.load(code, trust="full")
 
 
 @pytest.mark.parametrize("place", ["/etc/passwd", "../secret", "plan.json", "stage_0.onnx", ""])

@@ -40,11 +40,6 @@ def test_no_library_code_prints_or_warns():
     assert sorted(found) == sorted(SPEAK)
 
 
-def test_what_prints_is_found(tmp_path):
-    (tmp_path / "m.py").write_text("print(1)\nwarnings.warn('x')\nconsole.print(2)\nsys.stderr.write('')\n")
-    assert spoken(tmp_path / "m.py") == ["print", "warnings.warn", "sys.stderr.write"]
-
-
 def test_the_logger_is_silent_by_itself():
     assert LOG.name == "heterps_compile"
     assert [type(handler) for handler in LOG.handlers] == [logging.NullHandler]

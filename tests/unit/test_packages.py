@@ -13,7 +13,6 @@ from heterps_compile.backends.find import BACKENDS, find_backend, training_backe
 from heterps_compile.errors import MissingPackageError
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.packages import EXTRAS, INCLUDES, command, need, need_all, not_installed
-from heterps_compile.passes.placement.methods import METHODS, find_method
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 DECLARED = PROJECT["optional-dependencies"]
@@ -105,21 +104,9 @@ def test_what_a_backend_can_do_is_known_where_it_is_not_installed(name, without)
     assert training_backends() == ("torch", "jax")
 
 
-def test_a_method_names_what_it_needs(without):
-    without("optuna", "torch", "highspy")
-    for name in METHODS:
-        with pytest.raises(MissingPackageError, match=rf"'{name}'.*highspy"):
-            find_method(name)
-
-
 def test_an_import_that_nobody_asked_for_first_is_told_as_well(without):
     without("torch")
     told = not_installed(ModuleNotFoundError("no", name="torch.nn"))
     assert str(told) == ("what was asked for needs torch, which is not installed: pip install 'heterps-compile[torch]'")
     assert not_installed(ModuleNotFoundError("no", name="heterps_compile.gone")) is None
     assert not_installed(ModuleNotFoundError("no", name="onnx.gone")) is None  # it is installed: a bug of ours
-
-
-def test_tune_brings_all_that_a_search_may_need():
-    assert brought("tune") == {"torch", "search", "ray"}
-    assert EXTRAS["tune"] == ("optuna",)

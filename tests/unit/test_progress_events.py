@@ -294,10 +294,3 @@ def test_who_waits_for_another_thread_can_be_cancelled():
         holder.join()
     with alone():  # nobody waits any more
         pass
-
-
-def test_without_a_watch_nothing_is_asked():
-    check()
-    tell("of no interest", best=1.0)
-    with stopping(lambda: pytest.fail("nobody cancelled")):
-        pass

@@ -84,13 +84,6 @@ def test_external_weights_are_carried_over(tmp_path: Path, monkeypatch: pytest.M
     check_folder(import_onnx(model(), batch=3), partition, files, tmp_path / "out")
 
 
-def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        written(import_onnx(model(), batch=3), tmp_path / folder)
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
-
-
 def test_stages_that_were_read_can_be_written_again(tmp_path: Path) -> None:
     graph = import_onnx(model(), batch=3)
     partition, files = written(graph, tmp_path / "one")

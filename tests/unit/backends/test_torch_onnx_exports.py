@@ -3,6 +3,8 @@
 import contextlib
 import io
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from staged_onnx import cut_evenly, largest_difference, run_whole
 from torch import Tensor, nn
+from torch_models import Built, bert, gpt2, llama, vit
 
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.examples import EXAMPLES
@@ -44,38 +47,14 @@ def export(module: nn.Module, args: tuple[Tensor, ...]) -> onnx.ModelProto:
     return program.model_proto
 
 
-def bert() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100
-    )
-    return First(transformers.BertModel(config)), (torch.randint(0, 100, (2, 8)),)
+def first_of(build: Callable[[], Built], *shape: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    model, _, _ = build()
+    options = {"use_cache": False} if build in (gpt2, llama) else {}
+    return First(model, **options), (torch.randn(shape) if len(shape) == 4 else torch.randint(0, 100, shape),)
 
 
-def gpt2() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100, bos_token_id=0, eos_token_id=0)
-    return First(transformers.GPT2Model(config), use_cache=False), (torch.randint(0, 100, (2, 8)),)
-
-
-def llama() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
-        vocab_size=100,
-    )  # fmt: skip
-    return First(transformers.LlamaModel(config), use_cache=False), (torch.randint(0, 100, (2, 8)),)
-
-
-def vit() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
-    )
-    return First(transformers.ViTModel(config)), (torch.randn(2, 3, 32, 32),)
-
-
-MODELS = {"bert": bert, "gpt2": gpt2, "llama": llama, "vit": vit, **EXAMPLES}
+MODELS = {build.__name__: partial(first_of, build, 2, 8) for build in (bert, gpt2, llama)}
+MODELS |= {"vit": partial(first_of, vit, 2, 3, 32, 32), **EXAMPLES}
 
 
 @pytest.mark.parametrize("name", MODELS)

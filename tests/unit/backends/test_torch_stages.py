@@ -280,19 +280,6 @@ def test_integers_and_booleans_cross(count: int) -> None:
             assert torch.equal(ours, theirs)
 
 
-def test_a_dynamic_batch_runs_at_every_batch() -> None:
-    model, (sparse, dense), _ = REAL["ctrdnn"]()
-    batch = torch.export.Dim("batch", min=2, max=64)
-    graph = import_torch(model, (sparse, dense), dynamic_shapes=({0: batch}, {0: batch}), batch=32)
-    assert (graph.batch_symbol, graph.batch, dict(graph.bindings)) == ("batch", 32, {"batch": 32})
-    partition = cut_into(graph, 3)
-    stages = BACKEND.build(graph, partition)
-    for size in (2, 3, 64):
-        args = (torch.randint(0, 30, (size, 5)), torch.randn(size, 13))
-        out = run(graph, partition, stages, graph.source.call.bind(args, {}))
-        torch.testing.assert_close(out[graph.outputs[0]], model(*args))
-
-
 def test_seeded_inputs_stay_in_their_tables_and_repeat() -> None:
     _, graph = read(REAL["bert"]())
     one, same, other = (BACKEND.example_inputs(graph, seed) for seed in (0, 0, 1))
@@ -326,13 +313,6 @@ def test_a_module_that_is_a_stages_namesake_does_not_disturb_it() -> None:
     (stage,) = BACKEND.build(graph, cut_into(graph, 1))
     torch.testing.assert_close(stage(torch.ones(1, 2))[0], model.forward(torch.ones(1, 2)))
     assert set(stage.state_dict()) == {"inputs.weight", "inputs.bias", "body.weight", "body.bias"}
-
-
-def test_the_skip_net_may_also_be_exported() -> None:
-    torch.manual_seed(1)
-    model = SkipNet()
-    graph = import_torch(model, (torch.randint(0, 11, (4, 3)), torch.rand(4, 3)))
-    assert whole_and_staged(graph, 4) <= 1e-6
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own trees so

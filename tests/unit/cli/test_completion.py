@@ -92,13 +92,6 @@ def test_the_script_is_answered(words, offers, monkeypatch, capsys):
     assert (words or [f"<{kind}>" for kind, _ in lines]) == offers
 
 
-@needs_bash
-def test_bash_offers_every_option_of_a_command(script):
-    assert {"--against", "--tolerance", "--update", "--format", "--cluster"} <= set(
-        offered(script, "check", "m.onnx", "--")
-    )
-
-
 def test_completing_imports_nothing_heavy():
     script = (
         "import os, sys; os.environ.update(_HETERPS_COMPILE_COMPLETE='bash_complete', COMP_CWORD='2',"
@@ -110,14 +103,3 @@ def test_completing_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[:2] == ["plain,best", "plain,rl"]
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_can_read(shell, capsys, tmp_path):
-    assert run(["completion", shell]) == 0
-    script = tmp_path / "script"
-    script.write_text(capsys.readouterr().out)
-    assert f"_HETERPS_COMPILE_COMPLETE={shell}_complete" in script.read_text()
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed, so that its script is not read")
-    subprocess.run([shell, "-n", str(script)], check=True, capture_output=True)

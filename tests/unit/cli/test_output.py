@@ -35,14 +35,6 @@ def test_stdout_is_whole_again_after_a_failure(capfd):
     assert capfd.readouterr().out == "raw\npython\n"
 
 
-def test_a_stdout_in_memory_works_too(capsys):
-    with result_stream() as stream:
-        print("a library's print")
-        stream.write("result\n")
-    out, err = capsys.readouterr()
-    assert (out, err) == ("result\n", "a library's print\n")
-
-
 def test_a_closed_stdout_is_no_failure(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     with result_stream() as stream:
@@ -66,13 +58,6 @@ def test_warnings_of_libraries_are_kept_quiet_unless_wanted(monkeypatch):
     monkeypatch.setattr(sys, "warnoptions", ["error"])
     with pytest.raises(UserWarning), quiet_libraries(verbose=False):
         warnings.warn("noise", UserWarning, stacklevel=1)
-
-
-def test_what_is_no_terminal_has_no_width(tmp_path):
-    assert terminal_width(io.StringIO()) is None
-    assert terminal_width(Terminal()) is None
-    with (tmp_path / "file").open("w") as file:
-        assert terminal_width(file) is None
 
 
 def test_a_terminal_has_a_width_and_one_that_does_not_say_has_80(monkeypatch):

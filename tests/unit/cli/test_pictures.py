@@ -28,10 +28,6 @@ def test_what_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch, a
     assert fault in str(raised.value)
 
 
-def test_a_folder_for_pictures_is_made(tmp_path):
-    Drawings(plots=str(tmp_path / "a" / "b")).check(str(tmp_path / "out"))
-
-
 def test_a_workload_has_no_report(tmp_path):
     done = CliRunner().invoke(command, ["w.json", "--objective", "max-load", "--report", str(tmp_path / "r.html")])
     assert done.exit_code == 2

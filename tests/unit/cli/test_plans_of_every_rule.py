@@ -14,17 +14,11 @@ from heterps_compile.sync_rules.rules import RULES
 
 WRITTEN = (
     "all-reduce",
-    "topk(density=0.01)",
     "topk(density=0.01, feedback=false)",
     "powersgd",
-    "adasum",
     "adasum(on=step)",
-    "shadow(every=5)",
     "shadow(every=5, rule=bmuf)",
-    "servers",
     "servers(staleness=4)",
-    "servers(staleness=none)",
-    "local(steps=4)",
     "local(steps=4, rule=mm, blocks=2, block_steps=8)",
     "adsaga(batches=10, delay=2)",
 )

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from staged_onnx import parse, read
 
-from heterps_compile.frontends.onnx import OnnxSource, import_onnx
+from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.laws import verify_graph
 
 HOSTILE = ("../../etc/passwd", '"; import os; #', "a\nb", "n" * 10_000, "слой\u202e", "x y", "")
@@ -18,15 +18,6 @@ def with_weights(text: str, **arrays: np.ndarray) -> onnx.ModelProto:
     model = parse(text)
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     return model
-
-
-def test_the_graph_keeps_its_source(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.onnx"
-    onnx.save(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }"), path)
-    graph = import_onnx(path)
-    assert (graph.name, graph.family) == ("tiny", "onnx")
-    assert isinstance(graph.source, OnnxSource)
-    assert (graph.source.path, graph.source.notes) == (path, ())
 
 
 def test_a_model_in_memory_has_its_own_name_or_the_callers() -> None:
@@ -73,13 +64,6 @@ def test_a_transposed_weight_is_tied_to_the_weight() -> None:
     graph = import_onnx(with_weights(text, table=np.ones((9, 4), np.float32)))
     assert list(graph.tied.values()) == [("table", "turned")]
     assert [node.kind.value for node in graph.nodes] == ["embedding", "gemm"]
-
-
-def test_a_weight_that_two_nodes_read_is_one_parameter() -> None:
-    text = "g (float[2,3] x) => (float[2,3] y) { t = MatMul(x, w) y = MatMul(t, w) }"
-    graph = import_onnx(with_weights(text, w=np.ones((3, 3), np.float32)))
-    assert list(graph.parameters) == ["w"]
-    assert graph.consumers["w"] == (0, 1)
 
 
 def test_equal_weights_in_two_places_are_not_tied() -> None:

@@ -22,12 +22,6 @@ def wiring(graph: Graph) -> str:
     return "; ".join(f"{node.op} {' '.join(node.inputs)} -> {' '.join(node.outputs)}" for node in graph.nodes)
 
 
-def test_an_undefined_value_is_named_with_its_reader() -> None:
-    assert message("g (float[2] x) => (float[2] y) { y = Add(x, z) }") == (
-        "GraphError: node 'y' (Add) reads 'z', which no node, input or initializer makes; export the model again"
-    )
-
-
 def test_an_undefined_value_in_a_branch_is_found() -> None:
     text = """g (float[2] x, bool c) => (float[2] y) {
         y = If(c) <then_branch = t () => (float[2] a) { a = Neg(z) }, else_branch = e () => (float[2] b) { b = Neg(x) }>

@@ -71,13 +71,6 @@ def test_other_threads_are_let_through_and_nothing_stays_behind() -> None:
     assert torch.equal(y.grad, -torch.ones_like(X))
 
 
-def test_a_frozen_parameters_hook_does_not_matter() -> None:
-    module = Middle(torch.sin)
-    module.first.weight.register_hook(lambda gradient: gradient * 10)
-    module.first.weight.requires_grad_(False)
-    assert import_torch(module, (X,)).source.lost == ()
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_differentiating_with_torch_func_is_refused_with_what_works() -> None:
     squares = Middle(torch.func.grad(lambda t: (t**3).sum()))

@@ -12,7 +12,7 @@ from torch_models import REAL, Built, SkipNet, skip_net
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 
 
@@ -32,39 +32,12 @@ def test_real_models_keep_the_laws_of_a_graph(name: str) -> None:
     assert [fx_nodes[node.origin].name for node in graph.nodes] == [node.name for node in graph.nodes]
 
 
-def test_bert_in_words() -> None:
-    graph = read(REAL["bert"]())
-    assert (graph.name, graph.inputs, graph.batch) == ("BertModel", ("input_ids", "attention_mask"), 2)
-    query = next(n for n in graph.nodes if n.module_path == "encoder.layer.1.attention.self.query")
-    assert (query.op, query.kind, query.flops) == ("aten.linear.default", OpKind.GEMM, 2 * 2 * 8 * 32 * 32)
-    assert query.inputs[1:] == (f"{query.module_path}.weight", f"{query.module_path}.bias")
-    weight = graph.parameters[query.inputs[1]]
-    assert (weight.dtype, weight.shape, weight.size_bytes, weight.kind) == ("float32", (32, 32), 4096, "weight")
-    assert graph.shape(query.outputs[0]) == (2, 8, 32)
-
-
 def test_tied_weights_share_a_storage_and_each_reader_has_its_own_name() -> None:
     graph = read(REAL["gpt2"]())
     head = next(n for n in graph.nodes if n.module_path == "lm_head")
     words = next(n for n in graph.nodes if n.module_path == "transformer.wte")
     assert (head.inputs[1], words.inputs[0]) == ("lm_head.weight", "transformer.wte.weight")
     assert set(graph.tied) == {"lm_head.weight"}
-
-
-def test_a_traced_module_keeps_its_nodes_and_submodules() -> None:
-    module, inputs = skip_net()
-    graph = read((module, inputs, {}))
-    assert [n.op for n in graph.nodes][:3] == [
-        "torch.nn.modules.sparse.Embedding",
-        "Tensor.unsqueeze",
-        "_operator.mul",
-    ]
-    norm = next(n for n in graph.nodes if n.name == "norm")
-    held = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    assert norm.inputs == ("mix", *(f"norm.{name}" for name in held))
-    assert graph.parameters["norm.running_mean"].kind == "buffer"
-    assert graph.source.modules["norm"] is module.norm
-    assert set(graph.tied) == {"words.weight"}
 
 
 def test_an_exported_program_needs_no_examples() -> None:
@@ -90,13 +63,6 @@ def test_shapes_of_a_traced_module_may_come_from_the_graph() -> None:
     module, inputs = skip_net()
     fx.passes.shape_prop.ShapeProp(module).propagate(*inputs)
     assert read((module, (), {})).shape("head") == (4, 11)
-
-
-def test_modes_are_kept() -> None:
-    model, args, _ = REAL["gpt2"]()
-    training, evaluating = (read((model.train(mode), args, {})) for mode in (True, False))
-    assert training.nodes != evaluating.nodes
-    assert not model.training
 
 
 class NamedLikeItsNodes(nn.Module):

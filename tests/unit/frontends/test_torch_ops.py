@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from torch_models import REAL, Built, resnet50
+from torch_models import REAL, Built
 
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.frontends.torch_ops import OPS, Call, module_op, plain_name
@@ -29,10 +29,6 @@ def check_flops(built: Built) -> None:
 @pytest.mark.parametrize("name", REAL)
 def test_flops_are_those_of_pytorchs_counter(name: str) -> None:
     check_flops(REAL[name]())
-
-
-def test_flops_of_resnet_50_are_those_of_pytorchs_counter() -> None:
-    check_flops(resnet50())
 
 
 class Zoo(nn.Module):
@@ -165,26 +161,14 @@ def test_an_op_has_one_name(name: str, plain: str) -> None:
     [
         "Linear",
         "Conv2d",
-        "BatchNorm2d",
         "ReLU",
         "GELU",
-        "LayerNorm",
-        "AvgPool2d",
-        "AdaptiveAvgPool1d",
         "EmbeddingBag",
-        "LSTM",
         "Softmax",
-        "Flatten",
         "Identity",
         "MultiheadAttention",
-        "InstanceNorm1d",
         "Dropout",
-        "PReLU",
         "SiLU",
-        "Sigmoid",
-        "GroupNorm",
-        "Hardswish",
-        "Unflatten",
     ],
 )
 def test_classes_of_torch_nn_are_in_the_table(module: str) -> None:

@@ -106,13 +106,3 @@ def test_every_builtin_pool_is_read_back_from_the_file_that_is_written(name, tmp
     assert (again.device_types, again.links, again.parameter_server) == (
         pool.device_types, pool.links, pool.parameter_server
     )  # fmt: skip
-
-
-def test_no_data_sheet_stands_in_two_places():
-    import tomllib  # noqa: PLC0415
-    from importlib import resources  # noqa: PLC0415
-
-    text = resources.files("heterps_compile.offers").joinpath("data_sheets.toml").read_text("utf-8")
-    own = {device["name"] for device in tomllib.loads(text)["device"]}
-    pools = {device.name for name in builtin_names() for device in load_cluster(name).device_types}
-    assert own & pools == set()

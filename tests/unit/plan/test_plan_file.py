@@ -124,21 +124,12 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
     ("path", "value", "said"),
     [
         ("version", ..., 'expected a record with "version": 3'),
-        ("version", "1", 'expected a record with "version": 3'),
         ("version", True, 'expected a record with "version": 3'),
         ("version", 4, "has version 4, this heterps-compile reads version 3: a newer release wrote it, so upgrade"),
         ("version", 0, "has version 0, and there is none below 1: the file is damaged or no plan; compile again"),
         ("model.batch", "64", "model.batch: Input should be a valid integer, got '64'"),
-        (
-            "decisions.stages[1].replicas",
-            10**400,
-            "decisions.stages[1].replicas: Input should be less than or equal to",
-        ),
         ("model.batch", 2**63, "model.batch: Input should be less than or equal to 9223372036854775807"),
-        ("estimates.stages[0].sent_bytes", 10**400, "stages[0].sent_bytes: Input should be less than or equal to"),
         ("estimates.throughput_samples_per_s", 5e-324, "5e-324, but the slowest stage gives 16000.0 samples/s"),
-        ("request.seed", -1, "request.seed: Input should be greater than or equal to 0"),
-        ("model.batch", 0, "model.batch: Input should be greater than or equal to 1, got 0"),
         ("model.bindings.N", 10**9, "model.bindings.N: 1000000000, and model.batch is 64"),
         ("model.batch_symbol", "M", "model.batch_symbol: 'M'"),
         ("model.id_tables", {"nobody": 4}, "model.id_tables.nobody"),
@@ -153,7 +144,6 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("decisions.stages[1].replicas", 0, "decisions.stages[1].replicas: Input should be greater than"),
         ("decisions.stages[1].layers", [], "decisions.stages[1].layers: List should have at least 1 item"),
         ("decisions.stages[0].devise", "cpu", "decisions.stages[0].devise: unknown key"),
-        ("decisions.stages[0].two words", 1, "decisions.stages[0].'two words': unknown key"),
         ("decisions.stages[0].layers[0].name", "fc2", "stages[1].layers[1]: layer 'fc2' is in stage 0 already"),
         ("decisions.stages[1].layers[1].name", "fc1", "stages[1].layers[1]: layer 'fc1' is in stage 1 already"),
         ("decisions.stages[0].inputs", ["click"], "stages[0].inputs[0]: no earlier stage gives the value 'click'"),
@@ -175,11 +165,6 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("cluster.devices[0].max_units", 11, "replicas: with this stage's, 12 units of 'cpu' are taken of 11"),
         ("decisions.stages[0].layers[0].fingerprint", "x", "fingerprint: String should match pattern"),
         ("cluster.devices[0].name", "v100", "cluster.devices[0].name: device 'v100' stands there twice"),
-        (
-            "cluster.devices[0].price_per_hour",
-            "0.04 USD/h",
-            "price_per_hour: Input should be a valid number, got '0.04",
-        ),
         ("estimates.unused_devices", ["a100"], "estimates.unused_devices[0]: unknown device 'a100'"),
         ("estimates.throughput_samples_per_s", 17000.0, "17000.0, but the slowest stage gives 16000.0 samples/s"),
         ("estimates.steady_state.batch_s", 0.003, "0.003, but the other estimates give 0.004"),
@@ -192,22 +177,15 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("decisions.tables.layers", ["fc9"], "decisions.tables.layers[0]: no stage has the layer 'fc9'"),
         ("estimates.tables.price_per_hour", 9.0, "9.0 for 1 server at 0.05 each"),
         ("decisions.schedule.micro_batches", 5, "micro_batches: 5 micro-batches do not divide a batch of 64"),
-        ("decisions", [], "decisions: Input should be a valid dictionary"),
         ("estimates.stages[0]", ..., "estimates.stages: 1 estimate for 2 stages"),
         ("estimates.unused_devices", ["v100"], "estimates.unused_devices[0]: stage 1 uses device 'v100'"),
         ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0520833"),
-        ("estimates.value", "0.05 USD", "estimates.value: Input should be a valid number, got '0.05 USD'"),
-        ("estimates.value", -1, "estimates.value: Input should be greater than or equal to 0, got -1"),
-        ("estimates.stages[0].compute_s", 10**400, "stages[0].compute_s: Input should be a valid number"),
         ("estimates.currency", "<script>", "estimates.currency: String should match pattern"),
         ("provenance.hashes.model", "A" * 64, "provenance.hashes.model: String should match pattern"),
         ("artifacts[0]", ..., "artifacts: artefacts of 1 stage for 2 stages"),
         ("decisions.scoring.stages[0]", ..., "decisions.scoring.stages: 1 stage for 2 stages"),
         ("artifacts[0][0].file", "../../etc/passwd", "artifacts[0][0].file: String should match pattern"),
-        ("artifacts[0][0].file", "/etc/passwd", "artifacts[0][0].file: String should match pattern"),
-        ("artifacts[0][0].file", "..", "artifacts[0][0].file: String should match pattern"),
         ("artifacts[0][0].file", "a\n", "artifacts[0][0].file: String should match pattern"),
-        ("artifacts[0][0].file", "a\0b", "artifacts[0][0].file: String should match pattern"),
         ("request.pins", [["embedding", "cpu"]], "request.pins[0]: Input should be a valid dictionary"),
     ],
 )
@@ -236,13 +214,6 @@ def test_text_that_is_no_plan_is_refused(text, said):
     with pytest.raises(PlanError, match=r"plan\.json") as caught:
         from_json(text, "plan.json")
     assert said in str(caught.value)
-
-
-def test_a_truncated_file_is_refused_wherever_it_ends():
-    text = to_json(SAVED).rstrip()
-    for end in range(0, len(text), 97):
-        with pytest.raises(PlanError, match="JSON"):
-            from_json(text[:end], "plan.json")
 
 
 def test_a_number_beyond_all_bounds_is_refused():

@@ -77,12 +77,6 @@ def test_in_full_shows_every_stage_and_every_note():
     assert f"--expect-sha256: {'f' * 64}" in words
 
 
-def test_at_most_three_notes_and_the_number_of_the_others():
-    text = at_a_glance(replace(PLAN, notes=tuple(f"number {i}" for i in range(7)), replicated=(), other=None))
-    assert text.count("note: ") == 3
-    assert text.endswith("and 5 more notes: -v\n")
-
-
 def test_a_note_that_is_cut_says_where_it_is_whole():
     plan = replace(PLAN, notes=("word " * 100,), unused_devices=(), replicated=(), other=None)
     assert at_a_glance(plan).splitlines()[-1] == "notes in full: -v"

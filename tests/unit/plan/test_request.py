@@ -17,14 +17,10 @@ def test_a_budget_is_a_number_or_a_price(budget: str | float, amount: float) -> 
     ("budget", "fault"),
     [
         ("1.2.3", "'1.2.3'"),
-        ("...", r"'\.\.\.'"),
-        ("1_", "'1_'"),
-        ("nan", "'nan'"),
         ("1__0 USD/h", "'1__0 USD/h'"),
         ("1e999 USD/h", "between"),
         ("5 EUR/h", "EUR.*USD.*USD"),
         ("-5", r"\b0\b"),
-        (float("nan"), r"\b0\b"),
         ("free", r"\b0\b"),
     ],
 )
@@ -44,12 +40,8 @@ def test_any_other_budget_is_refused(budget: str | float, fault: str) -> None:
         ({"min_stages": 0}, r"min_stages.*\b0\b.*\b1\b"),
         ({"max_stages": 1.5}, r"max_stages.*1.5.*\b1\b"),
         ({"seed": -1}, r"-1.*\b0\b"),
-        ({"seed": 1.5}, r"1.5.*\b0\b"),
-        ({"seed": 2**63}, "9223372036854775808.*9223372036854775807"),
-        ({"seed": True}, r"True.*\b0\b"),
         ({"max_stages": 10**5000}, "max_stages.*2147483647"),
         ({"min_throughput": True}, "throughput.*True"),
-        ({"time_limit": 10**400}, "1000"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_told(options: dict[str, Any], fault: str) -> None:

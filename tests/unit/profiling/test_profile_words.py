@@ -51,11 +51,6 @@ def test_an_uncertain_fraction_is_said_not_to_be_used():
     assert "(beta): 0.50 ±0.40, from 1, 2 units; too uncertain to be used" in shown(unsure)
 
 
-def test_training_shows_forward_and_backward_together():
-    trained = replace(PROFILE, devices=(device(layer("a", point(8, 2e-3, 3e-3))),))
-    assert "5 ms" in shown(trained)
-
-
 def test_one_batch_alone_is_told():
     alone = replace(PROFILE, devices=(device(layer("a", point(8, 2e-3))),))
     assert "one batch was measured, 8: other sizes are taken in proportion" in shown(alone)
@@ -85,10 +80,6 @@ def test_fractions_of_layers_are_told_with_those_that_have_none_and_those_held_i
     assert "Amdahl" not in text
     unsure = replace(CPU, layers=(own,), compute_parallel=Fitted(0.8, 0.5, (1, 2)))
     assert "differs from that of the pool's type by more than its error" in shown(replace(PROFILE, devices=(unsure,)))
-
-
-def test_layers_that_were_not_measured_among_replicas_are_told():
-    assert "the alpha of single layers was not measured: every replica would hold the model twice" in shown(PROFILE)
 
 
 def test_what_a_step_has_besides_layers_is_told():

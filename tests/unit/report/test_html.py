@@ -94,13 +94,6 @@ def test_changes_against_an_older_plan_are_told_and_moved_layers_marked():
     assert "Changes against the older plan" not in html_report(SMALL)
 
 
-def test_more_replicas_than_fit_are_said():
-    stages = tuple(replace(stage, replicas=100) for stage in SMALL.plan.stages)
-    drawn = Findings(replace(SMALL.plan, stages=stages)).pictures()[1]
-    assert "252 more replicas without a micro-batch" in drawn.svg  # of 300; 3 x 16 have one
-    assert "9 more replicas not drawn" in drawn.svg
-
-
 def test_memory_stands_beside_what_the_device_has_where_the_plan_knows():
     plan = replace(SMALL.plan, devices=(PoolDevice("v100", "gpu", 2.42, 8, 32 * 2**30),))
     memory = next(drawn for drawn in Findings(plan).pictures() if drawn.name == "memory")
@@ -124,18 +117,6 @@ def test_what_a_picture_says_on_hovering_it_says_in_words_too():
     assert ">100 samples/s, 1.00 USD/h</text>" in drawn["pareto"]
     assert ">200 samples/s, 3.00 USD/h, best found in time</text>" in drawn["pareto"]
     assert "proven bound, 2.00 USD, for every plan" in drawn["methods"]
-
-
-def test_a_file_of_its_own_has_its_title_and_a_picture_in_a_page_has_none():
-    timeline = SMALL.pictures()[1]
-    assert '<text class="ink head" x="12.0" y="-22.0">Timeline</text>' in timeline.svg
-    assert ">Timeline</text>" not in timeline.element
-
-
-def test_a_choice_of_one_is_no_picture():
-    plan = SMALL.plan
-    point = Point(0, plan.throughput_samples_per_s * (1 + 1e-12), plan.price_per_hour, True, True)
-    assert "pareto" not in [drawn.name for drawn in replace(SMALL, points=(point,)).pictures()]
 
 
 def test_1500_layers_make_a_page_under_five_megabytes():

@@ -141,19 +141,6 @@ def test_the_cases_are_what_they_say():
     assert all(each.steady_state.batch_s < each.one_batch_alone.batch_s for each in readings)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("steady state  1 samples/s, a batch every 2 ms, bubble 3 %", "the steady rate is"),
-        ("bubble 50 %", "'50 %' has a name that is not known"),
-        ("latency 3 ms", "'3 ms' has a name that is not known"),
-    ],
-)
-def test_another_number_and_an_unknown_name_are_found(text, said):
-    (found, *_) = disagreements(text, case("inference").plan)
-    assert said in found
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_printed_of_a_plan(name):
     plan, draft = case(name).plan, case(name).draft

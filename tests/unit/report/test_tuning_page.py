@@ -16,7 +16,7 @@ from heterps_compile.console import make_console
 from heterps_compile.errors import InputError
 from heterps_compile.report.pictures.importance_bars import importance_bars
 from heterps_compile.report.pictures.parallel_axes import parallel_axes
-from heterps_compile.report.pictures.search_curves import best_value, learning_curves, shown_range
+from heterps_compile.report.pictures.search_curves import best_value, learning_curves
 from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
 from heterps_compile.report.pictures.worker_gantt import worker_gantt
 from heterps_compile.report.tuning_page import tuning_page
@@ -170,24 +170,6 @@ def test_the_page_has_a_section_of_everything_that_there_is_to_tell():
     assert Elements(page("all failed")).sections == [*without, "failures", "search"]
 
 
-def test_the_key_figures_are_those_of_the_search():
-    of, words = state("usual"), told(page("usual"))
-    assert f"best auc {of.best.value:.5g} trial {of.best.number}, after 9 epochs" in words
-    assert "45 of 60 finished" in words
-    assert "10 more trials at the rate of the 20 that ended last" in words
-    assert "No trial has a result yet." in told(page("first runs"))
-    assert "No trial has a result." in told(page("all failed"))
-    assert f"{MEMORY} 40" in told(page("all failed"))
-
-
-def test_the_best_configuration_stands_first_with_all_its_values():
-    of = state("usual")
-    first = page("usual").split("<tbody>")[1].split("</tr>")[0]
-    for name in of.best.config:
-        assert f'<span class="soft">{name}</span>' in first
-    assert told(first).startswith(f"{of.best.number} {of.best.value:.5g} 9 ")
-
-
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_a_page_fetches_nothing_and_runs_nothing(name):
     found = Elements(page(name))
@@ -218,12 +200,6 @@ def test_words_of_pictures_stand_apart_and_none_is_cut_off(name, width):
         found = words(root)
         assert outside(root, found) == [], drawn.name
         assert overlapping(found) == [], drawn.name
-
-
-@pytest.mark.parametrize("name", ["usual", "outliers", "2,000 trials"])
-def test_no_sentence_is_cut_on_a_phone(name):
-    for drawn in pictures(name, NARROW):
-        assert [word for word, _ in words(parsed(drawn)) if "…" in word] == []
 
 
 @pytest.mark.parametrize("name", list(MAKERS))
@@ -259,15 +235,6 @@ def test_a_failed_attempt_is_told_from_others_without_colours():
     }
     assert {height for kind, height in heights if kind in ("p1", "p3")} == {"13.0"}
     assert {height for kind, height in heights if kind in ("p0", "p2")} == {"20.0"}
-
-
-def test_a_value_far_from_the_others_does_not_hide_them():
-    of = state("outliers")
-    values = [trial.value for trial in of.trials if trial.value is not None]
-    low, high, beyond = shown_range(of, values)
-    assert (low, high) == (1 / 9, 1.0)
-    assert beyond == sum(value > 1 for value in values) > 0
-    assert f"{beyond} trials worse than 1 stand at the edge" in told(page("outliers"))
 
 
 def test_parameters_with_one_value_are_named_and_not_drawn():

@@ -26,18 +26,6 @@ def with_replicas(*replicas: int) -> Plan:
     return replace(PLAN, stages=tuple(replace(s, replicas=r) for s, r in zip(PLAN.stages, replicas, strict=True)))
 
 
-HOLDS = "the plan holds, and the search finds no plan of these 4 layers that is cheaper"
-
-
-def test_a_plan_of_today_passes_and_nothing_changed():
-    checked = check()
-    assert (checked.passes, checked.fault, checked.gain, checked.stale) == (True, "", 0.0, ())
-    assert checked.value == pytest.approx(PLAN.value)
-    assert checked.changes.is_empty
-    assert not checked.is_worth_writing
-    assert verdict(checked) == HOLDS
-
-
 def test_new_names_alone_leave_the_plan_as_good_as_it_was():
     renamed = MODEL
     for name in ("rows", "fc1", "fc2", "head", "w1", "w2", "table"):

@@ -90,15 +90,6 @@ def test_an_unknown_pattern_or_type_is_told_with_what_there_is():
         cost(("gemm", "tpu"))
 
 
-def test_pins_name_layers_by_intensity_too():
-    draft = pose_again(graph(), plan(FREE), cluster=POOL).draft
-    data = [layer.name for layer, one in zip(draft.layers.layers, draft.costs, strict=True) if one.label == "data"]
-    assert 0 < len(data) < 4
-    found, named = cost(("data-intensive", "cpu")), cost(*((name, "cpu") for name in data))
-    assert (found.moved, found.pinned.value) == (named.moved, named.pinned.value)
-    assert set(found.moved) <= set(data)
-
-
 def test_a_stale_plan_is_refused_unless_that_is_allowed():
     dearer = replace(POOL, device_types=(POOL.device_types[0], replace(GPU, price_per_hour=9.0)))
     posed = pose_again(graph(), plan(FREE), cluster=dearer)
@@ -123,12 +114,3 @@ def test_where_another_order_has_a_better_plan_or_may_have_one_a_note_says_so():
 
 def test_it_is_printed_as_a_table_and_sentences(golden):
     golden("report/explain_pin.txt", text(cost(("gemm", "cpu")), 120))
-
-
-def test_the_document_has_both_plans_and_the_levers():
-    found = cost(("gemm", "cpu"))
-    document = json.loads(pin_cost_document(found))
-    assert document["pins"] == [["gemm", "cpu"]]
-    assert document["pinned"]["value"] == found.pinned.value
-    assert document["decisive"][0]["name"] == found.decisive[0].name
-    assert document["is_proven"] is True

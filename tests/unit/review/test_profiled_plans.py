@@ -48,12 +48,6 @@ def test_without_them_it_is(plan):
     assert check_plan(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL)).stale == ("profile",)
 
 
-def test_a_plan_without_a_profile_is_stale_beside_one(profile):
-    plain = heterps_compile.compile(MODEL, EXAMPLE, cluster=LOCAL, method="exact", verify=False).plan
-    assert plain.hashes["profile"] == ""
-    assert check_plan(pose_again(MODEL, plain, EXAMPLE, cluster=LOCAL, profile=profile)).stale == ("profile",)
-
-
 def test_a_layer_is_explained_by_its_measured_time(plan, profile):
     name = plan.stages[0].layers[0]
     explained = explain_layer(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL, profile=profile), name)

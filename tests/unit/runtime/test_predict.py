@@ -38,13 +38,6 @@ def test_replicas_share_micro_batches():
     assert predict(layout(1, 2), chain(2), times(1, 2), 3).step_s == pytest.approx(4)
 
 
-def test_a_step_of_training_fills_and_drains():
-    """Forward 1 and backward 2 of four micro-batches: the last stage works for 12 and waits 1 and 2 for the first."""
-    found = predict(layout(1, 1, training=True), chain(2), times(1, 1, backward_s=2), 2)
-    assert found.step_s == pytest.approx(4 * 3 + 1 + 2)
-    assert found.actions_s == {(s, phase): own_s for s in (0, 1) for phase, own_s in (("forward", 1), ("backward", 2))}
-
-
 def test_the_runtime_adds_to_every_action_and_to_the_loss():
     added = Overheads({"forward": 0.5}, {"forward": 0.25}, together=2.0)
     found = predict(layout(1), [], times(1), 1, overheads=added)

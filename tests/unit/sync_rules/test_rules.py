@@ -63,12 +63,9 @@ def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):
     ("text", "message"),
     [
         ("topk", r"needs.*topk\(density=0.01"),
-        ("topk()", "needs"),
         ("topk(density=0)", r"\b0\b.*\b0\b.*\b1\b"),
         ("topk(density=1.5)", "density.*1.5"),
         ("topk(density=nan)", "'nan'"),
-        ("topk(density=1e999)", "'1e999'"),
-        ("topk(density=much)", "'much'"),
         ("topk(densty=0.1)", "'densty'.*'density'"),
         ("topk(density=0.1, density=0.2)", "option 'density'"),
         ("topk(density=0.1, selection=treshold)", "'threshold'"),
@@ -78,11 +75,9 @@ def test_a_rule_is_read_printed_and_has_a_class(text, rule, exactness):
         ("tokp(density=0.1)", "'tokp'.*'topk'"),
         ("all-reduce(fast=true)", "'fast'"),
         ("servers(staleness=-1)", r"-1.*\b0\b"),
-        ("servers(staleness=1.5)", "'1.5'"),
         ("servers(staleness=" + "9" * 40 + ")", "whole"),
         ("shadow(every=0)", r"shadow.*\b0\b.*\b1\b"),
         ("local(steps=0)", r"steps.*\b0\b.*\b1\b"),
-        ("", "''"),
         ("\x1b[31m", r"'\\x1b\[31m'"),
         ("topk(density=٣)", "NAME=VALUE"),
     ],
@@ -121,15 +116,6 @@ def test_topk_sends_what_its_pairs_carry(replicas):
 
 def test_topk_sends_one_value_of_few():
     assert [TopK(0.01).kept(n) for n in (1, 49, 50, 150, 1000)] == [1, 1, 1, 2, 10]
-
-
-@pytest.mark.parametrize("machines", [2, 16, 100, 101])
-def test_topk_breaks_even_with_dense_at_one_over_the_machines(machines):
-    """Issue: bytes between machines are 1 / (density x machines) of dense, 6.25 times fewer at 1 % and 16 machines."""
-    of = group(machines, 1_000_000)
-    ratio = AllReduce().exchange(of).card_bytes / TopK(0.01).exchange(of).card_bytes
-    assert ratio == pytest.approx(1 / (0.01 * machines))
-    assert (ratio > 1) == (1 / machines > 0.01)
 
 
 def test_in_machines_of_four_only_the_card_is_spared():
@@ -206,10 +192,8 @@ def test_the_first_entry_that_matches_is_a_stages_rule(text, names):
     ("text", "message"),
     [
         ("", "end.*rule"),
-        ("adasum,", "end.*rule"),
         ("adasum topk", "'topk'"),
         ("=adasum", "'=adasum'"),
-        ("linear=", "end.*rule"),
         ("linear=embedding=adasum", "'embedding'|comma"),
         ('"\\q"=adasum', r"'\\\\q'"),
         ('""=adasum', "'='"),

@@ -78,13 +78,6 @@ def test_greedy_takes_spot_where_it_is_there_and_stays_when_the_slack_is_gone() 
     assert run.money == pytest.approx(4.6)
 
 
-def test_expected_cost_is_below_greedy_where_machines_come_and_go() -> None:
-    jobs = [drawn_job(seed, 90, 50, 4, stay=0.93) for seed in range(8)]
-    names = ("expected cost", "all spot", "on demand")
-    spent = [sum(run_job(job, POLICIES[name]()).money for job in jobs) for name in names]
-    assert spent[0] < 0.98 * spent[1] < 0.98 * spent[2]
-
-
 def test_a_job_that_machines_that_stay_cannot_end_is_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"\b9\b.*\b2\b.*\b10\b.*\b11\b"):
         drawn_job(0, 10, 9, 2)
@@ -110,9 +103,7 @@ def test_a_set_holds_the_oldest_and_is_broken_when_one_of_them_goes(tmp_path: Pa
     [
         ("", "events"),
         ('0,add,"a\n60000,add,b\n90000,remove,a\n', "unexpected"),  # it would swallow the rest
-        ("0,add,a\0b\n", "milliseconds"),
         ("0,add\n", "trace.csv:1.*'0,add'"),
-        ("-5,add,a\n", "'-5,add,a'"),
         ("nan,add,a\n", "'nan,add,a'"),
         ("60000,add,a\n0,add,b\n", r"\b0\b.*60000"),
         ("0,add,a\n0,add,a\n", "comes"),

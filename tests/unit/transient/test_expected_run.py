@@ -78,30 +78,12 @@ def test_a_machine_that_is_lost_while_another_starts_is_waited_for() -> None:
     assert (run.losses, run.time_s) == (2, pytest.approx(100 + 1000 + 160 + 3600))
 
 
-def test_where_the_rest_goes_on_a_start_up_is_slower_and_nothing_is_lost() -> None:
-    run = replay_run(WORKS["the rest goes on"], [iter([1.0]), *[iter(())] * 7])
-    # four machines of speed 1 and four of speed 2: a twelfth is missing for 300 s
-    assert (run.losses, run.redone_s) == (1, 0.0)
-    assert run.time_s == pytest.approx(300 + 20 * HOUR_S + 300 / 12 + 20, abs=2.0)
-
-
 def test_the_interval_found_is_the_best_one() -> None:
     for law in (Exponential(5.0), Weibull(0.5, 10.0)):
         best = expect_run(work(20, 2, law, STOP))
         assert best.interval_s is not None
         others = [expect_run(work(20, 2, law, Recovery(120.0, 10.0, best.interval_s * by))) for by in (0.8, 1.25)]
         assert all(best.time_s.mean < other.time_s.mean for other in others)
-
-
-@pytest.mark.parametrize("times", [1.5, 10.0])
-def test_an_interval_longer_than_the_work_is_one_as_long(times: float) -> None:
-    """No checkpoint is written, and what a loss undoes is as much as there is."""
-    for law in (Exponential(5.0), Weibull(0.5, 10.0)):
-        found, longer = (
-            expect_run(work(2, 1, law, Recovery(120.0, 10.0, share * 2 * HOUR_S))) for share in (1.0, times)
-        )
-        assert longer.parts_s == pytest.approx(found.parts_s)
-        assert found.parts_s["checkpoints"] == 0.0
 
 
 def test_one_run_says_nothing_of_its_error() -> None:

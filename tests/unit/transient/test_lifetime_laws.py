@@ -48,13 +48,6 @@ def test_means_are_those_of_scipy() -> None:
     assert EarlyDeaths(0.1, Exponential(2.0), Exponential(90.0)).mean_hours == pytest.approx(81.2)
 
 
-def test_an_old_machine_of_a_shape_below_one_is_the_safer_one() -> None:
-    law = Weibull(0.6, 127.0)
-    assert law.lost_within(1.0) > 3 * law.lost_within(1.0, age_hours=10.0)
-    assert Exponential(5.0).lost_within(1.0) == pytest.approx(Exponential(5.0).lost_within(1.0, age_hours=10.0))
-    assert Limited(law, 24.0).lost_within(1.0, age_hours=24.0) == 1.0
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -116,14 +116,6 @@ def test_shares_keep_what_is_wanted_and_what_there_is():
         assert rate >= sum(mixed) * (1 - 1e-6)  # what sharing without knowing of classes comes to
 
 
-def test_large_models_are_on_the_gpu_and_small_ones_beside_it():
-    search = AssignedSearch(settings(rule="cost", least_share=1.0), [GPU, CPU], predict)
-    assert kinds(search, "gpu", 20).count("large") >= 15
-    assert set(kinds(search, "cpu", 20)) == {"small"}
-    plain = AssignedSearch(settings(rule="plain"), [GPU, CPU], predict)
-    assert kinds(plain, "gpu", 10).count("large") == 5
-
-
 def test_what_was_measured_corrects_what_was_predicted():
     times = CorrectedTimes(predict)
     config = {"model.kind": "small", "model.kind.small.x": 0.5}
@@ -199,14 +191,6 @@ def test_the_budget_is_never_exceeded():
     while (assigned := search.ask("gpu")) is not None:
         search.tell(assigned.number, 1.0, assigned.predicted_s)
     assert 0.09 < search.spent <= 0.1
-
-
-def test_the_same_calls_give_the_same_trials():
-    first, again = (
-        [facts for _ in range(1) for facts in kinds(AssignedSearch(settings(seed=5), [GPU, CPU], predict), "gpu", 60)]
-        for _ in range(2)
-    )
-    assert first == again
 
 
 def test_a_pool_gives_a_class_for_each_type():

@@ -54,23 +54,6 @@ def test_the_board_says_how_the_search_stands():
         assert failure in " ".join(told.split())
 
 
-def test_rungs_and_machines_add_up():
-    lines = board(USUAL).splitlines()
-    after = lines.index("rungs:") + 3
-    rungs = [line.split() for line in lines[after : after + 3]]
-    assert sum(int(row[2]) for row in rungs) == 45
-    machines = lines[lines.index("machines:") + 3 :][:2]
-    assert [line.split()[0] for line in machines] == ["gpu", "cpu-core"]
-    assert sum(int(line.split()[5]) for line in machines) == 45
-
-
-def test_every_worker_that_runs_something_says_what():
-    lines = board(USUAL).splitlines()
-    after = lines.index("running:") + 3
-    running = {line.split()[0]: int(line.split()[1]) for line in lines[after : after + 5]}
-    assert running == {trial.attempts[-1].worker: trial.number for trial in USUAL.trials if trial.status == "running"}
-
-
 def test_many_workers_are_told_by_number():
     record = replace(RECORD, trials=500, classes=(replace(RECORD.classes[0], workers=150),))
     told = board(searched_state(record, stop_after=10))
@@ -82,12 +65,6 @@ def test_many_workers_are_told_by_number():
 @pytest.mark.parametrize("name", list(STATES))
 def test_every_line_fits_its_terminal(name, width):
     assert [line for line in board(STATES[name], width).splitlines() if cells(line) > width] == []
-
-
-def test_a_sentence_is_one_line_where_there_is_no_terminal():
-    told = board(STATES["all failed"], None)
-    assert "left for good): no loss, attempt 1\n" in told
-    assert "none: no trial of 9 epochs has a result" in told
 
 
 @pytest.mark.parametrize("width", [40, 100, None])

@@ -198,17 +198,6 @@ def test_a_trial_that_continues_another_is_given_its_checkpoints(tmp_path: Path)
         assert before.config == trial.config
 
 
-def test_a_trial_that_fails_once_is_started_again(tmp_path: Path) -> None:
-    def ends(job: TrialJob, attempt: int) -> TrialResult | str:
-        return "its process was killed by signal 9" if trial_of(job) == 2 and attempt == 0 else well(job, attempt)
-
-    told: list[str] = []
-    state = search_run(begun(tmp_path), HandEngine(ends), told).run()
-    assert state.trials[2].status == TOLD
-    assert [attempt.reason for attempt in state.trials[2].attempts] == ["its process was killed by signal 9", ""]
-    assert "trial 2 failed on core-0, it is started again: its process was killed by signal 9" in told
-
-
 def test_a_trial_that_fails_every_time_is_left_with_its_reason_and_the_others_go_on(tmp_path: Path) -> None:
     def ends(job: TrialJob, attempt: int) -> TrialResult:
         fault = TrialResult(value=None, error="the metric 'auc' was never reported")

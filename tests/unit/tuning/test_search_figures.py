@@ -23,7 +23,7 @@ from heterps_compile.tuning.search_figures import (
     spread,
     value_words,
 )
-from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD, state_of
+from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD
 
 LOST, MEMORY = "worker gpu-1 was lost", "CUDA out of memory"
 WHOLE = replace(RECORD, method="random")
@@ -47,13 +47,6 @@ def test_the_best_comes_first_and_a_configuration_once():
     whole = [each for trial in best for each in chain(USUAL, trial)]
     assert sorted(trial.number for trial in whole) == [trial.number for trial in USUAL.trials if trial.status == TOLD]
     assert all(trial.config == chain(USUAL, trial)[0].config for trial in best)
-
-
-def test_less_is_better_where_it_is():
-    state = searched_state(replace(RECORD, metric="loss", is_maximised=False), ends="done")
-    values = [trial.value for trial in ranked(state) if trial.fidelity == RECORD.most]
-    assert values == sorted(values)
-    assert [value for _, value in best_over_time(state, whole_only=True)][-1] == values[0]
 
 
 def test_what_is_best_only_gets_better_and_ends_with_the_best():
@@ -92,11 +85,6 @@ def test_machines_are_as_busy_as_their_attempts_were_long():
     assert len(gpu.running) + len(cores.running) == USUAL.count(RUNNING)
     assert gpu.failed + cores.failed == sum(failure.attempts for failure in failures(USUAL))
     assert gpu.money + cores.money == pytest.approx(USUAL.money)
-
-
-def test_workers_stand_in_the_order_of_their_numbers():
-    record = replace(WHOLE, classes=(replace(RECORD.classes[0], workers=12),))
-    assert [use.worker for use in class_uses(searched_state(record))[0].used] == [f"gpu-{slot}" for slot in range(12)]
 
 
 def test_the_end_is_estimated_from_the_trials_that_ended_last():
@@ -144,9 +132,3 @@ def test_what_is_left_out_is_left_out_evenly():
     assert kept[:3] == [0, 1, 2]
     assert len(set(kept)) == 12
     assert max(after - before for before, after in pairwise(kept)) <= 7
-
-
-def test_an_empty_search_is_told():
-    state = state_of(RECORD, [])
-    assert (ranked(state), rungs(state), failures(state)) == ([], [], [])
-    assert [use.busy for use in class_uses(state)] == [0.0, 0.0]

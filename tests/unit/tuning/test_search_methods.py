@@ -129,15 +129,6 @@ def test_dehb_finds_what_random_search_does_not():
     assert np.median(found["dehb"]) < np.median(found["random"])
 
 
-def test_the_best_is_of_the_longest_trials():
-    method = make_search("hyperband", SPACE, Fidelity(1, 3), 0)
-    for number, value in enumerate((2.0, 1.0, 3.0, 1.5)):
-        method.ask()
-        method.tell(number, value)
-    assert method.best is not None
-    assert (method.best[0].number, method.best[1]) == (3, 1.5)
-
-
 def test_what_is_told_wrongly_is_refused():
     method = make_search("random", SPACE, FIDELITY, 0)
     method.ask()

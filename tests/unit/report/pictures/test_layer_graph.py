@@ -126,13 +126,6 @@ def test_a_text_is_cut_to_the_pixels_there_are():
         assert text_width(ending("node_embedding_17", width)) <= width
 
 
-def test_a_layer_without_a_name_of_its_own_is_called_what_it_is():
-    found = large_findings(1, 1)
-    kind = "conv 3x3, 64 -> 128"
-    drawn = parsed(layer_graph(found.plan, [LayerView("n12", 0, "v100", kind, title=kind)]))
-    assert [said for said, _ in words(drawn)][-2:] == [kind, "n12"]
-
-
 def test_a_plan_without_a_model_has_arrows_from_stage_to_stage():
     drawn = layer_graph(large_findings(20, 4).plan, Findings(large_findings(20, 4).plan).views)
     assert len(lines(parsed(drawn))) == 3

@@ -57,29 +57,12 @@ def test_every_field_is_what_the_text_says(generated):
     assert read["sparse"].max() == 49
 
 
-def test_ranges_cut_anywhere_are_those_of_the_whole(generated):
-    path, _ = generated
-    source = CriteoSource(path, rows=1000)
-    whole = source.read(0, 1000, ["sparse"])["sparse"]
-    for first, count in ((0, 1), (255, 2), (256, 256), (511, 300), (999, 1)):
-        assert torch.equal(source.read(first, count, ["sparse"])["sparse"], whole[first : first + count])
-
-
 def test_the_hash_stays_what_it_is(tmp_path):
     """Trained tables depend on it; one category has another id in every field."""
     source = CriteoSource(written(tmp_path, line()), rows=100_000)
     ids = source.read(0, 1, ["sparse"])["sparse"][0]
     assert ids[:3].tolist() == [81312, 21233, 45556]
     assert len(set(ids.tolist())) == 26
-
-
-def test_ids_are_spread_over_the_table(tmp_path):
-    lines = [line(category=f"{n:08x}") for n in range(4000)]
-    ids = CriteoSource(written(tmp_path, *lines), rows=[11, *[101] * 25]).read(0, 4000, ["sparse"])["sparse"]
-    counts = torch.bincount(ids[:, 0], minlength=11)
-    assert counts[0] == 0
-    assert counts[1:].min() > 320  # 400 expected
-    assert ids[:, 1].max() == 100
 
 
 def test_a_file_without_labels_has_two_columns(tmp_path):
@@ -106,11 +89,9 @@ def test_windows_line_ends_and_large_digits_are_read(tmp_path):
     ("bad", "fault"),
     [
         (line(number="1.5"), r"line 2\b.*field 2\b.*'.*day.tsv'.*'1.5'"),
-        (line(number="-"), r"line 2\b.*field 2\b.*'-'"),
         (line(label="yes"), r"line 2\b.*field 1\b.*'yes'"),
         (line(number="9" * 19), r"line 2\b.*field 2\b.*'9999999999999999999'"),
         (line(category="xyz"), r"line 2\b.*field 15\b.*'xyz'.*\b8\b"),
-        (line(category="123456789"), r"line 2\b.*field 15\b.*'123456789'"),
         (line(category="\x1b[2J"), r"line 2\b.*field 15\b.*'\\\\x1b\[2J'"),
         (line() + "\t1", r"line 2\b.*'.*day.tsv'.*\b41\b.*\b40\b"),
         ("", r"line 2\b.*'.*day.tsv'.*\b1\b.*\b40\b"),

@@ -24,28 +24,6 @@ def test_samples_come_again_after_the_last():
     assert ids(Epochs(EIGHT), 6, 12) == [6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
-def test_a_shuffled_epoch_has_every_sample_once_with_windows_together():
-    first = ids(Epochs(EIGHT, seed=1, window_samples=3), 0, 8)
-    assert sorted(first) == list(range(8))
-    assert first != list(range(8))
-    windows = [sample // 3 for sample in first]
-    assert sum(a != b for a, b in pairwise(windows)) == 2  # 0 1 2, 3 4 5 and 6 7 lie together
-
-
-def test_every_epoch_has_an_order_of_its_own_and_every_seed_too():
-    epochs = Epochs(EIGHT, seed=1, window_samples=3)
-    other = Epochs(EIGHT, seed=2, window_samples=3)
-    assert ids(epochs, 0, 8) != ids(epochs, 8, 8)
-    assert sorted(ids(epochs, 8, 8)) == list(range(8))
-    assert ids(epochs, 0, 8) != ids(other, 0, 8)
-
-
-def test_ranges_cut_anywhere_are_those_of_one_reader():
-    whole = ids(Epochs(EIGHT, seed=5, window_samples=3), 0, 24)
-    pieces = Epochs(EIGHT, seed=5, window_samples=3)
-    assert [ids(pieces, n, 1)[0] for n in reversed(range(24))] == whole[::-1]
-
-
 def test_a_window_is_read_once_for_many_small_ranges():
     class Counting(TensorSource):
         reads = 0

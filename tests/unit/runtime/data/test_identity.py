@@ -48,15 +48,6 @@ def test_the_same_data_elsewhere_are_the_same(tmp_path):
     assert identity_from_json(json.loads(json.dumps(asdict(known(there))))) == known(there)
 
 
-def test_other_content_of_the_same_size_is_told(tmp_path):
-    then, now = known(days(tmp_path / "a", 0, 10)), known(days(tmp_path / "b", 10, 0))
-    differ = difference(then, now, samples_read=5)
-    assert differ is not None
-    assert differ[0].startswith("'a' with content ")
-    assert differ[1].startswith("'b' with content ")
-    assert differ[0][-16:] != differ[1][-16:]
-
-
 @pytest.mark.parametrize("how", ["", "?fill=0"])
 def test_64_bytes_in_the_middle_of_a_file_are_told_with_its_name(tmp_path, how):
     folder = tmp_path / "a"

@@ -2,7 +2,6 @@
 
 from itertools import cycle
 
-import numpy as np
 import pytest
 import torch
 
@@ -26,12 +25,6 @@ def test_batches_of_any_length_are_one_row_of_samples():
     batches = [{"id": torch.arange(0, 3)}, {"id": torch.arange(3, 4)}, {"id": torch.arange(4, 9)}]
     source = IterableSource(batches, is_batched=True)
     assert source.read(1, 6, ["id"])["id"].tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_arrays_keep_their_dtype():
-    source = IterableSource([{"x": np.zeros(2, np.float64), "n": np.int32(3)}], is_batched=False)
-    read = source.read(0, 1, ["x", "n"])
-    assert (read["x"].dtype, read["n"].dtype) == (torch.float64, torch.int32)
 
 
 def test_a_list_begins_again_and_an_iterator_ends():

@@ -37,14 +37,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_is_one_row_of_samples(folder):
-    source = ParquetSource(folder)
-    assert source.samples == 13
-    assert source.columns == ("id", "ids", "grid", "x", "is_even", "kind", "word")
-    assert source.read(0, 13, ["id"])["id"].tolist() == list(range(13))
-    assert source.read(3, 8, ["id"])["id"].tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
-
-
 def test_columns_become_tensors_of_their_kind(folder):
     read = ParquetSource(folder).read(7, 2, ["ids", "grid", "x", "is_even", "kind"])
     assert {name: (str(t.dtype), t.tolist()) for name, t in read.items()} == {

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.runtime.data.criteo import CriteoSource
@@ -60,6 +60,7 @@ def test_a_batch_may_be_changed_in_place(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
 @given(ranges=RANGES)
 def test_ranges_are_parts_of_the_whole(kind, ranges, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()

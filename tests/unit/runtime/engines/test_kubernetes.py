@@ -143,13 +143,6 @@ def test_a_type_that_nothing_is_said_of_has_the_nodes_of_the_machine_that_was_ch
     assert "topology.kubernetes.io/region" not in of_cpu  # what is said goes before
 
 
-def test_a_field_that_the_schema_does_not_know_is_found():
-    wrong = manifest(make_job())["JobSet"]
-    wrong["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 2
-    with pytest.raises(jsonschema.ValidationError, match="paralelism"):
-        jsonschema.validate(wrong, JOBSET)
-
-
 @pytest.mark.parametrize(("part", "index", "host"), [(0, 0, "1"), (0, 1, "2"), (1, 0, "3")])
 def test_what_a_pod_runs_makes_its_file_of_hosts_and_knows_its_number(part, index, host, tmp_path):
     """Its script, with folders of ours in the place of its volumes, and with variables put in as Kubernetes does."""

@@ -19,7 +19,6 @@ from heterps_compile.runtime.engines.followed_file import FollowedFile
 from heterps_compile.runtime.engines.ray_cluster import Ray
 from heterps_compile.runtime.engines.ray_nodes import assigned, fill_nodes, too_few
 from heterps_compile.runtime.engines.ray_rank import ERR, OUT, RankProcess
-from heterps_compile.runtime.engines.told_once import ToldOnce
 
 
 def test_a_bundle_for_every_rank_of_what_its_type_is_called_there():
@@ -143,9 +142,3 @@ def test_a_log_is_passed_on_as_it_grows_and_an_error_of_many_once(tmp_path):
     log.poll()
     log.poll(last=True)
     assert out.getvalue() == "one\ntwo\nError: x\n\\x1b[2Jlast\n"
-
-
-def test_only_errors_are_told_once():
-    told = ToldOnce()
-    lines = ("step 1", "step 1", "Error: a", "Error: a", "Error: b")
-    assert [told.is_new(line) for line in lines] == [True, True, True, False, True]

@@ -29,7 +29,6 @@ from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 
 TORCH_PLAN = replace(
@@ -242,12 +241,6 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
     with pytest.raises(RunError, match=rf"{said}.*--weights {tmp_path}/step-000005"):
         fits(Identity("tiny", CLICKS.columns, (Part(3, "a"),)))
     check_fits(tmp_path, STATE, PREPARED, options_in(tmp_path), CLICKS)  # an earlier version did not say
-
-
-def test_servers_may_change_in_number(tmp_path):
-    for before, after in [(2, 3), (0, 1), (1, 0)]:
-        options = options_in(tmp_path, servers=ServerOptions(count=after))
-        check_fits(tmp_path, replace(STATE, servers=before), PREPARED, options)
 
 
 def test_where_a_run_begins(tmp_path):

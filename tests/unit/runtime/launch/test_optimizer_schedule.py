@@ -1,7 +1,6 @@
 """The state of a learning-rate schedule: goes through JSON, and on in a process with other parameter groups."""
 
 import json
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -121,13 +120,6 @@ def test_a_schedule_goes_on_where_there_are_other_groups(name):
     first = made(name)
     stepped(first, 4)
     assert stepped(moved(first, made(name, groups=2)), 6)[::2] == undisturbed[4:]
-
-
-def test_milestones_stay_numbers_that_are_counted():
-    first, second = made("milestones"), made("milestones")
-    moved(first, second)
-    assert second[2].milestones == Counter({2: 1, 4: 2, 6: 1})
-    assert type(second[2].milestones) is Counter
 
 
 def test_a_plateau_goes_on_from_the_best_loss():

@@ -25,14 +25,6 @@ def test_a_summary_that_nobody_reads_ends_no_run():
         stream.write("more")  # what comes after it has somewhere to go too
 
 
-def test_a_summary_that_is_read_is_there():
-    reader, writer = os.pipe()
-    with open(writer, "w") as stream:
-        print_summary(Console(file=stream), RESULT, SHOW)
-    with open(reader) as stream:
-        assert stream.read() == "10,000 steps, 80,000 samples\nlast loss 0.5\n"
-
-
 def tell(store: HashStore, ranks: int, capfd, **given) -> int:
     """Have every rank hear of a fault; give how many printed it."""
     fault = Fault(Place(0, (0,), 0), Progress(), "was killed by SIGKILL")

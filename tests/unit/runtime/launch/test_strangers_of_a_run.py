@@ -20,7 +20,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from another_user import CAN_BE_ANOTHER, NOBODY, WHY_NOT, AnotherUser, look_everywhere
-from safetensors.torch import save_file
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.runtime.launch import rendezvous
@@ -311,12 +310,6 @@ def read_all(folder: Path) -> None:
     check_written(folder, state)
     read_optimizer(folder, state, ["w"])
     read_weights(folder, state, ["w"])
-
-
-def test_other_weights_with_hashes_to_match_are_taken(checkpoint):
-    save_file({"w": torch.zeros(2)}, checkpoint / "weights-0.safetensors")
-    write_state(checkpoint, STATE)
-    assert read_weights(checkpoint, read_state(checkpoint), ["w"])["w"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../../private/state.json", "./weights-0.safetensors", "a\0b",

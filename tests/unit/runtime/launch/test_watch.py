@@ -155,14 +155,6 @@ def test_a_terminal_that_goes_away_twice_ends_no_rank_at_once():
     assert [watch.stopped_by for watch in watches] == [signal.SIGHUP] * 3
 
 
-def test_a_stop_before_the_first_step_runs_none():
-    watches = watches_in(-1, -1, -1)
-    watches[0].ask_to_stop(signal.SIGTERM)
-    all_look(watches)
-    all_look(watches)
-    assert [watch.may_begin(0) for watch in watches] == [False] * 3
-
-
 def test_a_stop_that_comes_before_the_plan_has_been_read_waits_for_it():
     store = HashStore()
     strangers = [Place(rank) for rank in range(3)]
@@ -174,12 +166,6 @@ def test_a_stop_that_comes_before_the_plan_has_been_read_waits_for_it():
     all_look(watches)
     all_look(watches)
     assert [watch.may_begin(0) for watch in watches] == [False] * 3
-
-
-def test_where_nobody_asks_nobody_is_held_back():
-    watches = watches_in(1, 2, 3)
-    all_look(watches)
-    assert all(watch.may_begin(9) for watch in watches)
 
 
 class Visited:
@@ -200,16 +186,6 @@ class Visited:
 
 def one_of_two(store, **given: float) -> Watch:
     return Watch(store, PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=3600.0, **given))
-
-
-def test_a_rank_that_comes_late_still_hears_of_the_fault():
-    def comes(store):
-        store.set("beat/1", "1")
-        store.set("heard/1", "1")
-
-    store = Visited(4, comes)
-    one_of_two(store).stay_until_heard(3600.0)
-    assert store.store.check(["heard/0", "heard/1"])
 
 
 def test_a_rank_that_never_hears_is_not_waited_for_long():

@@ -22,12 +22,6 @@ def test_the_drawing(count, speeds, dealt):
     assert " ".join(map(str, deal_micro_batches(count, speeds))) == dealt
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-@pytest.mark.parametrize("count", [1, 4, 5, 7, 12])
-def test_equal_speeds_take_turns(count, width):
-    assert deal_micro_batches(count, [0.3] * width) == tuple(i % width for i in range(count))
-
-
 def test_the_slowest_replica_is_done_as_early_as_it_can_be():
     rng = np.random.default_rng(0)
     for _ in range(60):

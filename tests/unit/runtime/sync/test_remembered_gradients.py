@@ -88,14 +88,6 @@ def recursion(steps: int, delay: int, order: Sequence[int]) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("delay", [0, 1, 3])
-@pytest.mark.parametrize("order", [range(BATCHES), [3, 1, 4, 0, 2, 2, 0, 1, 3, 4]])
-def test_three_replicas_with_unequal_parts_take_the_steps_of_saga(delay, order):
-    found = train(replicas(3, delay=delay, order=list(order)), torch.ones(3, dtype=torch.float64), range(40))
-    for ours, theirs in zip(found, recursion(40, delay, list(order)), strict=True):
-        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("delay", [0, 2])
 def test_it_converges_at_the_rate_of_its_linear_map_where_sgd_stays_apart(delay):
     """One epoch is a linear map of x, the table and what is late: its largest root says how fast all of it settles."""

@@ -62,13 +62,6 @@ def test_an_infinite_loss_stays_json(loss):
     assert read.loss == loss
 
 
-def test_a_loss_that_is_no_number_stays_one():
-    read = from_line(to_line(RankStep(0, 0, 0, 1, 1, math.nan, {}, {}, 0, {}, {}, 0)))
-    assert isinstance(read, RankStep)
-    assert read.loss is not None
-    assert math.isnan(read.loss)
-
-
 def test_times_of_a_step_add_up():
     assert STEP.step_s == 0.5
     assert STEP.busy_s == pytest.approx(0.35)

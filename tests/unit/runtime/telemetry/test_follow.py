@@ -166,13 +166,6 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     assert documented == [*step_record(report), *validated, *counted, *decision_record(0.0, "goes on")]
 
 
-def test_a_loss_that_is_no_number_is_text_in_the_log(tmp_path):
-    told_run(tmp_path)
-    (report,) = RunFollower(tmp_path, len(RANKS)).poll()
-    assert step_record(replace(report, loss=float("nan")))["loss"] == "nan"
-    assert step_record(replace(report, loss=None))["loss"] is None
-
-
 def test_a_rate_is_a_number_and_several_are_a_list(tmp_path):
     told_run(tmp_path)
     (report, *_) = RunFollower(tmp_path, len(RANKS)).poll()

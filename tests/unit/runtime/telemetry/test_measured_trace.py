@@ -139,14 +139,6 @@ def test_memory_is_a_counter(trace):
     assert all(event["args"]["bytes"] > 0 for event in counters)
 
 
-def test_chunks_of_a_position_are_told_apart():
-    starts = {0: RankStart(0, 0, 0, (0, 1), "m", 1, 0.0, 0.0)}
-    actions = (Ran(0, 0, "forward", 1.0, 2.0), Ran(1, 0, "forward", 2.0, 3.0))
-    trace = json.loads(measured_trace(PLAN, starts, [RankSpans(0, 0, actions)]))
-    assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"] == ["F0", "f0"]
-    assert trace["traceEvents"][0]["args"] == {"name": "stages 0, 1: cpu, v100"}
-
-
 def test_clocks_of_machines_are_tied_by_the_clock_on_the_wall():
     starts = {
         0: RankStart(0, 0, 0, (0,), "here", 1, clock_s=10.0, unix_s=1000.0),

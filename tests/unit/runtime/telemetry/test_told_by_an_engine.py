@@ -83,15 +83,6 @@ def test_every_byte_between_the_stages_is_counted(told):
     assert all(report.link_bytes == {(0, 2): half, (1, 2): half, (2, 0): half, (2, 1): half} for report in reports[1:])
 
 
-def test_computing_and_waiting_fit_into_the_step(told):
-    _, reports, _ = told
-    for report in reports:
-        assert 0 < report.bubble < 1
-        for rank in report.ranks:
-            assert rank.busy_s > 0
-            assert rank.busy_s + sum(rank.wait_s.values()) <= rank.step_s
-
-
 def test_the_trace_has_an_arrow_for_every_message(told):
     follower, _, _ = told
     plan = plan_of(stages(), "y")

@@ -17,7 +17,7 @@ from heterps_compile.console import make_console
 from heterps_compile.errors import InputError, MissingPackageError, RunError
 from heterps_compile.runtime.telemetry.events import WAITS, RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line, validation_line
+from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line
 from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines, table_lines
 from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
@@ -54,16 +54,6 @@ VALIDATIONS = (
     RankValidation(0, 2, 50, {"loss": 0.5, "auc": 0.75}, 0.25, 2, 0.75),
     RankValidation(0, 4, 50, {"loss": 0.25, "auc": 0.625}, 0.25, 2, 0.75),
 )
-
-
-def test_a_validation_is_one_line_with_the_best():
-    first, second = VALIDATIONS
-    told = "validation after step 2/4: loss 0.5, auc 0.75, the best so far (50 samples, 250 ms)"
-    assert validation_line(first, 4) == told
-    told = "validation after step 4: loss 0.25, auc 0.625, the best was 0.75 after step 2 (50 samples, 250 ms)"
-    assert validation_line(second, None) == told
-    nobody_says = replace(second, best_step=None, best_value=None)
-    assert validation_line(nobody_says, None).endswith("auc 0.625 (50 samples, 250 ms)")
 
 
 def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
@@ -217,15 +207,6 @@ def test_on_a_terminal_the_table_is_drawn_and_left_as_it_was_last(followed, monk
     assert shown.rindex("step 4,") < shown.rindex("v100")
 
 
-def test_a_terminal_that_draws_nothing_gets_lines(followed, monkeypatch):
-    starts, reports = followed
-    monkeypatch.setenv("TERM", "dumb")
-    stream = Terminal()
-    with closing(LiveView(stream, starts, DEVICES, clock=Clock())) as view:
-        view.add(reports[0])
-    assert stream.getvalue() == ("step 1, loss 1, 133 samples/s, 60 ms a step, bubble 56 %, stage 1 slowest (40 ms)\n")
-
-
 def test_what_is_left_goes_by_the_pace_of_late(followed, monkeypatch):
     starts, reports = followed
     monkeypatch.setenv("TERM", "dumb")
@@ -355,13 +336,6 @@ def test_a_folder_that_tensorboard_cannot_write_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"TensorBoard's.*'.*file'"):
         TensorBoardLog(tmp_path / "file")
-
-
-def test_more_ranks_than_a_screen_has_are_counted(followed):
-    starts, reports = followed
-    many = tuple(replace(reports[0].ranks[0], rank=rank) for rank in range(30))
-    table = drawn(rank_table(replace(reports[0], ranks=many), dict.fromkeys(range(30), starts[0]), DEVICES))
-    assert table.splitlines()[-1] == "… 6 more"
 
 
 def test_tensorboard_reads_what_was_written(followed, tmp_path):

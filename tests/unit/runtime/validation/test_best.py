@@ -21,14 +21,6 @@ def test_the_drawing_of_the_module():
     assert (found[-1].best.step, found[-1].best.value) == (20, 0.74)
 
 
-def test_an_equal_value_is_no_improvement_and_without_a_metric_nothing_is_stale():
-    assert [one.stale for one in standings([0.5, 0.5, 0.5], parse_best("auc:min"))] == [0, 1, 2]
-    assert [(one.validations, one.best, one.stale) for one in standings([0.5, 0.4], None)] == [
-        (1, None, 0),
-        (2, None, 0),
-    ]
-
-
 def test_what_is_written_after_keep_best():
     assert parse_best("loss") == parse_best("loss:min") == BestMetric("loss", is_highest=False)
     assert parse_best("auc:max") == BestMetric("auc", is_highest=True)

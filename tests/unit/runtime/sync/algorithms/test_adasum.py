@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.sync.algorithms.adasum import combine, combine_all, expected_projection, products, tree
+from heterps_compile.runtime.sync.algorithms.adasum import combine, combine_all, products, tree
 
 COUNTS = [1, 2, 3, 4, 5, 6, 7, 8, 13]
 
@@ -23,52 +23,8 @@ def test_equal_gradients_are_averaged(replicas):
     torch.testing.assert_close(combine_all([gradient] * replicas), gradient, rtol=1e-15, atol=0)
 
 
-def test_parallel_gradients_of_different_length_are_averaged():
-    """(1 - 3/2) 1 + (1 - 1/6) 3 = 2 = (1 + 3) / 2."""
-    one = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(combine(one, 3 * one), 2 * one, rtol=1e-15, atol=0)
-
-
-@pytest.mark.parametrize(("rho", "replicas", "law"), [(0.1, 64, 16.0), (1.0, 8, 2.4), (0.5, 1, 1.0), (4.0, 2, 1.2)])
-def test_the_expected_projection_of_powers_of_two_is_the_closed_form(rho, replicas, law):
-    """N (2 + rho) / (2 + N rho): 64 x 2.1 / 8.4 = 16; 8 x 3 / 10 = 2.4; 2 x 6 / 10 = 1.2."""
-    assert expected_projection(rho, replicas) == pytest.approx(law, rel=1e-14)
-
-
-@pytest.mark.parametrize(("rho", "replicas"), [(0.1, 64), (1.0, 8), (1.0, 6), (0.3, 3), (0.3, 12)])
-def test_the_projection_of_noisy_gradients_is_the_expected_one(rho, replicas):
-    """Within 4 standard errors of the mean of 24 draws, each within 3 % as the noise has 20,000 dimensions."""
-    size, draws = 20_000, 24
-    torch.manual_seed(7)
-    mu = torch.randn(size)
-    mu /= mu.norm()
-    seen = []
-    for _ in range(draws):
-        noisy = [mu + torch.randn(size) * (1 / (rho * size)) ** 0.5 for _ in range(replicas)]
-        seen.append(torch.dot(combine_all(noisy), mu).item())
-    found = torch.tensor(seen, dtype=torch.float64)
-    expected = expected_projection(rho, replicas)
-    # the dot products of noise with noise are of order 1 / sqrt(size), and enter in second order as a bias
-    assert abs(found.mean().item() - expected) <= 4 * found.std().item() / draws**0.5 + 0.002 * expected
-    assert abs(found.mean().item() - expected) <= 0.03 * expected
-
-
-def test_on_a_quadratic_the_sum_diverges_and_adasum_contracts():
-    """Of x**2 / 2 every replica's gradient is x: the sum gives 1 - 0.1 x 64 = -5.4 a step, adasum 1 - 0.1 = 0.9."""
-    start = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    gradients = [start] * 64
-    torch.testing.assert_close(start - 0.1 * torch.stack(gradients).sum(0), -5.4 * start)
-    torch.testing.assert_close(start - 0.1 * combine_all(gradients), 0.9 * start)
-
-
 def test_a_tree_of_six_folds_two_first():
     assert tree(6) == [[(0, 4), (1, 5)], [(0, 1), (2, 3)], [(0, 2)]]
-
-
-@pytest.mark.parametrize("replicas", range(1, 40))
-def test_every_replica_is_taken_in_once(replicas):
-    taken = [other for level in tree(replicas) for _, other in level]
-    assert sorted(taken) == list(range(1, replicas))
 
 
 def test_layers_are_combined_each_on_its_own():
@@ -86,7 +42,7 @@ def test_zeros_change_nothing_and_long_vectors_do_not_overflow():
     assert torch.equal(combine(big, big), big)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=8))
 def test_a_combination_is_symmetric_and_no_longer_than_the_sum_of_lengths(pairs):
     a, b = (torch.tensor([pair[side] for pair in pairs], dtype=torch.float64) for side in (0, 1))

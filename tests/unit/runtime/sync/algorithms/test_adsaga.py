@@ -89,14 +89,3 @@ def test_what_cannot_run_is_refused(options, message):
     problem = LeastSquares.drawn(12, 3, condition=4.0, noise=1.0, seed=1)
     with pytest.raises(InputError, match=message):
         AsyncSaga(problem.terms(), problem.start(), **options)
-
-
-@pytest.mark.slow  # 50,000 iterations
-def test_512_terms_take_as_many_iterations_as_the_tables_need():
-    """About n ln 1e8 = 9,431, as the table is refreshed at random, and 64 workers take (512 + 8 x 28.6) / (512 + 28.6)
-    = 1.37 times as many. Of one draw: within 15 %, and the ratio within 20 %."""
-    problem = LeastSquares.drawn(512, 20, condition=28.6, noise=1.0, seed=0)
-    found = {workers: iterations(problem, workers, 20_000) or math.inf for workers in (1, 4, 16, 64)}
-    for workers in (1, 4, 16):
-        assert found[workers] == pytest.approx(512 * math.log(1e8), rel=0.15)
-    assert found[64] / found[1] == pytest.approx((512 + 8 * 28.6) / (512 + 28.6), rel=0.2)

@@ -34,28 +34,6 @@ def test_at_a_density_of_one_the_sum_of_selections_is_the_dense_one(machines, in
     assert all(not residual.any() for residual in found.residuals)
 
 
-@pytest.mark.parametrize("inside", [1, 4])
-def test_sixteen_machines_at_one_percent_send_six_and_a_quarter_times_less(inside):
-    """Between machines: 2 x 15 / 16 x n x 4 dense, 15 x 0.01 n x 8 of selections; 1 / (0.01 x 16) = 6.25."""
-    length, machines = 16_000, 16
-    tensors = gradients(machines * inside, length)
-    dense, sparse = sum_dense(tensors, inside), sum_top_k(tensors, inside, part(0.01), select_exact)
-    assert dense.between_bytes == machines * 2 * 15 * length * 4 // 16
-    assert sparse.between_bytes == machines * 15 * 160 * 8
-    assert dense.between_bytes / sparse.between_bytes == 6.25
-    assert dense.inside_bytes == sparse.inside_bytes == machines * 2 * (inside - 1) * length * 4
-
-
-@pytest.mark.parametrize("machines", [2, 4, 8])
-def test_selections_and_dense_sums_cost_the_same_at_one_over_the_machines(machines):
-    tensors = gradients(machines, 800)
-    at = {
-        density: sum_top_k(tensors, 1, part(density), select_exact).between_bytes
-        for density in (0.5 / machines, 1 / machines, 2 / machines)
-    }
-    assert list(at.values()) == [sum_dense(tensors, 1).between_bytes * times // 2 for times in (1, 2, 4)]
-
-
 def test_what_a_shard_leaves_out_comes_with_the_next_step():
     """Machines of 2 ranks; the shard of the first two entries sums to (3, 5) and sends 5, then 3 of the residual."""
     ones = [torch.tensor([1.0, 2.0, 0.0, 0.0]), torch.tensor([2.0, 3.0, 0.0, 9.0])]

@@ -23,22 +23,6 @@ def drawn(law: str, length: int = 200_000) -> torch.Tensor:
     return laws[law].sample((length,))
 
 
-@pytest.mark.parametrize("law", ["gaussian", "laplace", "t3"])
-def test_the_threshold_keeps_the_energy_of_the_exact_selection(law):
-    """Wanted 0.9999: what is exchanged lies within (max - mean) / 2**30 of the threshold, so it is all but 1."""
-    flat = drawn(law)
-    k = flat.numel() // 100
-    ours, exact = (select(flat, k).values.double().square().sum().item() for select in (select_threshold, select_exact))
-    assert 0.9999 <= ours / exact <= 1 + 1e-12
-
-
-def test_few_bisections_keep_less():
-    """After one, the threshold is half way to the maximum or the mean: then low indices fill up what is missing."""
-    flat = drawn("t3")
-    exact = select_exact(flat, 2000).values.square().sum()
-    assert select_threshold(flat, 2000, bisections=1).values.square().sum() < 0.9 * exact
-
-
 @SELECTIONS
 def test_the_largest_two_of_five(select):
     selection = select(torch.tensor([1.0, -5.0, 0.0, 4.0, -2.0]), 2)
@@ -53,7 +37,7 @@ FLATS = st.lists(
 
 
 @SELECTIONS
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(values=FLATS, data=st.data(), double=st.booleans())
 def test_exactly_k_distinct_indices_and_none_left_out_that_is_larger(select, values, data, double):
     """Ties, zeros, denormals and the largest float32 (whose mean must not overflow) among them."""
