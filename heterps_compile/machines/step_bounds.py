@@ -68,7 +68,7 @@ def grid_s(numbers: Ints) -> Floats:
     return np.asarray(np.exp(numbers * _STEP), np.float64)
 
 
-def least_paths(length: int, each: Small | Floats, one_of: Small | Floats | None = None) -> Small | Floats:
+def least_paths(length: int, each: Small | Floats, one_of: Small | Floats | None = None) -> Floats:
     """Return [C], the least sum over a path of runs [C, R] from the first block to the end.
 
     With ``one_of`` [C, R], of paths alone of which at least one run costs what that says.
@@ -85,7 +85,7 @@ def least_paths(length: int, each: Small | Floats, one_of: Small | Floats | None
             )
             least_with[:, position] = through.min(axis=1)
         end = runs.start
-    return (least if one_of is None else least_with)[:, 0]
+    return np.asarray((least if one_of is None else least_with)[:, 0], np.float64)
 
 
 def most_replicas(count: int) -> int:
@@ -194,7 +194,7 @@ class StageNeeds:
         """Return [J], the units that steps of times of the grid need at the least; they do not rise."""
         each, many = _fewest(least_s, times.units, grid_s(numbers)), most_replicas(times.count)
         one_of = np.maximum(each, np.float32(many)) if many > 1 else None
-        return np.asarray(least_paths(times.length, each, one_of), np.float64)
+        return least_paths(times.length, each, one_of)
 
 
 def weights_of(work_s: Floats, other_s: Floats) -> Floats:
@@ -269,7 +269,7 @@ class PairNeeds:
             both.append(np.where(is_none, np.inf, of_both))
             each.append(np.minimum(_weighted(weight, alone, other_weight, other), both[-1]))
         one_of = np.array(both) if is_shared else None
-        return np.asarray(least_paths(first.length, np.array(each), one_of), np.float64)
+        return least_paths(first.length, np.array(each), one_of)
 
     def _known(self, count: int) -> tuple[float, tuple[Small, ...]]:
         """Bound the steps of so many micro-batches: of all plans, and with each stage [R, A], unshared and shared."""
