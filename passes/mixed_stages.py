@@ -23,7 +23,6 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.placed_stages import stages_of
-from heterps_compile.progress import tell
 from heterps_compile.schedule.shortest_step import Step
 from heterps_compile.units import format_percent
 
@@ -91,11 +90,10 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
     posed = draft if isinstance(plain, InfeasibleError) else plain
     refuse_mixed(posed)
     deadline = Deadline.after(_MOST_S if limit_s is None else min(limit_s, _MOST_S))
-    tell("searching stages of several device types")
     start = plain.search.placement if isinstance(plain, Placed) else None
     share = _SHARE_OF_STEPS if draft.request.minimises_step else 1.0
     found = mix_types(posed.problem, start, share * deadline.left_s())
-    bound = found.bound * (factor if draft.request.minimises_step else 1.0)
+    bound = found.bound * factor if factor > 0 else 0.0
     plans = [placement for placement, _ in found.plans]
     if draft.request.minimises_step and posed.problem.min_throughput > 0:  # a step must be quick enough by itself
         quicker = replace(posed.problem, min_throughput=posed.problem.min_throughput * _slower(plain))
@@ -105,7 +103,7 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
         if best is None:
             raise InfeasibleError(
                 f"{plain}; stages of several device types "
-                f"{'do not help' if np.isinf(found.bound) else 'were looked at too, and no plan was found'}"
+                f"{'do not help' if np.isinf(bound) else 'were looked at too, and no plan was found'}"
             )
         result = SearchResult(Placement(()), 0.0, 0.0, draft.request.method, draft.request.seed, 0, 0.0)
         note = f"no plan was found whose stages have one type each: {plain}"

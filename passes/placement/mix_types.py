@@ -125,9 +125,17 @@ def _improve(problem: Problem, plan: MixedPlacement, plans: dict[MixedPlacement,
             if deadline.is_over:
                 return
             found = _standing(problem, changed)
-            if found < tuple(each * _BETTER for each in standing):
+            if _is_better(found, standing):
                 plan, standing, is_better = changed, found, True
                 break
+
+
+def _is_better(found: _Standing, than: _Standing) -> bool:
+    """Compare the first numbers of two plans that differ by more than rounding."""
+    for own, other in zip(found, than, strict=True):
+        if own < other * _BETTER or own * _BETTER > other:
+            return own < other
+    return False
 
 
 def _standing(problem: Problem, plan: MixedPlacement) -> _Standing:

@@ -35,6 +35,13 @@ def test_all_units_of_a_pool_train_one_layer() -> None:
     assert Exact()(replace(ONE_LAYER, objective="throughput")).value == 2.0
 
 
+def test_stages_that_are_equally_slow_both_get_units() -> None:
+    """Units for one of them alone make no batch quicker."""
+    problem = plain_problem([[4.0, 4.0]] * 2, [1.0, 1.0], max_units=np.array([2, 2]), min_stages=2)
+    found = mix_types(replace(problem, objective="throughput"), Placement((0, 0), (1,)))
+    assert found.value == pytest.approx(2.0)
+
+
 def test_the_cheapest_type_alone_is_the_cheapest_where_limits_do_not_bind() -> None:
     found = mix_types(replace(ONE_LAYER, max_units=np.array([99, 99])), None)
     assert found.plans[0][0].mixed_stages == 0
