@@ -215,7 +215,7 @@ class PairNeeds:
     def __init__(self, first: StageNeeds, second: StageNeeds, weights: Floats) -> None:
         """Begin with what stages need of each kind, with the same numbers of micro-batches, and weights [W, 2]."""
         self._needs, self._weights = (first, second), weights
-        self._least_s: dict[int, tuple[float, tuple[Small, ...]]] = {}
+        self._least_s: dict[int, tuple[Small, ...]] = {}
         self.looks = 0
 
     def are_out(self, units: Floats, times_s: Floats, *, is_shared: bool = False) -> Bools:
@@ -246,21 +246,26 @@ class PairNeeds:
     def _may_be(self, units: Floats, time_s: float, *, is_shared: bool) -> Bools:
         """Return [C], whether units may be enough for a step of at most T, with any number of micro-batches."""
         found, there = np.zeros(len(units), np.bool_), units @ self._weights.T * _ROUNDED_UP
-        for count in self._needs[0].counts:
-            if self._known(count)[0] > time_s or found.all():
+        first, second = self._needs
+        for count in first.counts:
+            if found.all():
+                break
+            quicker = first.parts(count).quicker(second.parts(count))
+            if quicker.whole_s > time_s:
                 continue
             self.looks += 1
-            needed = self._needed(count, time_s, is_shared=is_shared)
+            needed = self._needed(count, quicker, time_s, is_shared=is_shared)
             found |= np.all(needed <= there, axis=1) & (units.sum(axis=1) >= most_replicas(count))
         return found
 
-    def _needed(self, count: int, time_s: float, *, is_shared: bool) -> Floats:
+    def _needed(self, count: int, quicker: LayerParts, time_s: float, *, is_shared: bool) -> Floats:
         """Find the weighted units [W] that steps of so many micro-batches need to last no longer than T."""
         first, second = (needs.times(count) for needs in self._needs)
         worth, limit_s = count / first.rounds, np.array([time_s])
         values = (first.units, second.units, worth, worth)
         alone, other, shared, other_shared = (
-            _fewest(least_s, units, limit_s)[0] for least_s, units in zip(self._known(count)[1], values, strict=True)
+            _fewest(least_s, units, limit_s)[0]
+            for least_s, units in zip(self._known(count, quicker), values, strict=True)
         )
         is_none = np.isinf(shared) | np.isinf(other_shared)  # a kind that cannot have the stage at all
         each, both = [], []
@@ -271,14 +276,12 @@ class PairNeeds:
         one_of = np.array(both) if is_shared else None
         return least_paths(first.length, np.array(each), one_of)
 
-    def _known(self, count: int) -> tuple[float, tuple[Small, ...]]:
-        """Bound the steps of so many micro-batches: of all plans, and with each stage [R, A], unshared and shared."""
+    def _known(self, count: int, quicker: LayerParts) -> tuple[Small, ...]:
+        """Bound the steps of so many micro-batches with every stage [R, A]: of each kind, and shared by both."""
         if count not in self._least_s:
-            parts = [needs.parts(count) for needs in self._needs]
             first, second = (needs.times(count) for needs in self._needs)
-            quicker = parts[0].quicker(parts[1])
-            own = tuple(times.least_s(quicker.around()) for times in (first, second))
-            self._least_s[count] = quicker.whole_s, (*own, *shared_least_s(first, second, quicker))
+            own = (times.least_s(quicker.around()) for times in (first, second))
+            self._least_s[count] = (*own, *shared_least_s(first, second, quicker))
         return self._least_s[count]
 
 
@@ -294,6 +297,7 @@ class StepBounds:
 
     Attributes:
         cells: Runs of layers times numbers of replicas that were looked at.
+        looks: At the needs of two kinds, each for one time and one number of micro-batches.
     """
 
     def __init__(self, times: StepTimes, kinds: Sequence[Kind], goal: Goal, most_cells: int) -> None:
@@ -304,12 +308,7 @@ class StepBounds:
         self._needs: dict[tuple[object, int, object], StageNeeds | None] = {}
         self._last_of: object = None
         self._last: dict[tuple[bool, ...], PairNeeds] = {}  # of the two kinds that were looked at last
-        self.cells, self._looks = 0, 0
-
-    @property
-    def looks(self) -> int:
-        """Count the looks at the needs of two kinds, each for one time and one number of micro-batches."""
-        return self._looks + sum(pair.looks for pair in self._last.values())
+        self.cells, self.looks = 0, 0
 
     def of_one(self, kind: Kind, machines: Ints, batch: int, low_s: Floats) -> Floats:
         """Return [C], bounds on steps on so many machines of a kind, none below ``low_s``, which are some."""
@@ -337,7 +336,9 @@ class StepBounds:
         """
         found = np.zeros(len(machines), np.bool_)
         for here, units, pair in self._pairs(kinds, machines, batch):
+            before = pair.looks
             found[here] = pair.are_out(units, times_s[here], is_shared=is_shared)
+            self.looks += pair.looks - before
         return found
 
     def of_shared(self, candidate: Candidate, high_s: float) -> float:
@@ -350,7 +351,7 @@ class StepBounds:
                 low_s = max(low_s, time_s * _SURE)
             else:
                 high_s = time_s
-            if low_s >= high_s:
+            if low_s >= high_s * _SURE:
                 break
             time_s = float(np.sqrt(max(low_s, high_s / _FURTHEST) * high_s))
         return min(low_s, high_s)
@@ -379,7 +380,7 @@ class StepBounds:
             return None
         hardware = (batch, *(kind.hardware for kind in kinds))
         if self._last_of != hardware:
-            self._looks, self._last_of, self._last = self.looks, hardware, {}
+            self._last_of, self._last = hardware, {}
         if tuple(alone) not in self._last:
             work_s = (self._times.work_s(kind.device, batch) for kind in kinds)
             self._last[tuple(alone)] = PairNeeds(first, second, weights_of(*work_s))
