@@ -219,9 +219,8 @@ def shared_least_s(first: StageTimes, second: StageTimes, quicker: LayerParts) -
     """Return [R, B], the least steps with a shared stage, in which a unit of either kind takes so many rounds."""
     gradients_s, own_s = np.maximum(first.gradients_s, second.gradients_s), np.maximum(first.own_s, second.own_s)
     behind_s = own_s + np.where(gradients_s > 0, 2 * max(first.latency_s, second.latency_s), 0.0)
-    around = quicker.around()
-    found = (each.shared_least_s(around, quicker, gradients_s, behind_s) for each in (first, second))
-    return next(found), next(found)
+    given = quicker.around(), quicker, gradients_s, behind_s
+    return first.shared_least_s(*given), second.shared_least_s(*given)
 
 
 def stage_times(segments: StepSegments, count: int) -> StageTimes:
