@@ -64,7 +64,7 @@ def grid_above(time_s: float) -> int:
 
 
 def grid_s(numbers: Ints) -> Floats:
-    """Return times of the grid."""
+    """Compute times of the grid, in seconds."""
     return np.asarray(np.exp(numbers * _STEP), np.float64)
 
 
@@ -259,7 +259,7 @@ class PairNeeds:
         return found
 
     def _needed(self, count: int, quicker: LayerParts, time_s: float, *, is_shared: bool) -> Floats:
-        """Find the weighted units [W] that steps of so many micro-batches need to last no longer than T."""
+        """Find the weighted units [W] that steps within T need."""
         first, second = (needs.times(count) for needs in self._needs)
         worth, limit_s = count / first.rounds, np.array([time_s])
         values = (first.units, second.units, worth, worth)
@@ -277,7 +277,7 @@ class PairNeeds:
         return least_paths(first.length, np.array(each), one_of)
 
     def _known(self, count: int, quicker: LayerParts) -> tuple[Small, ...]:
-        """Bound the steps of so many micro-batches with every stage [R, A]: of each kind, and shared by both."""
+        """Bound the steps with every stage [R, A], on one kind of unit or shared by both."""
         if count not in self._least_s:
             first, second = (needs.times(count) for needs in self._needs)
             own = (times.least_s(quicker.around()) for times in (first, second))
