@@ -41,7 +41,7 @@ def above(differences_: dict[str, float]) -> dict[str, float]:
     return {case: difference for case, difference in differences_.items() if not difference <= TOLERANCE}
 
 
-@pytest.mark.parametrize("name", ["ctrdnn", pytest.param("gpt2", marks=pytest.mark.slow), "skip"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("ctrdnn", "gpt2")), "skip"])
 def test_every_width_trains_as_one_process_does(name, folders):
     turns = [(widths, SCHEDULES[place % 3]) for place, widths in enumerate(WIDTHS)]
     assert above(worst_of(name, turns, folders)) == {}

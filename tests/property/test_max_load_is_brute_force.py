@@ -51,6 +51,7 @@ def test_with_too_many_down_sets_or_loose_blocks_the_bound_still_holds(workload,
     assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
 
 
+@pytest.mark.slow  # the exact answers are tested above
 @SLOW
 @given(workloads())
 def test_a_sample_is_a_valid_split_above_its_bound(workload):

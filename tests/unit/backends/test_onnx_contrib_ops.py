@@ -22,7 +22,10 @@ OPS = sorted({(case.domain, case.op) for case in CASES})
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-@pytest.mark.parametrize("op", OPS, ids=["::".join(filter(None, op)) for op in OPS])
+@pytest.mark.parametrize(
+    "op",
+    [pytest.param(op, id="::".join(filter(None, op)), marks=pytest.mark.slow if "Tree" in op[1] else ()) for op in OPS],
+)
 def test_an_op_computes_what_onnx_runtime_does(backend: str, op: tuple[str, str]) -> None:
     run = import_module(f"heterps_compile.backends.{backend}.run_onnx").run_onnx
     faults = [fault(case, run) for case in CASES if (case.domain, case.op) == op]

@@ -132,6 +132,7 @@ def test_loops_of_a_pytorch_model_are_refused_by_jax() -> None:
         refuse_unsupported(find_backend("jax"), graph)
 
 
+@pytest.mark.slow  # builds and exports three models
 def test_real_models_are_not_refused() -> None:
     pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
     for build in (bert, gpt2, vit):

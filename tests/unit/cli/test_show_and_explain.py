@@ -102,6 +102,7 @@ def test_a_layer_of_a_real_model_is_explained(capsys):
     assert json.loads(capsys.readouterr().out)["layer"] == layer
 
 
+@pytest.mark.slow  # searches three times
 def test_what_pins_of_a_real_model_cost_is_told(capsys):
     plan = heterps_compile.compile(MODEL, method="greedy", min_stages=2, verify=False).plan
     Path("plan.json").write_text(to_json(plan), "ascii")

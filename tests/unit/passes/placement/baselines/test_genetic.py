@@ -11,7 +11,7 @@ from heterps_compile.passes.placement.baselines.genetic import Genetic
 from heterps_compile.passes.placement.method import PlacementMethod
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0], [9.0, 1.0], [1.0, 9.0]], [1.0, 1.0])
-BOTH = pytest.mark.parametrize("method", [Genetic(), Bayes(trials=80)], ids=["genetic", "bayes"])
+BOTH = pytest.mark.parametrize("method", [Genetic(), Bayes(trials=40)], ids=["genetic", "bayes"])
 
 
 @BOTH
