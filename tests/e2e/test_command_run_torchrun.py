@@ -27,7 +27,7 @@ RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCH
 TRAIN = ("--train", "train.py", "--steps", str(STEPS), *RUN)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder)
