@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isinf
 from threading import Event, Thread, get_ident
 
 import onnx_ir as ir
@@ -97,9 +98,32 @@ def bounded_run(loops: Sequence[str], stop: Callable[[], object], budget: Budget
     if not loops:
         yield
         return
-    clock = time.pthread_getcpuclockid(get_ident()) if hasattr(time, "pthread_getcpuclockid") else time.CLOCK_MONOTONIC
-    end_s = time.clock_gettime(clock) + budget.run_s
+    with limited_cpu(budget.run_s, stop) as is_stopped:
+        try:
+            yield
+        except Exception as e:
+            if is_stopped.is_set():
+                raise _too_long(loops, budget) from e
+            raise
+
+
+@contextmanager
+def limited_cpu(limit_s: float, stop: Callable[[], object]) -> Iterator[Event]:
+    """Call ``stop``, from another thread, if the block takes more CPU time in this thread.
+
+    Args:
+        limit_s: Seconds of CPU time, which a busy machine does not shorten; ``inf`` for no limit.
+        stop: Ends the call that the block is in.
+
+    Yields:
+        An event that is set before ``stop`` is called.
+    """
     is_over, is_stopped = Event(), Event()
+    if isinf(limit_s):
+        yield is_stopped
+        return
+    clock = time.pthread_getcpuclockid(get_ident()) if hasattr(time, "pthread_getcpuclockid") else time.CLOCK_MONOTONIC
+    end_s = time.clock_gettime(clock) + limit_s
 
     def look() -> None:
         while not is_over.wait(_LOOKS_S):
@@ -111,11 +135,7 @@ def bounded_run(loops: Sequence[str], stop: Callable[[], object], budget: Budget
     looking = Thread(target=look, daemon=True)
     looking.start()
     try:
-        yield
-    except Exception as e:
-        if is_stopped.is_set():
-            raise _too_long(loops, budget) from e
-        raise
+        yield is_stopped
     finally:
         is_over.set()
         looking.join()

@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from threading import Event, Timer
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.progress import is_watched, stopping
 
-from .onnx_budget import bounded_run, running_loops
+from .onnx_budget import bounded_run, limited_cpu, running_loops
 
 CPU = "CPUExecutionProvider"
 
@@ -68,38 +68,30 @@ class Session:
     weights: tuple[Array, ...]
     loops: tuple[str, ...] = ()
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float | None = None) -> list[Any]:
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float = inf) -> list[Any]:
         """Run on inputs by name; return the named outputs in order.
 
         Args:
             outputs: Names.
             feeds: Inputs by name.
-            limit_s: Seconds after which the run is ended; None for no limit.
+            limit_s: Seconds of CPU time in this thread after which the run is ended.
 
         Raises:
             TimeoutError: where the limit ended the run.
         """
         options = _ort.RunOptions()
-        stop, ended = partial(setattr, options, "terminate", True), Event()
-
-        def end() -> None:
-            ended.set()
-            stop()
-
-        timer = None if limit_s is None else Timer(limit_s, end)
-        try:
-            if timer is not None:
-                timer.daemon = True
-                timer.start()
-            with stopping(stop), bounded_run(self.loops if is_watched() else (), stop):
+        stop = partial(setattr, options, "terminate", True)
+        with (
+            stopping(stop),
+            bounded_run(self.loops if is_watched() else (), stop),
+            limited_cpu(limit_s, stop) as is_ended,
+        ):
+            try:
                 results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
-        except ORT_ERRORS as error:
-            if ended.is_set():
-                raise TimeoutError(f"the run took longer than {limit_s} s") from error
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+            except ORT_ERRORS as error:
+                if is_ended.is_set():
+                    raise TimeoutError(f"the run took longer than {limit_s:g} s of CPU time") from error
+                raise
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:

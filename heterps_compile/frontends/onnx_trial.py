@@ -1,7 +1,7 @@
 """Try numbers for the free dimensions of an ONNX model: shape inference, then a run of the whole model.
 
 A run takes bounded time and memory: its inputs and every value whose shape inference knows are counted first, and the
-run is ended after some seconds.
+run is ended after some seconds of CPU time.
 
 Not covered: which numbers are tried (:mod:`.onnx_free_dims`).
 """
@@ -40,12 +40,12 @@ class Refusal:
     Attributes:
         reason: Its own error.
         place: Index of the node that failed among the nodes of :func:`every_node`; -1 where none was run.
-        is_late: Whether the run took too long, so that nothing else is known of the numbers.
+        is_unfinished: Whether a limit ended the run, so that nothing else is known of the numbers.
     """
 
     reason: str
     place: int = -1
-    is_late: bool = False
+    is_unfinished: bool = False
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Trials:
         model: The model, normalised; it is not changed.
         given: Arrays that the user gave, by input.
         count: How many runs there were.
-        run_s: Seconds of the last one.
+        run_s: CPU seconds of the last one, in this thread.
     """
 
     model: ir.Model
@@ -64,12 +64,12 @@ class Trials:
     count: int = 0
     run_s: float = 0.0
     _session: Session | None = None
-    _began_s: float = field(default_factory=time.monotonic)
+    _began_s: float = field(default_factory=time.thread_time)
 
     @property
     def spent_s(self) -> float:
-        """Compute the seconds since the first trial was prepared."""
-        return time.monotonic() - self._began_s
+        """Compute the CPU seconds of this thread since the first trial was prepared."""
+        return time.thread_time() - self._began_s
 
     def __call__(self, bound: BoundInputs) -> Refusal | None:
         """Run the model with all its dimensions bound; return why it refuses, or None."""
@@ -132,15 +132,15 @@ class Trials:
                     self._session = open_session(part)
         except ORT_ERRORS:
             return None  # ONNX Runtime has no kernel for the model: nothing can be tried
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         try:
             self._session.run([value.name or "" for value in outputs], feeds, _LIMIT_S)
         except TimeoutError as e:
-            return Refusal(str(e), is_late=True)
+            return Refusal(str(e), is_unfinished=True)
         except ORT_ERRORS as e:
             return Refusal(reason(e), self._place(str(e)))
         finally:
-            self.run_s = time.monotonic() - began_s
+            self.run_s = time.thread_time() - began_s
         return None
 
     def _place(self, message: str) -> int:
