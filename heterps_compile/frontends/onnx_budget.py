@@ -37,6 +37,7 @@ class Budget:
         items: Tensors of one list, outputs of one split, samples of a batch that is opened.
         constant_bytes: Bytes of one constant that nodes make.
         vector_bytes: Bytes of one vector, where shapes are computed from long ones.
+        run_bytes: Bytes of one run beyond twice those of values of known sizes, where only the run shows other sizes.
         run_s: CPU seconds of one run, where a loop has trips that only the run shows.
     """
 
@@ -48,6 +49,7 @@ class Budget:
     items: int = 2**20
     constant_bytes: int = 2**32
     vector_bytes: int = 2**28
+    run_bytes: int = 2**30
     run_s: float = 30.0
 
 
@@ -149,3 +151,10 @@ def _too_long(loops: Sequence[str], budget: Budget) -> GraphError:
         f"{budget.run_s:g} s",
         "export the loop with a number of trips, or store its shapes and leave out the runs (--no-verify)",
     )
+
+
+def too_large(node: str, requested: str, most: str) -> GraphError:
+    """Describe a run that exceeds its memory."""
+    name = f"the memory of a run of the model, in which the node {node} requests {requested},"
+    fix = "give smaller dimensions, or store the shapes of its values in the model"
+    return over_budget(name, f"more than {most}", most, fix)
