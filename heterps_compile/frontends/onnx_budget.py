@@ -17,6 +17,7 @@ from threading import Event, Thread, get_ident
 import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
+from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
 from .onnx_names import describe
@@ -153,8 +154,8 @@ def _too_long(loops: Sequence[str], budget: Budget) -> GraphError:
     )
 
 
-def too_large(node: str, requested: str, most: str) -> GraphError:
+def too_large(node: str, requested_bytes: int, most_bytes: int) -> GraphError:
     """Describe a run that exceeds its memory."""
-    name = f"the memory of a run of the model, in which the node {node} requests {requested},"
+    name = f"the memory of a run of the model, in which the node {node} requests {format_bytes(requested_bytes)},"
     fix = "give smaller dimensions, or store the shapes of its values in the model"
-    return over_budget(name, f"more than {most}", most, fix)
+    return over_budget(name, f"more than {format_bytes(most_bytes)}", format_bytes(most_bytes), fix)

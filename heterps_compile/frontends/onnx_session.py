@@ -10,7 +10,7 @@ Left out: I/O binding, devices other than what the execution provider's name say
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.progress import is_watched, stopping
-from heterps_compile.units import format_bytes
 
 from .onnx_budget import bounded_run, limited_cpu, running_loops, too_large
 from .onnx_names import quote
@@ -89,20 +88,7 @@ class Session:
             TimeoutError: where the limit ended the run.
             GraphError: where the run takes more memory than the session has.
         """
-        options = self._run_options()
-        stop = partial(setattr, options, "terminate", True)
-        with (
-            stopping(stop),
-            bounded_run(self.loops if is_watched() else (), stop),
-            limited_cpu(limit_s, stop) as is_ended,
-        ):
-            try:
-                results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
-            except ORT_ERRORS as error:
-                if is_ended.is_set():
-                    raise TimeoutError(f"the run took longer than {limit_s:g} s of CPU time") from error
-                self._refuse_memory(error)
-                raise
+        results: list[Any] = self._call(self.session.run, outputs, feeds, limit_s)
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:
@@ -111,24 +97,25 @@ class Session:
             arrays = self.run(outputs, feeds)
             return [(_number(array), array.shape) if isinstance(array, np.ndarray) else (0, ()) for array in arrays]
         values = {name: _ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-        options = self._run_options()
-        with bounded_run(self.loops, partial(setattr, options, "terminate", True)):
-            try:
-                results = self.session.run_with_ort_values(list(outputs), values, options)
-            except ORT_ERRORS as error:
-                self._refuse_memory(error)
-                raise
+        results = self._call(self.session.run_with_ort_values, outputs, values, inf)
         return [(v.element_type(), tuple(v.shape())) if v.is_tensor() else (0, ()) for v in results]
 
-    def _run_options(self) -> Any:
+    def _call(self, run: Callable[..., Any], outputs: Sequence[str], feeds: Mapping[str, Any], limit_s: float) -> Any:
+        """Call ONNX Runtime within the limits on time and memory."""
         options = _ort.RunOptions()
         if self.most_bytes:
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        return options
-
-    def _refuse_memory(self, error: Exception) -> None:
-        if self.most_bytes and (found := _OVER_MEMORY.search(str(error))):
-            raise too_large(quote(found[1]), format_bytes(int(found[2])), format_bytes(self.most_bytes)) from error
+        stop = partial(setattr, options, "terminate", True)
+        loops = self.loops if is_watched() or self.most_bytes else ()
+        with stopping(stop), bounded_run(loops, stop), limited_cpu(limit_s, stop) as is_ended:
+            try:
+                return run(list(outputs), dict(feeds), options)
+            except ORT_ERRORS as error:
+                if is_ended.is_set():
+                    raise TimeoutError(f"the run took longer than {limit_s:g} s of CPU time") from error
+                if self.most_bytes and (found := _OVER_MEMORY.search(str(error))):
+                    raise too_large(quote(found[1]), int(found[2]), self.most_bytes) from error
+                raise
 
 
 def reason(error: Exception) -> str:
