@@ -19,13 +19,14 @@ from heterps_compile.ir.graph import Value
 from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
-from .onnx_budget import BUDGET
+from .onnx_budget import BUDGET, running_loops
 from .onnx_dims import BoundInputs
 from .onnx_inputs import Array, fit_array, generate_inputs
 from .onnx_names import describe, quote
 from .onnx_session import ORT_ERRORS, Session, lean_sessions, open_session, reason
 from .onnx_shapes import DTYPES, Inference, Partial, infer, refuse_long_vector, size_bytes
 from .onnx_structure import find_roles
+from .onnx_trips import Trips, refuse_long_runs
 from .open_batch.known_values import KnownValues
 
 _MOST_INPUT_BYTES = 2**28
@@ -100,9 +101,13 @@ class Trials:
             GraphError: a vector is over the budget.
         """
         most, known_bytes, is_known = available_bytes() // _SHARE_OF_FREE, 0, True
-        known = (
-            KnownValues(self.model, find_roles(self.model.graph), inference.values) if inference.is_partial else None
-        )
+        known = None
+        if inference.is_partial or running_loops(self.model.graph):
+            known = KnownValues(self.model, find_roles(self.model.graph), inference.values)
+            try:
+                refuse_long_runs(Trips(known))
+            except GraphError as e:
+                return Refusal(str(e), is_unfinished=True)
         for place, node in enumerate(every_node(self.model.graph)):
             if node.graph is not self.model.graph:
                 continue

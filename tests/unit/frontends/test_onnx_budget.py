@@ -97,6 +97,13 @@ def test_what_a_file_requests_is_refused_by_its_number(name: str) -> None:
         import_onnx(proto, batch=2)
 
 
+def test_a_loop_over_the_budget_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_trial.Trials, "_run", lambda *_: pytest.fail("run"))
+    proto, numbers = REFUSED["trips"]
+    with pytest.raises(GraphError, match=numbers):
+        import_onnx(proto)
+
+
 def test_a_huge_fixed_batch_is_not_opened() -> None:
     proto = parse(f"g (float[{2**62},4] x) => (float[{2**62},4] y) {{ y = Relu(x) }}")
     with pytest.raises(GraphError, match=rf"{2**62:,}.*{2**20:,}"):
