@@ -245,16 +245,14 @@ def _whole_gradients_note(draft: Emitted, stage: PlannedStage, layers: Sequence[
     held_bytes = 0 if stage.memory is None else stage.memory.total_bytes
     if whole_bytes < _MUCH * held_bytes or whole_bytes < 2 * rows_bytes:
         return
-    ways = ["put the tables on servers (--tables served)"]
+    by_rows = ""
     if draft.graph.family == TORCH and draft.makes_sparse and draft.request.optimizer not in TAKE_NO_SPARSE:
-        ways.insert(
-            0, f"look up with sparse=True, which makes gradients of the {format_bytes(rows_bytes)} of rows of a batch"
-        )
+        by_rows = f"; look-ups with sparse=True make gradients of the {format_bytes(rows_bytes)} of rows of a batch"
     summed = "replicas sum and " if stage.replicas > 1 else ""
     yield (
-        f"{format_bytes(whole_bytes)} of the {format_bytes(held_bytes)} that a replica of stage {stage.index} holds "
-        f"are gradients as large as {counted(len(tables), 'table')}, which {summed}the optimizer steps whole; "
-        f"{', or '.join(ways)}"
+        f"a plan with tables on servers can be much cheaper: try --tables cheapest; {format_bytes(whole_bytes)} of the "
+        f"{format_bytes(held_bytes)} that a replica of stage {stage.index} holds are gradients as large as "
+        f"{counted(len(tables), 'table')}, which {summed}the optimizer steps whole{by_rows}"
     )
 
 

@@ -108,7 +108,7 @@ QUANTITIES: Mapping[str, tuple[Callable[[Plan], Callable[[float], str]], Callabl
     "time spent": (of(format_seconds), lambda plan: plan.total_s),
 }
 OF_A_STAGE: Mapping[str, tuple[Callable[[float], str], Callable[[Plan, int], float]]] = {
-    "time": (format_seconds, lambda plan, i: plan.stages[i].time_s),
+    "batch every": (format_seconds, lambda plan, i: plan.stages[i].time_s),
     "compute": (format_seconds, lambda plan, i: plan.stages[i].compute_s),
     "data": (format_seconds, lambda plan, i: plan.stages[i].data_s),
     "all-reduce": (format_seconds, lambda plan, i: plan.stages[i].sync_s + plan.stages[i].sync_hops_s),
@@ -196,7 +196,7 @@ KEYS = {
     "total_s": "time spent",
 }
 STAGE_KEYS = {
-    "stages.*.time_s": "time",
+    "stages.*.time_s": "batch every",
     "stages.*.compute_s": "compute",
     "stages.*.data_s": "data",
     "stages.*.all_reduce_s": "all-reduce",

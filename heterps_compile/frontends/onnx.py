@@ -126,7 +126,8 @@ def _import(
     roles = find_roles(source.graph)
     values = arrays_of(given, source.graph.inputs)
     known = {name: array.shape for name, array in values.items() if array.ndim}
-    bound = choose_numbers(source, bind_inputs(source.graph.inputs, batch, shapes, known), values, path)
+    bound, ended = choose_numbers(source, bind_inputs(source.graph.inputs, batch, shapes, known), values, path)
+    notes += ended
     values = {name: fit_array(array, bound.numbers(name)) for name, array in values.items()}
     inputs = {
         value.name or "": Value(value.name or "", DTYPES[value.dtype.value], bound.shapes[value.name or ""])

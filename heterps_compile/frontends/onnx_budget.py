@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isinf
 from threading import Event, Thread, get_ident
 
 import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
+from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
 from .onnx_names import describe
@@ -36,6 +38,7 @@ class Budget:
         items: Tensors of one list, outputs of one split, samples of a batch that is opened.
         constant_bytes: Bytes of one constant that nodes make.
         vector_bytes: Bytes of one vector, where shapes are computed from long ones.
+        run_bytes: Bytes of one run beyond twice those of values of known sizes, where only the run shows other sizes.
         run_s: CPU seconds of one run, where a loop has trips that only the run shows.
     """
 
@@ -47,6 +50,7 @@ class Budget:
     items: int = 2**20
     constant_bytes: int = 2**32
     vector_bytes: int = 2**28
+    run_bytes: int = 2**30
     run_s: float = 30.0
 
 
@@ -97,9 +101,32 @@ def bounded_run(loops: Sequence[str], stop: Callable[[], object], budget: Budget
     if not loops:
         yield
         return
-    clock = time.pthread_getcpuclockid(get_ident()) if hasattr(time, "pthread_getcpuclockid") else time.CLOCK_MONOTONIC
-    end_s = time.clock_gettime(clock) + budget.run_s
+    with limited_cpu(budget.run_s, stop) as is_stopped:
+        try:
+            yield
+        except Exception as e:
+            if is_stopped.is_set():
+                raise _too_long(loops, budget) from e
+            raise
+
+
+@contextmanager
+def limited_cpu(limit_s: float, stop: Callable[[], object]) -> Iterator[Event]:
+    """Call ``stop``, from another thread, if the block takes more CPU time in this thread.
+
+    Args:
+        limit_s: Seconds of CPU time, which a busy machine does not shorten; ``inf`` for no limit.
+        stop: Ends the call that the block is in.
+
+    Yields:
+        An event that is set before ``stop`` is called.
+    """
     is_over, is_stopped = Event(), Event()
+    if isinf(limit_s):
+        yield is_stopped
+        return
+    clock = time.pthread_getcpuclockid(get_ident()) if hasattr(time, "pthread_getcpuclockid") else time.CLOCK_MONOTONIC
+    end_s = time.clock_gettime(clock) + limit_s
 
     def look() -> None:
         while not is_over.wait(_LOOKS_S):
@@ -111,11 +138,7 @@ def bounded_run(loops: Sequence[str], stop: Callable[[], object], budget: Budget
     looking = Thread(target=look, daemon=True)
     looking.start()
     try:
-        yield
-    except Exception as e:
-        if is_stopped.is_set():
-            raise _too_long(loops, budget) from e
-        raise
+        yield is_stopped
     finally:
         is_over.set()
         looking.join()
@@ -129,3 +152,10 @@ def _too_long(loops: Sequence[str], budget: Budget) -> GraphError:
         f"{budget.run_s:g} s",
         "export the loop with a number of trips, or store its shapes and leave out the runs (--no-verify)",
     )
+
+
+def too_large(node: str, requested_bytes: int, most_bytes: int) -> GraphError:
+    """Describe a run that exceeds its memory."""
+    name = f"the memory of a run of the model, in which the node {node} requests {format_bytes(requested_bytes)},"
+    fix = "give smaller dimensions, or store the shapes of its values in the model"
+    return over_budget(name, f"more than {format_bytes(most_bytes)}", format_bytes(most_bytes), fix)

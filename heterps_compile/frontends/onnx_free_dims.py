@@ -11,8 +11,8 @@ The batch is 32, every other dimension 128, or the nearest number that the model
     a dimension that only works where it is the batch is the batch: both have one number from here on
     batch <- 32, or 16, 8, 4, where a trial run accepts it; 32 without a run where that would take long
 
-At most 48 runs of at most 5 s each, 60 s in all, and a few more to settle. Where ONNX Runtime cannot open the model,
-shape inference decides alone.
+At most 48 runs of at most 5 s of CPU time each, 60 s in all, and a few more to settle. Where ONNX Runtime cannot open
+the model, shape inference decides alone.
 
 Not covered: one run (:mod:`.onnx_trial`); names of dimensions (:mod:`.onnx_dims`).
 """
@@ -52,8 +52,10 @@ Numbers = dict[str, int]
 
 def choose_numbers(
     model: ir.Model, bound: BoundInputs, given: Mapping[str, Array], path: Path | None = None
-) -> BoundInputs:
+) -> tuple[BoundInputs, list[str]]:
     """Bind every free dimension; chosen numbers are :class:`DefaultSize`.
+
+    Returns the inputs, and a note if a limit ended trial runs.
 
     Args:
         model: The model, normalised.
@@ -65,8 +67,14 @@ def choose_numbers(
         InputError: where no numbers are found, naming all that are missing, with a command that has them.
     """
     if not bound.free:
-        return bound
-    return _Search(model, bound, Trials(model, given), path).run()
+        return bound, []
+    search = _Search(model, bound, Trials(model, given), path)
+    chosen = search.run()
+    ended = [refusal.reason for refusal in search.outcomes.values() if refusal is not None and refusal.is_unfinished]
+    if not ended:
+        return chosen, []
+    shown = defaults_in_words(chosen.bindings)
+    return chosen, [f"ended early: {counted(len(ended), 'trial run')} ({ended[0]}); the model may refuse {shown}"]
 
 
 @dataclass(slots=True)
@@ -82,7 +90,7 @@ class _Search:
         """Search as the module says."""
         numbers = self._start()
         refusal = self._try(numbers)
-        while refusal is not None and not refusal.is_late:  # nothing speaks against numbers whose run is long
+        while refusal is not None and not refusal.is_unfinished:  # nothing speaks against numbers whose run is ended
             found = self._improve(numbers, refusal)
             if found is None:
                 raise InputError(self._failure(numbers, refusal))
@@ -216,7 +224,7 @@ class _Search:
                 if run_s * samples > _MOST_FINAL_S * self._small or not self._is_batch_free:
                     break
                 refusal = self._try(found)
-                if refusal is None or refusal.is_late:
+                if refusal is None or refusal.is_unfinished:
                     break
         chosen: dict[str, int] = {}
         for name, number in found.items():

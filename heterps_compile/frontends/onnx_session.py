@@ -10,14 +10,15 @@ Left out: I/O binding, devices other than what the execution provider's name say
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from threading import Event, Timer
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.progress import is_watched, stopping
 
-from .onnx_budget import bounded_run, running_loops
+from .onnx_budget import bounded_run, limited_cpu, running_loops, too_large
+from .onnx_names import quote
 
 CPU = "CPUExecutionProvider"
 
@@ -51,6 +53,10 @@ _OLDEST_FORMAT = 4  # from here on initialisers need not be inputs too
 # where in its own source ONNX Runtime gave up: "/onnxruntime_src/core/graph.cc:12 void onnxruntime::f(int) "
 _PLACE_IN_SOURCE = re.compile(r"/\S+\.(?:cc|h|cpp):\d+ .*?\) |\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
+# of an arena; a node inside another comes last
+_OVER_MEMORY = re.compile(r".*Name:'(.*?)' Status Message.*smaller than requested bytes of (\d+)", re.DOTALL)
+_registering = Lock()  # of allocators, which are the whole process's; a session keeps the one that it finds
+
 Array = NDArray[Any]
 
 
@@ -62,44 +68,27 @@ class Session:
         session: ONNX Runtime's own.
         weights: What it points at.
         loops: Descriptions of the loops of the model, which bound the time of a run while a model is compiled.
+        most_bytes: Memory of the values of a run; 0 for no limit.
     """
 
     session: Any
     weights: tuple[Array, ...]
     loops: tuple[str, ...] = ()
+    most_bytes: int = 0
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float | None = None) -> list[Any]:
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], limit_s: float = inf) -> list[Any]:
         """Run on inputs by name; return the named outputs in order.
 
         Args:
             outputs: Names.
             feeds: Inputs by name.
-            limit_s: Seconds after which the run is ended; None for no limit.
+            limit_s: Seconds of CPU time in this thread after which the run is ended.
 
         Raises:
             TimeoutError: where the limit ended the run.
+            GraphError: where the run takes more memory than the session has.
         """
-        options = _ort.RunOptions()
-        stop, ended = partial(setattr, options, "terminate", True), Event()
-
-        def end() -> None:
-            ended.set()
-            stop()
-
-        timer = None if limit_s is None else Timer(limit_s, end)
-        try:
-            if timer is not None:
-                timer.daemon = True
-                timer.start()
-            with stopping(stop), bounded_run(self.loops if is_watched() else (), stop):
-                results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
-        except ORT_ERRORS as error:
-            if ended.is_set():
-                raise TimeoutError(f"the run took longer than {limit_s} s") from error
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        results: list[Any] = self._call(self.session.run, outputs, feeds, limit_s)
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:
@@ -108,10 +97,25 @@ class Session:
             arrays = self.run(outputs, feeds)
             return [(_number(array), array.shape) if isinstance(array, np.ndarray) else (0, ()) for array in arrays]
         values = {name: _ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-        options = _ort.RunOptions()
-        with bounded_run(self.loops, partial(setattr, options, "terminate", True)):
-            results = self.session.run_with_ort_values(list(outputs), values, options)
+        results = self._call(self.session.run_with_ort_values, outputs, values, inf)
         return [(v.element_type(), tuple(v.shape())) if v.is_tensor() else (0, ()) for v in results]
+
+    def _call(self, run: Callable[..., Any], outputs: Sequence[str], feeds: Mapping[str, Any], limit_s: float) -> Any:
+        """Call ONNX Runtime within the limits on time and memory."""
+        options = _ort.RunOptions()
+        if self.most_bytes:
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        stop = partial(setattr, options, "terminate", True)
+        loops = self.loops if is_watched() or self.most_bytes else ()
+        with stopping(stop), bounded_run(loops, stop), limited_cpu(limit_s, stop) as is_ended:
+            try:
+                return run(list(outputs), dict(feeds), options)
+            except ORT_ERRORS as error:
+                if is_ended.is_set():
+                    raise TimeoutError(f"the run took longer than {limit_s:g} s of CPU time") from error
+                if self.most_bytes and (found := _OVER_MEMORY.search(str(error))):
+                    raise too_large(quote(found[1]), int(found[2]), self.most_bytes) from error
+                raise
 
 
 def reason(error: Exception) -> str:
@@ -146,10 +150,15 @@ def _number(array: Array) -> int:
     return int(onnx.TensorProto.STRING if is_text else onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def open_session(model: ir.Model, provider: str = CPU) -> Session:
+def open_session(model: ir.Model, provider: str = CPU, most_bytes: int = 0) -> Session:
     """Open a session with graph optimisation on, on ONNX Runtime's own number of threads or :func:`session_threads`.
 
     ONNX Runtime's messages stay off the terminal: what goes wrong comes back as an exception.
+
+    Args:
+        model: In memory.
+        provider: That runs it.
+        most_bytes: Memory of the values of a run, weights excluded; 0 for no limit.
     """
     proto, large = skeleton(model)
     folder = next((os.fspath(t.base_dir) for t in large.values() if isinstance(t, ir.ExternalTensor)), "")
@@ -178,8 +187,26 @@ def open_session(model: ir.Model, provider: str = CPU) -> Session:
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data: bytes = cast(Any, proto).SerializeToString()
-    session = _ort.InferenceSession(data, options, providers=[provider])
-    return Session(session, tuple(arrays), running_loops(model.graph))
+    with _limited_memory(options, most_bytes):
+        session = _ort.InferenceSession(data, options, providers=[provider])
+    return Session(session, tuple(arrays), running_loops(model.graph), most_bytes)
+
+
+@contextmanager
+def _limited_memory(options: Any, most_bytes: int) -> Iterator[None]:
+    """Bound the memory of the session that the block opens."""
+    if not most_bytes:
+        yield
+        return
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    place = _ort.OrtMemoryInfo("Cpu", _ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, _ort.OrtMemType.DEFAULT)
+    as_requested = {"arena_extend_strategy": 1}
+    with _registering:
+        _ort.create_and_register_allocator(place, _ort.OrtArenaCfg({"max_mem": most_bytes, **as_requested}))
+        try:
+            yield
+        finally:
+            _ort.create_and_register_allocator(place, _ort.OrtArenaCfg({"max_mem": 0, **as_requested}))
 
 
 def available_providers() -> list[str]:

@@ -335,8 +335,11 @@ def _see_in_a_run(
         why = f"which a run must show the shape of {quote(names[0])} on"
         fix = "give smaller dimensions, or store the shapes of its values in the model"
         raise over_budget(f"the size of the model's inputs, {why},", format_bytes(needed), format_bytes(free), fix)
+    most = BUDGET.run_bytes + 2 * (needed + sum(map(size_bytes, known.values())))
     try:
-        seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, 0, given))
+        seen = open_session(part, most_bytes=most).describe(
+            names, generate_inputs(model.graph, inputs, known, 0, given)
+        )
     except ORT_ERRORS as e:
         maker = unknown[0].producer()
         made_by = f", made by {describe(maker)}," if maker is not None else ""

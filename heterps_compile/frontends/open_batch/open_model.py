@@ -157,6 +157,8 @@ class _Walk:
         nothing = [None] * len(node.outputs)
         if all(value not in samples_of for value in self.roles.reads[node]):
             return nothing
+        if node.op_type == "If" and node.inputs[0] not in samples_of:
+            raise MixesError("values without the batch choose its branch; fix sizes that decide it in the file")
         if any(True for _ in subgraphs(node)):
             raise MixesError("it decides for the whole batch what runs, and a sample alone may take another way")
         rule = RULES.get(op_name(node))

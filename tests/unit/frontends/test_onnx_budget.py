@@ -11,7 +11,7 @@ import pytest
 from staged_onnx import parse
 
 from heterps_compile.errors import GraphError, InputError
-from heterps_compile.frontends import onnx_files
+from heterps_compile.frontends import onnx_files, onnx_shapes, onnx_trial
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.frontends.onnx_budget import BUDGET, bounded_run
 from heterps_compile.frontends.onnx_session import open_session
@@ -97,6 +97,13 @@ def test_what_a_file_requests_is_refused_by_its_number(name: str) -> None:
         import_onnx(proto, batch=2)
 
 
+def test_a_loop_over_the_budget_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_trial.Trials, "_run", lambda *_: pytest.fail("run"))
+    proto, numbers = REFUSED["trips"]
+    with pytest.raises(GraphError, match=numbers):
+        import_onnx(proto)
+
+
 def test_a_huge_fixed_batch_is_not_opened() -> None:
     proto = parse(f"g (float[{2**62},4] x) => (float[{2**62},4] y) {{ y = Relu(x) }}")
     with pytest.raises(GraphError, match=rf"{2**62:,}.*{2**20:,}"):
@@ -118,6 +125,19 @@ def test_vectors_that_double_are_neither_inferred_by_element_nor_run() -> None:
     with pytest.raises(InputError, match=r"'t25'.*512 MiB.*256 MiB"):
         import_onnx(doubling(60))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB; an object an element takes more
+
+
+@pytest.mark.parametrize("batch", [2, None])
+def test_a_run_that_only_shows_its_sizes_has_bounded_memory(batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(BUDGET, run_bytes=2**20)
+    monkeypatch.setattr(onnx_shapes, "BUDGET", small)
+    monkeypatch.setattr(onnx_trial, "BUDGET", small)
+    doubled = " ".join(f"t{i + 1} = Concat <axis = 0> (t{i}, t{i})" for i in range(40))
+    start = "n = NonZero(x) l = Reshape(n, all) t0 = Cast <to = 1> (l)"
+    with pytest.raises(GraphError, match=r"'Concat_\d+'.*512 KiB.*1 MiB"):
+        import_onnx(model("int64[1] all = {-1}", f"{start} {doubled} {ending('t40')}"), batch=batch)
+    read = import_onnx(model("int64[1] all = {-1}", f"{start} t40 = Concat <axis = 0> (t0, t0) {ending('t40')}"))
+    assert read.batch == 32
 
 
 def test_a_file_of_very_many_nodes_or_functions_is_not_deserialised(monkeypatch: pytest.MonkeyPatch) -> None:

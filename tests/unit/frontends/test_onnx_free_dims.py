@@ -1,15 +1,17 @@
 """Free dimensions without a number get one that the model takes."""
 
+import time
+
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from staged_onnx import BACKEND, parse, read
+from wording import names
 
 import heterps_compile
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.onnx import import_onnx
-from heterps_compile.frontends.onnx_dims import BoundInputs
+from heterps_compile.frontends.onnx_budget import limited_cpu
 from heterps_compile.frontends.onnx_trial import Trials
 from heterps_compile.ir.default_size import defaults_in_words, defaults_of
 from heterps_compile.ir.graph import Graph
@@ -121,16 +123,22 @@ def test_where_none_is_found_one_message_has_all_and_a_command() -> None:
         read(text)
 
 
-def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_is_ended_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterps_compile.frontends.onnx_trial._LIMIT_S", 0.2)
-    text = """g (float[N] x) => (y) <int64 trips = {1000000000000}, bool go = {1}> {
+    graph = read(
+        """g (float[N] x) => (float y) <int64 trips = {3000000}, bool go = {1}> {
         s = ReduceSum<keepdims = 0>(x)
         y = Loop(trips, go, s) <body = b (int64 i, bool c, float a) => (bool d, float e) { d = Identity(c) e = Neg(a) }>
     }"""
-    model = ir.serde.deserialize_model(parse(text))
-    refusal = Trials(model, {})(BoundInputs({"x": ("N",)}, {"N": 2}, "N", {}))
-    assert refusal is not None
-    assert refusal.is_late
+    )
+    (note,) = graph.source.notes
+    assert names(note, "trial run", "0.2 s of CPU time", "N = 32 (--batch)")
+
+
+def test_only_cpu_time_ends_a_run() -> None:
+    with limited_cpu(0.01, lambda: None) as is_ended:
+        time.sleep(0.15)  # as on a busy machine: no CPU time passes
+    assert not is_ended.is_set()
 
 
 def test_numbers_are_bounded_in_count_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

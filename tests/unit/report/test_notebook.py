@@ -19,7 +19,7 @@ def test_a_notebook_shows_the_picture_of_the_report_stages_totals_and_notes():
     assert base64.b64decode(address).decode() == Findings(PLAN).graph().svg
     root = ET.fromstring(shown)  # noqa: S314 - our own text
     rows = [["".join(cell.itertext()) for cell in row] for row in root.iter("tr")]
-    assert rows[0] == ["stage", "device", "replicas", "layers", "time", "samples/s", "memory", "USD/h"]
+    assert rows[0] == ["stage", "device", "replicas", "layers", "batch every", "samples/s", "memory", "USD/h"]
     assert rows[2] == ["1", "v100", "1", "fc1, fc2 (2)", "3 ms", "21,333", "2.31 MiB", "2.42"]
     labels, texts = ([each.text for each in root.iter(tag)] for tag in ("dt", "dd"))
     glance = dict(pairs(TOTALS, Summary(PLAN), Medium.GLANCE, "USD"))
