@@ -50,7 +50,7 @@ class Budget:
     items: int = 2**20
     constant_bytes: int = 2**32
     vector_bytes: int = 2**28
-    run_bytes: int = 2**30
+    run_bytes: int = 2**29
     run_s: float = 30.0
 
 
