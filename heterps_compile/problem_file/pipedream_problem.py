@@ -7,7 +7,6 @@ replica works on mini-batches of its own.
 Left out: the text of a graph (``frontends/pipedream.py``).
 """
 
-from collections import deque
 from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster
@@ -24,6 +23,7 @@ from .given_problem import (
     GivenProblem,
     GivenTimes,
 )
+from .layer_order import in_order
 from .problem_laws import verify_given
 
 
@@ -47,14 +47,11 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
             f"the pool {pool.name!r} has no GPU or NPU, and a PipeDream graph has times of an accelerator alone"
         )
     training = mode == "training"
-    known = {node.id for node in nodes}
+    by_id = {node.id: node for node in nodes}
+    ordered = [by_id[i] for i in in_order(by_id, edges, f"workload file {str(path)!r}")]
     readers: dict[int, set[int]] = {}
     for source, target in edges:
-        for end in (source, target):
-            if end not in known:
-                raise InputError(f"workload file {str(path)!r}: an edge names node{end}, which does not exist")
         readers.setdefault(source, set()).add(target)
-    ordered = _in_order(nodes, readers, path)
     names = {node.id: f"node{node.id}" for node in nodes}
     problem = GivenProblem(
         name=path.name.split(".")[0],
@@ -89,24 +86,3 @@ def _times(node: ProfiledNode, device: str, *, training: bool) -> GivenTimes:
     return GivenTimes(
         device, 1, (1,), (node.forward_ms / 1e3,), (backward_s,), 0.0, node.parameter_bytes, node.activation_bytes
     )
-
-
-def _in_order(nodes: list[ProfiledNode], readers: dict[int, set[int]], path: Path) -> list[ProfiledNode]:
-    """Return the nodes in a topological order, of those that are ready the one that was ready first."""
-    by_id = {node.id: node for node in nodes}
-    waiting = dict.fromkeys(by_id, 0)
-    for targets in readers.values():
-        for target in targets:
-            waiting[target] += 1
-    ready = deque(sorted(identity for identity, count in waiting.items() if count == 0))
-    ordered = []
-    while ready:
-        identity = ready.popleft()
-        ordered.append(by_id[identity])
-        for target in sorted(readers.get(identity, ())):
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    if len(ordered) != len(nodes):
-        raise InputError(f"workload file {str(path)!r}: its edges form a cycle")
-    return ordered
