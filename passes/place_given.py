@@ -30,7 +30,7 @@ from heterps_compile.problem_file.pose_given import (
 )
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
-from heterps_compile.units import counted, format_percent
+from heterps_compile.units import counted, format_percent, format_seconds
 
 from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
@@ -271,6 +271,9 @@ def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: 
     [device] = devices
     found = replicate_stages(given, device, given.known_pool.device_type(device).max_units, deadline)
     every = "all divisions of the layers into stages" if found.is_every_order else "the orders that were looked at"
+    notes: list[str] = []
+    if found.batch_s < found.alone_s < np.inf:
+        notes = [f"with the least degree of tensor parallelism alone a batch takes {format_seconds(found.alone_s)}"]
     return PlacedGiven(
         found.plan,
         found.batch_s,
@@ -278,4 +281,5 @@ def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: 
         f"{every} ({found.down_sets:,} down-sets)",
         "replicate-stages",
         now_s() - began,
+        tuple(notes),
     )

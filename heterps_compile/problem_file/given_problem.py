@@ -63,6 +63,10 @@ class GivenTimes:
         """Return the backward of a micro-batch."""
         return interpolate(list(zip(self.samples, self.backward_s, strict=True)), samples)
 
+    def held_bytes(self, held_per_parameter: float) -> float:
+        """Return the bytes that one unit holds besides activations."""
+        return held_per_parameter * self.parameter_bytes if self.fixed_bytes is None else self.fixed_bytes
+
     def parallel(self, of_type: float) -> float:
         """Return alpha, which is that of the device type where the layer has none of its own."""
         return of_type if self.compute_parallel is None else self.compute_parallel

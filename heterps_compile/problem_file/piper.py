@@ -8,16 +8,15 @@
                                  "memoryUsageB": bytes, "syncTimeFw": {"2": bytes}, "syncTimeBw": {"3": bytes}}]}}],
      "edges": [{"sourceId": 0, "destId": 1, "communicationCost": bytes}]}
 
-A key of ``TMPCs`` is a degree of tensor parallelism. ``timePerSample`` has forward and backward. A unit holds ``A y + B``
-with y samples under way. ``syncTimeFw`` has the bytes that a group exchanges when the value of a node enters its stage,
-``syncTimeBw`` when the gradient from a node does. Source: Tarnawski, Narayanan, Phanishayee, "Piper: Multidimensional
-planner for DNN parallelization" (NeurIPS 2021), section 3.
+A key of ``TMPCs`` is a degree of tensor parallelism. ``timePerSample`` has forward and backward. A unit holds
+``A y + B`` with y samples under way. ``syncTimeFw`` has the bytes that a group exchanges when the value of a node
+enters its stage, ``syncTimeBw`` when the gradient from a node does. Source: Tarnawski, Narayanan, Phanishayee, "Piper:
+Multidimensional planner for DNN parallelization" (NeurIPS 2021), section 3.
 
 Not covered: other configurations of a degree than one, such as recomputation, which a note names.
 """
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -34,9 +33,6 @@ from .layer_order import in_order
 from .problem_laws import MOST_LAYERS, shown, verify_given
 from .read_problem import NEUTRAL_DEVICE
 from .strict_json import MOST, Amount, Part, Whole, checked, parsed, read_utf8
-
-MARK = re.compile(rb'"(?:TMPCs|maxMemoryPerDevice|mbsInBatch|communicationCost)"\s*:')
-"""Matches a key that other files of costs lack."""
 
 _DEVICE = "device"
 _USUAL = "vanilla"
@@ -178,8 +174,8 @@ def _exchanged(
 def _notes(file: _File) -> Iterator[str]:
     """Yield how the file is read, and keys and configurations that are ignored."""
     yield (
-        "Piper's law: a stage of d replicas takes a sample (timePerSample + bytes that cross its borders / bandwidth) / "
-        "d, and its share of an all-reduce every mbsInBatch samples; forward_s has the backward too"
+        "Piper's law: a stage of d replicas takes a sample (timePerSample + bytes across its borders / bandwidth) / d, "
+        "and its share of an all-reduce every mbsInBatch samples; forward_s has the backward too"
     )
     others = dict.fromkeys(
         shown(each.name or "?")
@@ -188,9 +184,8 @@ def _notes(file: _File) -> Iterator[str]:
         for each in found
         if each is not node.usual[int(degree)]
     )
-    records: Sequence[_Open] = [
-        file, *file.nodes, *file.edges, *(each for node in file.nodes for found in node.degrees.values() for each in found)
-    ]  # fmt: skip
+    found = (each for node in file.nodes for of_degree in node.degrees.values() for each in of_degree)
+    records: list[_Open] = [file, *file.nodes, *file.edges, *found]
     keys = dict.fromkeys(shown(key) for record in records for key in record.model_extra or ())
     for what, ignored in (("configurations of TMPCs", list(others)), ("keys", list(keys))):
         if ignored:
