@@ -352,7 +352,7 @@ def _moved_s(problem: GivenProblem, group: GivenReplicas, bits: NDArray[np.uint8
     entering_s, leaving_s = of_values[:, 2], of_values[:, 3]
     into_s = (made * entering_s) @ read.T - (read @ entering_s)[:, None]
     out_of_s = ((made * (1 - read)) @ leaving_s)[None, :] - (made * leaving_s) @ (1 - read).T
-    return cast("Floats", into_s + out_of_s)
+    return into_s + out_of_s
 
 
 def _links(problem: GivenProblem, device: str, bits: NDArray[np.uint8]) -> Floats:

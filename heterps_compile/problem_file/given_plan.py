@@ -312,6 +312,11 @@ def _missing_times(problem: GivenProblem, stages: Sequence[GivenStage]) -> Itera
                     return
 
 
+def has_units(problem: GivenProblem, plan: GivenPlan) -> bool:
+    """Check if a plan takes no more units of any type than there are."""
+    return next(_too_many_units(problem, plan.stages), None) is None
+
+
 def _too_many_units(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iterator[str]:
     used: dict[str, int] = {}
     for stage in stages:
