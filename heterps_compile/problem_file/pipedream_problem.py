@@ -12,7 +12,6 @@ from pathlib import Path
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
-from heterps_compile.frontends.workload import read_text
 
 from .given_problem import (
     HELD_IN_INFERENCE,
@@ -25,6 +24,7 @@ from .given_problem import (
 )
 from .layer_order import in_order
 from .problem_laws import verify_given
+from .strict_json import read_utf8
 
 
 def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", batch_of: str = REPLICA) -> GivenProblem:
@@ -40,7 +40,8 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
         InputError: where the file cannot be read, is no graph, has a cycle, or the pool has no accelerator.
     """
     path = Path(path)
-    nodes, edges, read = parse_profile(read_text(path), path)
+    where = f"workload file {str(path)!r}"
+    nodes, edges, read = parse_profile(read_utf8(path, where), path)
     devices = [device.name for device in pool.device_types if device.kind != "cpu"]
     if not devices:
         raise InputError(
@@ -48,7 +49,7 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
         )
     training = mode == "training"
     by_id = {node.id: node for node in nodes}
-    ordered = [by_id[i] for i in in_order(by_id, edges, f"workload file {str(path)!r}")]
+    ordered = [by_id[i] for i in in_order(by_id, edges, where)]
     readers: dict[int, set[int]] = {}
     for source, target in edges:
         readers.setdefault(source, set()).add(target)

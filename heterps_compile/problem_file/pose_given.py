@@ -6,7 +6,7 @@ a whole batch, forward and backward, with the update, which every replica does w
 needs the least of it, with the activations of one sample: what a plan holds is known with its prediction. Layers keep
 the order of the file.
 
-Left out: the search (``passes/place_given.py``); that degrees of one type share its units (``passes/degree_shares.py``);
+Left out: the search (``passes/place_given.py``); that degrees of a type share its units (``passes/degree_shares.py``);
 measured messages and the step overhead, which `predict` counts.
 """
 

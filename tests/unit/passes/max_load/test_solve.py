@@ -8,13 +8,13 @@ import pytest
 from small_workloads import drawn
 
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
-from heterps_compile.frontends.workload import read_workload
 from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.max_load import contiguous
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.load_bounds import simple_bound
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.max_load.split import faults
+from heterps_compile.problem_file.workload_file import read_workload
 
 DATA = Path(__file__).parents[4] / "../shared/data"
 
