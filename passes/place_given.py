@@ -163,8 +163,8 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
         found = certify(own.problem, found, min(_PROOF_S, max(0.0, deadline.left_s())))
     plan = _plan(given, own, found.placement)
     if request.reading == ALONE:
-        placed = _for_step(given, posed, found, plan, [placement for placement, _ in of_counts], deadline)
-        return replace(placed, search_s=now_s() - began)
+        placed = _for_step(given, posed, found, [placement for placement, _ in of_counts], deadline)
+        return replace(placed, plan=placed.plan if placed.steps else plan, search_s=now_s() - began)
     rivals = [(plan, found.value), *((_plan(given, posed, placement), value) for placement, value in of_counts)]
     plans = tuple(sorted(rivals, key=lambda rival: rival[1]))
     others = every_rival if is_small(posed.problem) else roomy_rivals
@@ -182,18 +182,13 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
 
 
 def _for_step(
-    given: GivenProblem,
-    posed: PosedGiven,
-    found: SearchResult,
-    plan: GivenPlan,
-    of_counts: list[Placement],
-    deadline: Deadline,
+    given: GivenProblem, posed: PosedGiven, found: SearchResult, of_counts: list[Placement], deadline: Deadline
 ) -> PlacedGiven:
     """Minimise the step, from the best plans of the steady state."""
     steps = place_given_steps(given, posed, [found.placement, *of_counts], deadline, seed=found.seed)
     most = counted(steps.most_micro_batches, "micro-batch")
     return PlacedGiven(
-        steps.plans[0][0] if steps.plans else plan,
+        steps.plans[0][0] if steps.plans else _plan(given, posed, found.placement),
         np.inf,
         steps.bound,
         f"plans that keep the layers in this order, in at most {most}, {ONE_BATCH_ALONE}",
