@@ -79,8 +79,8 @@ def place_given_steps(
     least = _least(given, of)
     bound = close_steps(least, found.plan, deadline).bound
     ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
-    plans = ((_given(given, posed, plan), plan.price_per_hour) for plan in ranked)
-    plans = tuple(islice((each for each in plans if has_units(given, each[0])), _MOST_PLANS))
+    found_plans = ((_given(given, posed, plan), plan.price_per_hour) for plan in ranked)
+    plans = tuple(islice((each for each in found_plans if has_units(given, each[0])), _MOST_PLANS))
     return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others)
 
 

@@ -10,7 +10,7 @@ The JSON is what "Efficient Algorithms for Device Placement of DNN Graph Operato
 "FPGA" is any accelerator. All edges out of a node have the cost of moving that node's output. ``layerId`` and the
 ``size`` of an edge are notes of the authors' own and are not used.
 
-Left out: PipeDream's text (``pipedream.py``), the laws of a workload (``cost/workload.py``).
+Left out: PipeDream's text (``frontends/pipedream.py``), the laws of a workload (``cost/workload.py``).
 """
 
 import math
@@ -103,8 +103,12 @@ def read_workload(
                     f"it themselves"
                 )
         workload = _from_json(checked(_File, parsed(text, where), where), where, path.stem)
-        asked = {"accelerators": accelerators, "cpus": cpus, "memory_bytes": memory_bytes}
-        workload = replace(workload, **{name: value for name, value in asked.items() if value is not None})
+        workload = replace(
+            workload,
+            accelerators=workload.accelerators if accelerators is None else accelerators,
+            cpus=workload.cpus if cpus is None else cpus,
+            memory_bytes=workload.memory_bytes if memory_bytes is None else memory_bytes,
+        )
     elif text.lstrip().startswith("node"):
         if cpus:
             raise InputError(
