@@ -112,7 +112,9 @@ def read_piper(path: str | Path, *, cluster: str | Cluster | None = None) -> Giv
     nodes = {node.id: node for node in file.nodes}
     if len(nodes) < len(file.nodes):
         raise InputError(f"{where}: nodes has {len(nodes):,} different ids; expected {len(file.nodes):,}")
-    ordered = in_order(nodes, [(edge.source, edge.target) for edge in file.edges], where)
+    ordered = in_order(nodes, [(edge.target, edge.source) for edge in file.edges], where)[
+        ::-1
+    ]  # inputs as late as may be
     names = {i: f"{node.name} {i}" for i, node in nodes.items()}
     usual = {i: node.usual for i, node in nodes.items()}
     layers = (
