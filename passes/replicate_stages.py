@@ -130,18 +130,18 @@ def replicate_stages(
             raise InputError(
                 f"problem {shown(problem.name)} has no times of layer {shown(layer.name)} on {shown(device)}"
             )
-    least_s = sum(
+    least_s = [
         min(each.tensor_parallel * _work_s(problem, each) for each in _of(layer, device)) for layer in problem.layers
-    )
+    ]
     if not any(_work_s(problem, each) for layer in problem.layers for each in _of(layer, device)):
         raise nothing_to_plan(problem, device)
     joined = join_layers(problem, device, joins=_may_join(problem, device))
     masks, is_every_order = _down_sets(joined, deadline)
-    table = _Table(problem, device, units, _holds(joined, masks))
+    table = _Table(problem, device, units, _holds(joined, masks), np.array(least_s))
     best: list[_Stage] | None = None
     high_s, alone_s, low_s = np.inf, np.inf, 0.0
     for options in sorted({1, len(table.options)}):  # the least degree alone, which serves where others gain nothing
-        low_s, alone_s = least_s / units * (1 - _MEET), high_s
+        low_s, alone_s = sum(least_s) / units * (1 - _MEET), high_s
         best = best or table.chain(np.inf, options, NO_DEADLINE)
         high_s = _longest_s(best)
         try:
@@ -236,10 +236,13 @@ class _Table:
         options: By degree of tensor parallelism, ascending.
     """
 
-    def __init__(self, problem: GivenProblem, device: str, units: int, bits: NDArray[np.uint8]) -> None:
+    def __init__(
+        self, problem: GivenProblem, device: str, units: int, bits: NDArray[np.uint8], least_s: Floats
+    ) -> None:
         self._units, self.holds = units, bits.astype(np.bool_)
         self._room_bytes = problem.known_pool.device_type(device).memory_bytes
         self._adds = problem.summed_every is not None
+        self._before_s = self.holds @ least_s * (1 - _CLOSE)  # of one unit, which the stages before take at least
         sizes, outside = self.holds.sum(axis=1), (1 - bits).astype(np.float32)
         self._is_nested = (bits.astype(np.float32) @ outside.T == 0) & (sizes[:, None] < sizes[None, :])
         self._link_s = np.zeros(len(bits)) if self._adds else _links(problem, device, bits)
@@ -290,7 +293,8 @@ class _Table:
                 quick = np.ceil(work_s / most_s)
         replicas = np.fmax(np.fmax(quick, roomy), 1)
         units = pairs[rows, 2] + replicas * of.group.tensor_parallel
-        at = np.flatnonzero((missing == 0) & (under_way >= 1) & (units <= self._units))
+        left = self._units - self._before_s[begin] / most_s
+        at = np.flatnonzero((missing == 0) & (under_way >= 1) & (units <= left))
         at = at[self._stage_s(begin, ends[at], of, replicas[at]) <= most_s]
         own = np.stack([np.full(len(rows), begin), behind + replicas, units, rows, np.full(len(rows), option)], axis=1)
         return own[at].astype(np.int64)

@@ -151,7 +151,7 @@ def test_what_is_ignored_is_named_and_what_is_wrong_is_refused(tmp_path: Path) -
         ({"maxMemoryPerDevice": -1.0}, "maxMemoryPerDevice"), ({"mbsInBatch": "8"}, "mbsInBatch"),
         ({"nodes": [file["nodes"][0]] * 2}, "ids"), ({"edges": [{"sourceId": 1, "destId": 77}]}, "communicationCost"),
         ({"nodes": [file["nodes"][0] | {"TMPCs": {"x": []}}]}, "TMPCs"),
-        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node98"),
+        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node99"),
     ):  # fmt: skip
         assert word in str(run(tmp_path, file | change).exception)
     assert isinstance(run(tmp_path, json.dumps(file).replace('"edges"', '"nodes"')).exception, InputError)
