@@ -68,7 +68,7 @@ def search_shares(
 
 
 def _limited(posed: PosedGiven, limits: Ints) -> PosedGiven:
-    """Return arrays with other limits; a type without replicas is forbidden."""
+    """Replace limits of replicas; 0 forbids the type."""
     allowed = posed.problem.allowed & (limits > 0)
     compute_s = np.where(allowed, posed.problem.compute_s, np.inf)
     limited = replace(posed.problem, max_units=np.maximum(limits, 1), allowed=allowed, compute_s=compute_s)
@@ -83,7 +83,7 @@ def used_of(problem: Problem, placement: Placement) -> Ints:
 
 
 def _halves(given: GivenProblem, posed: PosedGiven, branch: _Branch) -> list[tuple[Ints, Ints]] | None:
-    """Return limits and least replicas of both sides, None if the plan's units are there."""
+    """Split limits and least replicas in two, None if all units exist."""
     used = used_of(posed.problem, branch.found.placement)
     degrees = np.array([group.tensor_parallel for group in posed.groups])
     for device in dict.fromkeys(group.device for group in posed.groups):
@@ -104,7 +104,7 @@ def _halves(given: GivenProblem, posed: PosedGiven, branch: _Branch) -> list[tup
 def _of_one_degree(
     posed: PosedGiven, search: Search, open_branches: list[tuple[float, int, _Branch]]
 ) -> tuple[SearchResult | InfeasibleError, PosedGiven]:
-    """Search with one degree of each type, which share nothing, after too many branches, or none with a plan."""
+    """Search with one degree per type."""
     names = [group.device for group in posed.groups]
     is_first = np.array([name not in names[:at] for at, name in enumerate(names)])
     own = _limited(posed, posed.problem.max_units * is_first)

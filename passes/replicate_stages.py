@@ -184,7 +184,7 @@ def _work_s(problem: GivenProblem, times: GivenTimes) -> float:
 
 
 def _may_join(problem: GivenProblem, device: str) -> bool:
-    """Return whether layers may join others: transfers overlap, degrees are alike, and a unit has room for all."""
+    """Check if transfers overlap, degrees agree and one unit fits all."""
     degrees, held_bytes = set(), 0.0
     for layer in problem.layers:
         times = _of(layer, device)
@@ -260,7 +260,7 @@ class _Table:
         ]
 
     def chain(self, tau_s: float, options: int, deadline: Deadline) -> list[_Stage] | None:
-        """Return stages of the first options that have room and take at most tau, None if all units are too few.
+        """Find stages of the first options that fit and take at most tau; None if all units are too few.
 
         Raises:
             TimeUpError: if the deadline comes first.
@@ -278,7 +278,7 @@ class _Table:
         return self._walk(pairs, int(whole[0])) if len(whole) else None
 
     def _fewest(self, begin: int, option: int, pairs: Ints, rows: Ints, most_s: float) -> Ints:
-        """Return [P, 5], the pairs that the fewest replicas of a stage before others make of some rows of pairs."""
+        """Make pairs [P, 5] of a new first stage with the fewest replicas."""
         of, ends, behind = self.options[option], pairs[rows, 0], pairs[rows, 1]
         missing, work_s, summed, batch, held = np.maximum(of.sums[:, ends] - of.sums[:, [begin]], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):

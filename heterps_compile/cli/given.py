@@ -30,7 +30,7 @@ _PIPER = re.compile(rb'"(?:TMPCs|maxMemoryPerDevice|mbsInBatch|communicationCost
 
 
 def is_problem_file(path: str) -> bool:
-    """Check by the first 4 KiB of a JSON file if it is a problem file or one of Piper's."""
+    """Check if a JSON file is a problem file or one of Piper's."""
     return _has(path, _FORMAT) or _has(path, _PIPER)
 
 
@@ -51,7 +51,7 @@ def read_given(
     objective: str = "throughput",
     reading: str | None = None,
 ) -> "GivenProblem":
-    """Read a problem file, a file of Piper's, or a PipeDream graph as a problem.
+    """Read a problem, one of Piper's, or a PipeDream graph.
 
     A graph's batches are of one replica each where throughput is asked for in the steady state, as PipeDream counts
     them; with one batch alone they are those of a step.

@@ -64,7 +64,7 @@ class GivenTimes:
         return interpolate(list(zip(self.samples, self.backward_s, strict=True)), samples)
 
     def held_bytes(self, held_per_parameter: float) -> float:
-        """Return the bytes that one unit holds besides activations."""
+        """Compute bytes per unit without activations."""
         return held_per_parameter * self.parameter_bytes if self.fixed_bytes is None else self.fixed_bytes
 
     def parallel(self, of_type: float) -> float:

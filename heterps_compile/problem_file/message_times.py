@@ -110,7 +110,7 @@ def moved_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
 
 
 def crossings(problem: GivenProblem, group: GivenReplicas) -> Iterator[tuple[int, int, float, float]]:
-    """Yield producer and reader of every value, and what it takes the stages that it enters and leaves for a batch.
+    """Yield producer, reader, entering and leaving time of every value.
 
     That is where the parts of a stage add up: both directions are counted on both sides.
     """
@@ -124,7 +124,7 @@ def crossings(problem: GivenProblem, group: GivenReplicas) -> Iterator[tuple[int
 
 
 def crossing_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
-    """Return [S], what crosses the borders of each stage, over its replicas, where that adds up."""
+    """Compute times [S] of crossing values per batch and replica."""
     stage_of, total_s = stage_of_layers(problem, plan.stages), [0.0] * len(plan.stages)
     groups = [replace(stage.replicas[0], count=1) for stage in plan.stages]
     for group in set(groups):
@@ -136,7 +136,7 @@ def crossing_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
 
 
 def summed_share_s(problem: GivenProblem, group: GivenReplicas, size_bytes: Any, replicas: Any) -> Any:
-    """Return what replicas take a batch to sum gradients where that adds up: 4 (k - 1) / k bytes / batches between.
+    """Compute the all-reduce time per batch, 4 (k - 1) / k S / bandwidth / batches.
 
     Args:
         problem: Its replicas sum every so many batches.

@@ -70,7 +70,7 @@ class _Node(_Open):
 
     @property
     def usual(self) -> dict[int, _Configuration]:
-        """Return the configuration that counts, by degree: the one called vanilla, else the first."""
+        """Choose a configuration per degree: vanilla, else the first."""
         return {
             int(degree): next((each for each in found if each.name == _USUAL), found[0])
             for degree, found in self.degrees.items()
@@ -174,7 +174,7 @@ def _exchanged(
 
 
 def _notes(file: _File) -> Iterator[str]:
-    """Yield how the file is read, and keys and configurations that are ignored."""
+    """Yield the law, ignored keys and ignored configurations."""
     yield (
         "Piper's law: a stage of d replicas takes a sample (timePerSample + bytes across its borders / bandwidth) / d, "
         "and its share of an all-reduce every mbsInBatch samples; forward_s has the backward too"

@@ -224,7 +224,7 @@ def _own_fractions(
 
 
 def _groups(given: GivenProblem, pool: Cluster, *, every_degree: bool) -> tuple[GivenReplicas, ...]:
-    """Return one replica of every type and degree, or of the fewest units of a type that most layers have times for."""
+    """Make one replica of each type, of all degrees or the commonest."""
     degrees: dict[str, Counter[int]] = {}
     for layer in given.layers:
         for device, degree in layer.by_group:

@@ -75,4 +75,3 @@ def _useful(workload: Workload) -> Workload:
     """Leave out devices that must stay empty, since there are fewer nodes."""
     most = len(workload.nodes)
     return replace(workload, accelerators=min(workload.accelerators, most), cpus=min(workload.cpus, most))
-

@@ -31,9 +31,9 @@ def drawn(seed: int) -> dict[str, Any]:
     device = {"name": "gpu", "kind": "gpu", "network_bandwidth": "1 GB/s", "max_units": rng.randint(2, 6),
               "memory": f"{rng.choice([6, 9, 100])} B", "price": "2 USD/h", "price_source": "made up",
               "price_date": "2026"}  # fmt: skip
-    request = {"objective": objective, "min_throughput": 0 if objective == "throughput" else rng.choice([0.05, 0.1, 0.3])}
+    least = 0 if objective == "throughput" else rng.choice([0.05, 0.1, 0.3])
     return {"format": "heterps-compile problem", "version": 1, "name": "drawn", "layers": layers, "batch": 4,
-            "pool": {"device": [device]}, "request": request}  # fmt: skip
+            "pool": {"device": [device]}, "request": {"objective": objective, "min_throughput": least}}  # fmt: skip
 
 
 def best(problem: dict[str, Any]) -> float:
