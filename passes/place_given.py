@@ -102,7 +102,7 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
     placed = with_chosen_rules(given, request, _placed(given, request))
     has_degrees = any(len(layer.by_group) > len({device for device, _ in layer.by_group}) for layer in given.layers)
     if has_degrees and (request.mixed_stages or not request.is_all_reduced):
-        note = "of each device type one degree of tensor parallelism was searched, as --mixed-stages, --sync and --allow do"
+        note = "with --mixed-stages, --sync or --allow one degree of tensor parallelism of each type is searched"
         placed = replace(placed, notes=(*placed.notes, note))
     if not given.tables:
         return placed
