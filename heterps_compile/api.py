@@ -28,7 +28,6 @@ from heterps_compile.cost.memory import AUTO, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.escape import short
-from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
@@ -53,6 +52,7 @@ from heterps_compile.plan.request import (
     USUAL_TABLES,
     make_request,
 )
+from heterps_compile.problem_file.workload_file import is_workload_file
 from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph

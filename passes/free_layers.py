@@ -74,9 +74,9 @@ def join_layers(problem: GivenProblem, device: str, *, joins: bool) -> JoinedLay
 
 
 def _is_idle(problem: GivenProblem, layer: int, device: str) -> bool:
-    times = problem.layers[layer].by_group[device, 1]
-    works = problem.batch * max((*times.forward_s, *times.backward_s)) > 0
-    return not works and times.parameter_bytes == 0
+    times = [each for each in problem.layers[layer].times if each.device == device]
+    works = any(problem.batch * max((*each.forward_s, *each.backward_s)) > 0 for each in times)
+    return not works and not any(each.parameter_bytes for each in times)
 
 
 def _grouped(home: list[int], first: set[int], readers: Sequence[set[int]]) -> JoinedLayers:

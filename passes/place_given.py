@@ -15,11 +15,11 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import detail, evaluate_one
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import Placement, SearchResult
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.plan.request import ALONE, STEADY, Request
-from heterps_compile.problem_file.given_plan import GivenPlan
+from heterps_compile.problem_file.given_plan import GivenPlan, has_units
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
 from heterps_compile.problem_file.pose_given import (
     PosedGiven,
@@ -30,8 +30,9 @@ from heterps_compile.problem_file.pose_given import (
 )
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
-from heterps_compile.units import counted, format_percent
+from heterps_compile.units import counted, format_percent, format_seconds
 
+from .degree_shares import search_shares
 from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
 from .placement.method import proves
@@ -44,6 +45,7 @@ from .rules_of_given import plan_with_rules, refuse_given_rules, with_given_rule
 
 THROUGHPUT = "throughput"
 _PROOF_S = 20.0
+_LEAST_S = 0.05  # for each of the searches that share a time limit
 _PLAIN_SHARE = 0.3  # of a time limit, for a plan whose stages have one type each
 _MOST_RIVALS = 12
 _GAIN = 1e-6  # relative
@@ -98,6 +100,10 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
     refuse_what_means_nothing(given, request)
     refuse_given_rules(given, request)
     placed = with_chosen_rules(given, request, _placed(given, request))
+    has_degrees = any(len(layer.by_group) > len({device for device, _ in layer.by_group}) for layer in given.layers)
+    if has_degrees and (request.mixed_stages or not request.is_all_reduced):
+        note = "with --mixed-stages, --sync or --allow one degree of tensor parallelism of each type is searched"
+        placed = replace(placed, notes=(*placed.notes, note))
     if not given.tables:
         return placed
     tables = counted(len(given.tables), "table")
@@ -133,12 +139,19 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
                 "leave it out"
             )
         return _of_replicas(given, request, began, deadline)
-    posed = with_given_rules(given, request, pose_given(given, request))
+    every_degree = request.is_all_reduced and not mixed_stages
+    posed = with_given_rules(given, request, pose_given(given, request, every_degree=every_degree))
     method = find_method(request.method)
     share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
-    found = run_method(method, posed.problem, seed=request.seed, time_limit_s=share_s)
+    within = deadline if share_s is None else deadline.within(share_s)
+
+    def search(problem: Problem) -> SearchResult | InfeasibleError:
+        limit_s = None if share_s is None else max(within.left_s(), _LEAST_S)
+        return run_method(method, problem, seed=request.seed, time_limit_s=limit_s)
+
+    found, own = search_shares(given, posed, search) if every_degree else (search(posed.problem), posed)
     is_open = given.training and request.objective == THROUGHPUT and request.reading != STEADY
-    of_counts = _of_stage_counts(posed, found, deadline) if is_open else []
+    of_counts = _of_stage_counts(given, posed, found, deadline) if is_open else []
     if mixed_stages:
         return replace(
             _mixed(given, posed, found, of_counts, deadline, reading=request.reading), search_s=now_s() - began
@@ -151,15 +164,16 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
             ) from found
         raise found
     if not proves(method):
-        found = certify(posed.problem, found, min(_PROOF_S, max(0.0, deadline.left_s())))
+        found = certify(own.problem, found, min(_PROOF_S, max(0.0, deadline.left_s())))
+    plan = _plan(given, own, found.placement)
     if request.reading == ALONE:
         placed = _for_step(given, posed, found, [placement for placement, _ in of_counts], deadline)
-        return replace(placed, search_s=now_s() - began)
-    rivals = [(found.placement, found.value), *of_counts]
-    plans = tuple((_plan(given, posed, placement), value) for placement, value in sorted(rivals, key=lambda r: r[1]))
+        return replace(placed, plan=placed.plan if placed.steps else plan, search_s=now_s() - began)
+    rivals = [(plan, found.value), *((_plan(given, posed, placement), value) for placement, value in of_counts)]
+    plans = tuple(sorted(rivals, key=lambda rival: rival[1]))
     others = every_rival if is_small(posed.problem) else roomy_rivals
     return PlacedGiven(
-        _plan(given, posed, found.placement),
+        plan,
         found.value,
         found.bound,
         "plans that keep the layers in this order, in the steady state",
@@ -196,13 +210,17 @@ def _plan(given: GivenProblem, posed: PosedGiven, placement: Placement) -> Given
 
 
 def _of_stage_counts(
-    posed: PosedGiven, found: SearchResult | InfeasibleError, deadline: Deadline
+    given: GivenProblem, posed: PosedGiven, found: SearchResult | InfeasibleError, deadline: Deadline
 ) -> list[tuple[Placement, float]]:
     """Find the best plans of one stage, two and so on, whose steps may be shorter."""
     if isinstance(found, InfeasibleError):
         return []
     others = best_of_stage_counts(posed, deadline, is_roomy=False)
-    return [(each, evaluate_one(posed.problem, each)) for each in others if each != found.placement]
+    return [
+        (each, evaluate_one(posed.problem, each))
+        for each in others
+        if each != found.placement and has_units(given, _plan(given, posed, each))
+    ]
 
 
 def _mixed(
@@ -271,6 +289,9 @@ def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: 
     [device] = devices
     found = replicate_stages(given, device, given.known_pool.device_type(device).max_units, deadline)
     every = "all divisions of the layers into stages" if found.is_every_order else "the orders that were looked at"
+    notes: list[str] = []
+    if found.batch_s < found.alone_s < np.inf:
+        notes = [f"with the least degree of tensor parallelism alone a batch takes {format_seconds(found.alone_s)}"]
     return PlacedGiven(
         found.plan,
         found.batch_s,
@@ -278,4 +299,5 @@ def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: 
         f"{every} ({found.down_sets:,} down-sets)",
         "replicate-stages",
         now_s() - began,
+        tuple(notes),
     )

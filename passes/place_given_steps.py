@@ -16,6 +16,7 @@ Left out: stages of several device types, batches of one replica each, both of w
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.problem_file.given_plan import GivenPlan
+from heterps_compile.problem_file.given_plan import GivenPlan, has_units
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.message_times import group_network, has_unknown_cards
 from heterps_compile.problem_file.pose_given import PosedGiven, plan_of
@@ -78,7 +79,8 @@ def place_given_steps(
     least = _least(given, of)
     bound = close_steps(least, found.plan, deadline).bound
     ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
-    plans = tuple((_given(given, posed, plan), plan.price_per_hour) for plan in ranked[:_MOST_PLANS])
+    found_plans = ((_given(given, posed, plan), plan.price_per_hour) for plan in ranked)
+    plans = tuple(islice((each for each in found_plans if has_units(given, each[0])), _MOST_PLANS))
     return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others)
 
 

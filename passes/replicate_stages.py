@@ -1,28 +1,34 @@
 """Stages with replicas for batches that are of one replica each: the least time from a batch to the next.
 
-The problem is that of PipeDream's paper (SOSP 2019, section 3.1; its program has another formula), for units of one
-type: a stage of layers with k replicas takes
+A stage has layers, a degree t of tensor parallelism, and k replicas, which are k t units of one type. For PipeDream
+(SOSP 2019, section 3.1; its program has another formula) it takes
 
-    max( sum of layers / k,  all-reduce of k replicas a batch )
+    max( work / k,  all-reduce of k replicas a batch )
 
-and every link between stages the time of the values that cross it, both ways in training; the longest of all is
-minimised, with at most N units. Stages are what lies between two down-sets of the layers (``partial_orders.py``), so
-that no order of the layers is left out.
+and every link between stages the time of the values that cross it, both ways in training. For Piper (NeurIPS 2021,
+section 3) the parts of a stage add up, with n batches between two all-reduces:
 
-For a time tau the fewest units of every stage are known: the first k with sum / k <= tau, if its all-reduce, which
-grows with k, takes no longer. The fewest units of a chain of stages up to each down-set then follow stage by stage::
+    ( work + all that crosses its borders ) / k  +  2 / n all-reduce of k replicas
 
-    units[j] = min over i within j, link[i] <= tau of  units[i] + need[i, j]
+The longest of all is minimised, with at most N units. Of a stage with r replicas behind it a unit holds the activations
+of ``1 + ceil(r / k)`` batches, for so many are under way. Stages are what lies between two down-sets of the layers
+(``partial_orders.py``), so that no order of the layers is left out.
+
+For a time tau the fewest replicas of every stage are known in closed form, given r: those that take at most tau, or
+that have room. From the last stage to the first, each down-set keeps the pairs (replicas, units) of the stages behind
+it that no other pair beats in both::
+
+    pairs[i] = undominated (r + k, u + k t)  over down-sets j around i, degrees t, pairs (r, u) of j;
+               k = fewest(i, j, t, r)
 
 tau is halved between the largest that cannot be and the time of the best plan, and tried just below that, until both
-meet. O(N^2 log) for N
-down-sets; nested loops over units, as the paper's recursion has them, fall away.
+meet. O(N^2 log) for N down-sets and one degree.
 
 Left out: types that differ within a plan, machines with a rate of their own inside.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -30,13 +36,13 @@ from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage
-from heterps_compile.problem_file.given_problem import GivenProblem
-from heterps_compile.problem_file.message_times import group_network, transfer_s
+from heterps_compile.problem_file.given_problem import GivenLayer, GivenProblem, GivenTimes
+from heterps_compile.problem_file.message_times import crossings, group_network, summed_share_s, transfer_s
 from heterps_compile.problem_file.pose_given import nothing_to_plan
 from heterps_compile.problem_file.problem_laws import shown
-from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.network import Network, ring_share
 from heterps_compile.units import format_bytes
 
 from .free_layers import JoinedLayers, join_layers
@@ -46,7 +52,6 @@ MOST_DOWN_SETS = 3000
 _SAMPLED_ORDERS = 8
 _MEET = 1e-12  # relative: what rounding makes of one time
 _CLOSE = 1e-9  # relative: where the search ends
-_NEVER = np.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class ReplicatedStages:
         bound_s: No plan takes less, of the down-sets that were looked at.
         down_sets: How many.
         is_every_order: Whether these are all.
+        alone_s: The time with the least degree of tensor parallelism alone, where there are more; inf for no plan.
     """
 
     plan: GivenPlan
@@ -66,36 +72,37 @@ class ReplicatedStages:
     bound_s: float
     down_sets: int
     is_every_order: bool
+    alone_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
-    """Down-sets, smaller ones first, and the pairs of nested ones.
+class _Option:
+    """What stages take with a degree of tensor parallelism.
 
     Attributes:
-        holds: [N, L].
-        work_s: [N, N], of the layers between two; inf where they are not nested, or do not fit a unit.
-        summed_bytes: [N, N], of the gradients of the layers between two.
+        group: One replica.
         network: Between replicas.
-        link_s: [N], of the values that leave a down-set.
+        endless_s: Of a byte of gradients among ever more replicas, where that adds up.
+        sums: [5, N], over each down-set: layers without times, work in s, bytes of gradients, bytes of the activations
+            of a batch, all other bytes held.
+        moved_s: [N, N], what crosses the borders of the stage between two down-sets, where that adds up.
     """
 
-    holds: NDArray[np.bool_]
-    work_s: Floats
-    summed_bytes: Floats
+    group: GivenReplicas
     network: Network
-    link_s: Floats
+    endless_s: float
+    sums: Floats
+    moved_s: Floats
 
-    def all_reduce_s(self, units: Floats) -> Floats:
-        """Return [N, N], what the all-reduce of so many replicas takes; inf for inf."""
-        at = np.where(np.isfinite(units), units, 0).astype(np.int64)
-        counts = np.flatnonzero(np.bincount(at.ravel()))
-        hops_s, byte_s = np.full(counts[-1] + 1, _NEVER), np.full(counts[-1] + 1, _NEVER)
-        for count in counts[counts > 0]:
-            hops_s[count] = self.network.hops_s(int(count))
-            byte_s[count] = self.network.all_reduce_s(1.0, int(count)) - hops_s[count]
-        with np.errstate(invalid="ignore"):
-            return np.where(self.summed_bytes > 0, self.summed_bytes * byte_s[at] + hops_s[at], 0.0)
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A stage: the down-sets before it and with it, its replicas, and what it takes."""
+
+    begin: int
+    end: int
+    replicas: GivenReplicas
+    batch_s: float
 
 
 def replicate_stages(
@@ -111,58 +118,83 @@ def replicate_stages(
 
     Raises:
         InputError: where the problem has no times on the type, none of them above 0, or measured all-reduces.
-        InfeasibleError: where no stage of one layer fits a unit.
+        InfeasibleError: where no stages fit the units.
     """
     if problem.all_reduces:
         raise InputError(
             f"problem {shown(problem.name)} has measured all-reduces, and replicas are planned with those of a ring "
             "over the pool's rates; leave all_reduces out"
         )
-    groups = [layer.by_group.get((device, 1)) for layer in problem.layers]
-    if None in groups:
-        missing = problem.layers[groups.index(None)].name
-        raise InputError(f"problem {shown(problem.name)} has no times of layer {shown(missing)} on one {shown(device)}")
-    works_s = [each.forward_time_s(problem.batch) + each.backward_time_s(problem.batch) for each in groups if each]
-    if not any(work_s > 0 for work_s in works_s):
+    for layer in problem.layers:
+        if not _of(layer, device):
+            raise InputError(
+                f"problem {shown(problem.name)} has no times of layer {shown(layer.name)} on {shown(device)}"
+            )
+    least_s = [
+        min(each.tensor_parallel * _work_s(problem, each) for each in _of(layer, device)) for layer in problem.layers
+    ]
+    if not any(_work_s(problem, each) for layer in problem.layers for each in _of(layer, device)):
         raise nothing_to_plan(problem, device)
-    joined = join_layers(problem, device, joins=_fits_one(problem, device))
+    joined = join_layers(problem, device, joins=_may_join(problem, device))
     masks, is_every_order = _down_sets(joined, deadline)
-    table = _tabulate(problem, device, _holds(joined, masks))
-    total_s = float(table.work_s[0, -1]) if np.isfinite(table.work_s[0, -1]) else 0.0
-    low_s, best = total_s / units * (1 - _MEET), _chain(table, units, _NEVER)
+    table = _Table(problem, device, units, _holds(joined, masks), np.array(least_s))
+    best: list[_Stage] | None = None
+    high_s, alone_s, low_s = np.inf, np.inf, 0.0
+    for options in sorted({1, len(table.options)}):  # the least degree alone, which serves where others gain nothing
+        low_s, alone_s = sum(least_s) / units * (1 - _MEET), high_s
+        best = best or table.chain(np.inf, options, NO_DEADLINE)
+        high_s = _longest_s(best)
+        try:
+            while low_s * (1 + _CLOSE) < high_s < np.inf and not deadline.is_over:
+                # first whether anything is faster than the best plan, as times are few: that ends most searches
+                for tau_s in (high_s * (1 - _CLOSE), (low_s + high_s) / 2):
+                    found = table.chain(tau_s, options, deadline)
+                    if found is None:
+                        low_s = max(low_s, tau_s)
+                    else:
+                        best, high_s = found, _longest_s(found)
+        except TimeUpError:
+            pass  # the best plan so far, and the bound
     if best is None:
         raise InfeasibleError(
             f"no stages of problem {shown(problem.name)} fit {units} x {shown(device)} with "
             f"{format_bytes(problem.known_pool.device_type(device).memory_bytes)} each"
         )
-    high_s = _batch_s(table, best)
-    while high_s > low_s * (1 + _CLOSE) and not deadline.is_over:
-        # first whether anything is faster than the best plan, as times are few: that ends most searches
-        for tau_s in (high_s * (1 - _CLOSE), (low_s + high_s) / 2):
-            found = _chain(table, units, tau_s)
-            if found is None:
-                low_s = max(low_s, tau_s)
-            else:
-                best, high_s = found, _batch_s(table, found)
     stages = tuple(
         GivenStage(
-            tuple(int(i) for i in np.flatnonzero(table.holds[end] & ~table.holds[begin])),
-            (GivenReplicas(device, count),),
+            tuple(int(i) for i in np.flatnonzero(table.holds[stage.end] & ~table.holds[stage.begin])),
+            (stage.replicas,),
         )
-        for begin, end, count in best
+        for stage in best
     )
     plan = GivenPlan(stages, problem.batch, problem.batch)
-    return ReplicatedStages(plan, high_s, min(low_s, high_s), len(table.link_s), is_every_order)
+    return ReplicatedStages(plan, high_s, min(low_s, high_s), len(masks), is_every_order, alone_s)
 
 
-def _fits_one(problem: GivenProblem, device: str) -> bool:
-    """Return whether a unit holds the whole model."""
-    times = [layer.by_group[device, 1] for layer in problem.layers]
-    held_bytes = sum(
-        problem.held_per_parameter * each.parameter_bytes + each.activation_bytes_per_sample * problem.batch
-        for each in times
-    )
-    return held_bytes <= problem.known_pool.device_type(device).memory_bytes
+def _longest_s(stages: Sequence[_Stage] | None) -> float:
+    return max(stage.batch_s for stage in stages) if stages else np.inf
+
+
+def _of(layer: GivenLayer, device: str) -> list[GivenTimes]:
+    return [each for each in layer.times if each.device == device]
+
+
+def _work_s(problem: GivenProblem, times: GivenTimes) -> float:
+    return times.forward_time_s(problem.batch) + times.backward_time_s(problem.batch)
+
+
+def _may_join(problem: GivenProblem, device: str) -> bool:
+    """Check if transfers overlap, degrees agree and one unit fits all."""
+    degrees, held_bytes = set(), 0.0
+    for layer in problem.layers:
+        times = _of(layer, device)
+        degrees.add(frozenset(each.tensor_parallel for each in times))
+        held_bytes += max(
+            each.held_bytes(problem.held_per_parameter) + each.activation_bytes_per_sample * problem.batch
+            for each in times
+        )
+    has_room = held_bytes <= problem.known_pool.device_type(device).memory_bytes
+    return problem.summed_every is None and len(degrees) == 1 and has_room
 
 
 def _down_sets(joined: JoinedLayers, deadline: Deadline) -> tuple[list[int], bool]:
@@ -196,31 +228,135 @@ def _prefixes(count: int, most: int) -> list[int]:
     return [(1 << end) - 1 for end in ends]
 
 
-def _tabulate(problem: GivenProblem, device: str, bits: NDArray[np.uint8]) -> _Table:
-    holds = bits.astype(np.bool_)
-    times = [layer.by_group[device, 1] for layer in problem.layers]
-    work_s = np.array([each.forward_time_s(problem.batch) + each.backward_time_s(problem.batch) for each in times])
-    weight = np.array([each.parameter_bytes for each in times])
-    kept = np.array([each.activation_bytes_per_sample * problem.batch for each in times])
-    sizes = holds.sum(axis=1)
-    outside = (1 - bits).astype(np.float32)
-    nested = (bits.astype(np.float32) @ outside.T == 0) & (sizes[:, None] < sizes[None, :])
-    weight_bytes = _between(holds, weight)
-    held_bytes = problem.held_per_parameter * weight_bytes + (_between(holds, kept) if problem.training else 0.0)
-    fits = held_bytes <= problem.known_pool.device_type(device).memory_bytes
-    return _Table(
-        holds,
-        np.where(nested & fits, _between(holds, work_s), _NEVER),
-        weight_bytes * problem.training,
-        group_network(problem, GivenReplicas(device)),
-        _links(problem, device, bits),
-    )
+class _Table:
+    """Down-sets, smaller ones first, and what the stages between two of them take.
+
+    Attributes:
+        holds: [N, L], whether a down-set has a layer.
+        options: By degree of tensor parallelism, ascending.
+    """
+
+    def __init__(
+        self, problem: GivenProblem, device: str, units: int, bits: NDArray[np.uint8], least_s: Floats
+    ) -> None:
+        self._units, self.holds = units, bits.astype(np.bool_)
+        self._room_bytes = problem.known_pool.device_type(device).memory_bytes
+        self._adds = problem.summed_every is not None
+        self._before_s = self.holds @ least_s * (1 - _CLOSE)  # of one unit, which the stages before take at least
+        sizes, outside = self.holds.sum(axis=1), (1 - bits).astype(np.float32)
+        self._is_nested = (bits.astype(np.float32) @ outside.T == 0) & (sizes[:, None] < sizes[None, :])
+        self._link_s = np.zeros(len(bits)) if self._adds else _links(problem, device, bits)
+        degrees = sorted({each.tensor_parallel for layer in problem.layers for each in _of(layer, device)})
+        none = np.zeros((1, 1))
+        self.options = [
+            _Option(
+                group,
+                group_network(problem, group),
+                summed_share_s(problem, group, 1.0, np.inf) if self._adds else 0.0,
+                _sums(problem, group, self.holds),
+                _moved_s(problem, group, bits) if self._adds else none,
+            )
+            for group in (GivenReplicas(device, 1, degree) for degree in degrees)
+        ]
+
+    def chain(self, tau_s: float, options: int, deadline: Deadline) -> list[_Stage] | None:
+        """Find stages of the first options that fit and take at most tau; None if all units are too few.
+
+        Raises:
+            TimeUpError: if the deadline comes first.
+        """
+        most_s = tau_s * (1 + _MEET)
+        # a down-set, replicas and units behind it, the row of the pair around it, the option
+        pairs = np.array([[len(self.holds) - 1, 0, 0, 0, 0]])
+        for begin in range(len(self.holds) - 2, -1, -1):
+            deadline.check()
+            if self._link_s[begin] <= most_s:
+                rows = np.flatnonzero(self._is_nested[begin, pairs[:, 0]])
+                found = [self._fewest(begin, o, pairs, rows, most_s) for o in range(options)]
+                pairs = np.concatenate([pairs, _undominated(np.concatenate(found))])
+        whole = np.flatnonzero(pairs[:, 0] == 0)
+        return self._walk(pairs, int(whole[0])) if len(whole) else None
+
+    def _fewest(self, begin: int, option: int, pairs: Ints, rows: Ints, most_s: float) -> Ints:
+        """Make pairs [P, 5] of a new first stage with the fewest replicas."""
+        of, ends, behind = self.options[option], pairs[rows, 0], pairs[rows, 1]
+        missing, work_s, summed, batch, held = np.maximum(of.sums[:, ends] - of.sums[:, [begin]], 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            under_way = np.floor(np.fmax((self._room_bytes - held) / batch * (1 + _MEET), -1.0))
+            under_way[(batch == 0) & (held <= self._room_bytes)] = np.inf
+            roomy = np.where(behind > 0, np.ceil(behind / np.maximum(under_way - 1, 0)), 1)
+            if self._adds:
+                endless_s = summed * of.endless_s
+                work_s = work_s + of.moved_s[begin, ends] - endless_s
+                quick = np.where(work_s > 0, np.ceil(work_s / np.maximum(most_s - endless_s, 0.0) * (1 - _MEET)), 1)
+            else:
+                quick = np.ceil(work_s / most_s)
+        replicas = np.fmax(np.fmax(quick, roomy), 1)
+        units = pairs[rows, 2] + replicas * of.group.tensor_parallel
+        left = self._units - self._before_s[begin] / most_s
+        at = np.flatnonzero((missing == 0) & (under_way >= 1) & (units <= left))
+        at = at[self._stage_s(begin, ends[at], of, replicas[at]) <= most_s]
+        own = np.stack([np.full(len(rows), begin), behind + replicas, units, rows, np.full(len(rows), option)], axis=1)
+        return own[at].astype(np.int64)
+
+    def _stage_s(self, begin: int, ends: Ints, of: _Option, replicas: Floats) -> Floats:
+        """Return what stages take that begin at a down-set, without links."""
+        _, work_s, summed, _, _ = np.maximum(of.sums[:, ends] - of.sums[:, [begin]], 0.0)
+        if self._adds:
+            moved_s = of.moved_s[begin, ends]
+            return cast("Floats", (work_s + moved_s) / replicas + summed * of.endless_s * ring_share(replicas))
+        reduced_s = np.zeros(len(ends))
+        for count in np.unique(replicas):
+            here = (replicas == count) & (summed > 0)
+            byte_s = of.network.sums_s(1.0, int(count))
+            reduced_s[here] = summed[here] * byte_s + of.network.hops_s(int(count))
+        return cast("Floats", np.maximum(work_s / replicas, reduced_s))
+
+    def _walk(self, pairs: Ints, row: int) -> list[_Stage]:
+        stages = []
+        while pairs[row, 0] < len(self.holds) - 1:
+            begin, behind, _, around, option = map(int, pairs[row])
+            end, count, of = int(pairs[around, 0]), behind - int(pairs[around, 1]), self.options[option]
+            [stage_s] = self._stage_s(begin, np.array([end]), of, np.array([float(count)]))
+            batch_s = max(float(stage_s), float(self._link_s[begin]))
+            stages.append(_Stage(begin, end, replace(of.group, count=count), batch_s))
+            row = around
+        return stages
 
 
-def _between(holds: NDArray[np.bool_], of_layers: Floats) -> Floats:
-    """Return [N, N], sums over the layers between two down-sets."""
-    sums = holds @ of_layers
-    return cast("Floats", np.maximum(sums[None, :] - sums[:, None], 0.0))
+def _undominated(pairs: Ints) -> Ints:
+    """Return the pairs that no other beats in replicas and units, those of few units first."""
+    ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 2]))]
+    fewest = np.minimum.accumulate(ordered[:, 1])
+    is_least = np.concatenate([[True], ordered[1:, 1] < fewest[:-1]])[: len(ordered)]
+    return cast("Ints", ordered[is_least])
+
+
+def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_]) -> Floats:
+    times = [layer.by_group.get((group.device, group.tensor_parallel)) for layer in problem.layers]
+    of_layers = [
+        (1.0, 0.0, 0.0, 0.0, 0.0)
+        if each is None
+        else (
+            0.0,
+            _work_s(problem, each),
+            each.parameter_bytes * problem.training,
+            each.activation_bytes_per_sample * problem.batch * problem.training,
+            each.held_bytes(problem.held_per_parameter),
+        )
+        for each in times
+    ]
+    return cast("Floats", (holds @ np.array(of_layers)).T)
+
+
+def _moved_s(problem: GivenProblem, group: GivenReplicas, bits: NDArray[np.uint8]) -> Floats:
+    """Return [N, N], what crosses the borders of the stage between two down-sets."""
+    of_values = np.array([*crossings(problem, group)], np.float64).reshape(-1, 4)
+    made, read = (bits[:, of_values[:, side].astype(np.int64)].astype(np.float64) for side in (0, 1))
+    entering_s, leaving_s = of_values[:, 2], of_values[:, 3]
+    into_s = (made * entering_s) @ read.T - (read @ entering_s)[:, None]
+    out_of_s = ((made * (1 - read)) @ leaving_s)[None, :] - (made * leaving_s) @ (1 - read).T
+    return into_s + out_of_s
 
 
 def _links(problem: GivenProblem, device: str, bits: NDArray[np.uint8]) -> Floats:
@@ -232,56 +368,3 @@ def _links(problem: GivenProblem, device: str, bits: NDArray[np.uint8]) -> Float
         leaving += out * edge.bytes_per_sample * problem.batch
     one = (GivenReplicas(device),)
     return np.array([problem.directions * transfer_s(problem, one, one, float(size)) for size in leaving])
-
-
-Chain = list[tuple[int, int, int]]
-"""Stages as (down-set before, down-set behind, replicas)."""
-
-
-def _need(table: _Table, tau_s: float, units: int) -> Floats:
-    """Return [N, N], the fewest replicas of every stage; inf where no number takes at most tau."""
-    if tau_s == _NEVER:
-        return np.where(np.isfinite(table.work_s), 1.0, _NEVER)
-    need = np.maximum(np.ceil(table.work_s / (tau_s * (1 + _MEET))), 1.0)
-    need[need > units] = _NEVER
-    need[table.all_reduce_s(need) > tau_s * (1 + _MEET)] = _NEVER
-    return need
-
-
-def _chain(table: _Table, units: int, tau_s: float) -> Chain | None:
-    """Return the stages of the fewest units that take at most tau, None where there are not so many units."""
-    need = _need(table, tau_s, units)
-    need[table.link_s > tau_s * (1 + _MEET)] = _NEVER
-    last = len(need) - 1
-    fewest, parents = need[0].copy(), np.zeros(last + 1, np.int64)
-    while True:
-        through = fewest[:, None] + need
-        by = through.argmin(axis=0)
-        least = through[by, np.arange(last + 1)]
-        better = least < fewest
-        if not better.any():
-            break
-        fewest[better], parents[better] = least[better], by[better]
-    if fewest[last] > units:
-        return None
-    return _walk(need, parents, last)
-
-
-def _walk(need: Floats, parents: Ints, last: int) -> Chain:
-    stages: Chain = []
-    end = last
-    while end:
-        begin = int(parents[end])
-        stages.append((begin, end, int(need[begin, end])))
-        end = begin
-    return stages[::-1]
-
-
-def _batch_s(table: _Table, chain: Chain) -> float:
-    """Return the time from a batch to the next."""
-    longest_s = 0.0
-    for begin, end, count in chain:
-        link_s = table.link_s[begin] if begin else 0.0
-        sync_s = table.network.all_reduce_s(float(table.summed_bytes[begin, end]), count)
-        longest_s = max(longest_s, float(table.work_s[begin, end]) / count, float(sync_s), float(link_s))
-    return longest_s

@@ -20,7 +20,7 @@ from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import detail, evaluate, evaluate_one, slowest_batch_s, to_placement
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.problem_file.given_plan import GivenPlan
+from heterps_compile.problem_file.given_plan import GivenPlan, has_units
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.pose_given import PosedGiven, plan_of
 
@@ -68,7 +68,9 @@ def every_rival(given: GivenProblem, posed: PosedGiven, deadline: Deadline, fact
     while heap and not deadline.is_over:
         value, _, placement, units, price = heapq.heappop(heap)
         if units:
-            yield Rival(plan_of(given, posed, placement, list(units)), value * factor, price, value * factor)
+            plan = plan_of(given, posed, placement, list(units))
+            if has_units(given, plan):
+                yield Rival(plan, value * factor, price, value * factor)
             continue
         for choice, own_value, own_price in _with_all_units(problem, placement):
             heapq.heappush(heap, (own_value, next(number), placement, choice, own_price))
@@ -110,4 +112,5 @@ def roomy_rivals(given: GivenProblem, posed: PosedGiven, deadline: Deadline) -> 
     for placement in sorted(found, key=lambda each: evaluate_one(posed.problem, each)):
         priced = detail(posed.problem, placement)
         plan = plan_of(given, posed, placement, [stage.replicas for stage in priced.stages])
-        yield Rival(plan, priced.value, priced.price_per_hour, -np.inf)
+        if has_units(given, plan):
+            yield Rival(plan, priced.value, priced.price_per_hour, -np.inf)

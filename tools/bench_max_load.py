@@ -12,11 +12,11 @@ from pathlib import Path
 from workload_family import inception, transformer
 
 from heterps_compile.cost.workload import Workload
-from heterps_compile.frontends.workload import read_workload
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.contiguous import MAX_DOWN_SETS
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.partial_orders import enumerate_down_sets
+from heterps_compile.problem_file.workload_file import read_workload
 
 DATA = Path(__file__).parents[1] / "../shared/data/dnn-partitioning"
 

@@ -109,7 +109,7 @@ def _print_passes() -> None:
 
 def _subject(model: str, objective: str | None) -> str:
     """Say what a file is, by its first characters; what is no model by its name may be asked for as a workload."""
-    from heterps_compile.frontends.workload import workload_form  # noqa: PLC0415 - only when it runs
+    from heterps_compile.problem_file.workload_file import workload_form  # noqa: PLC0415 - only when it runs
 
     form = workload_form(model)
     if form is None:

@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
 _HEAD = 4096
 _FORMAT = re.compile(rb'"format"\s*:\s*"heterps-compile problem"')
+_PIPER = re.compile(rb'"(?:TMPCs|maxMemoryPerDevice|mbsInBatch|communicationCost)"\s*:')
 
 
 def is_problem_file(path: str) -> bool:
-    """Tell by the first 4 KiB of a JSON file whether it is a problem file."""
+    """Check if a JSON file is a problem file or one of Piper's."""
+    return _has(path, _FORMAT) or _has(path, _PIPER)
+
+
+def _has(path: str, mark: re.Pattern[bytes]) -> bool:
     try:
         with open_plain(path) as file:
-            return _FORMAT.search(file.read(_HEAD)) is not None
+            return mark.search(file.read(_HEAD)) is not None
     except OSError:
         return False
 
@@ -46,7 +51,7 @@ def read_given(
     objective: str = "throughput",
     reading: str | None = None,
 ) -> "GivenProblem":
-    """Read a problem file, or a PipeDream graph as a problem.
+    """Read a problem, one of Piper's, or a PipeDream graph.
 
     A graph's batches are of one replica each where throughput is asked for in the steady state, as PipeDream counts
     them; with one batch alone they are those of a step.
@@ -58,10 +63,12 @@ def read_given(
     from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
     from heterps_compile.problem_file.given_problem import REPLICA, STEP  # noqa: PLC0415 - as above
     from heterps_compile.problem_file.pipedream_problem import read_pipedream  # noqa: PLC0415 - as above
+    from heterps_compile.problem_file.piper import read_piper  # noqa: PLC0415 - as above
     from heterps_compile.problem_file.read_problem import read_problem  # noqa: PLC0415 - as above
 
     if subject == PROBLEM:
-        return read_problem(path, cluster=cluster)
+        is_piper = _has(path, _PIPER) and not _has(path, _FORMAT)
+        return (read_piper if is_piper else read_problem)(path, cluster=cluster)
     pool = load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
     batch_of = REPLICA if objective == "throughput" and reading != ALONE else STEP
     return read_pipedream(path, pool, mode=mode or "training", batch_of=batch_of)

@@ -29,10 +29,10 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         InfeasibleError: where no split exists.
     """
     from heterps_compile.console import make_console  # noqa: PLC0415 - rich
-    from heterps_compile.frontends.workload import read_workload  # noqa: PLC0415 - only here
     from heterps_compile.passes.max_load.solve import METHODS, solve_max_load  # noqa: PLC0415 - numpy
     from heterps_compile.passes.max_load.split_words import print_split, split_document, split_files  # noqa: PLC0415 - rich
     from heterps_compile.plan.folder import check_target, write_files  # noqa: PLC0415 - pydantic
+    from heterps_compile.problem_file.workload_file import read_workload  # noqa: PLC0415 - only here
 
     began = time.perf_counter()
     output, quiet, as_json = asked["output"], asked["quiet"], asked["as_json"]

@@ -32,7 +32,7 @@ def predict(ctx: click.Context, /, problem: str, **_: Any) -> None:
       heterps-compile predict problem.json --plan plan.json --cluster my-pool.toml
       heterps-compile predict problem.json --plan plan.json --json | jq .parts
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.frontends.workload import workload_form  # noqa: PLC0415 - only when it runs
+    from heterps_compile.problem_file.workload_file import workload_form  # noqa: PLC0415 - only when it runs
 
     subject = GRAPH if workload_form(problem) == "pipedream" else PROBLEM
     with options.asked_of(ctx, PREDICT, subject) as asked:

@@ -5,7 +5,7 @@ The problem is that of "Efficient Algorithms for Device Placement of DNN Graph O
 of its nodes plus, once for every node whose output enters or leaves it, that node's transfer time; a CPU's load is
 the time of its nodes alone. The largest load is the time a sample takes in a full pipeline, and is minimised.
 
-Left out: prices, the files workloads come in (``frontends/workload.py``), the search (``passes/max_load/``).
+Left out: prices, the files workloads come in (``problem_file/workload_file.py``), the search (``passes/max_load/``).
 """
 
 import math

@@ -24,7 +24,9 @@ divides the all-reduce by k once more and adds it to the layers)::
 
     batch_s = max over stages and links of ( sum of layers / k,  2 (k - 1) S / bandwidth / k,  bytes / bandwidth )
 
-There every transfer has a link to itself.
+There every transfer has a link to itself. Where the parts of a stage add up (Piper, ``summed_every``)::
+
+    batch_s = max over stages of ( layers + crossing bytes / bandwidth + 4 (k - 1) S / bandwidth / summed_every ) / k
 
 A stage that names another rule than an all-reduce waits for what that exposes, and holds what it holds besides.
 
@@ -55,6 +57,7 @@ from heterps_compile.problem_file.given_rules import (
     refused_rules,
 )
 from heterps_compile.problem_file.message_times import (
+    crossing_s,
     in_one_machine,
     moved_s,
     transfer_s,
@@ -303,6 +306,9 @@ class _KindWork:
         held = [1 - served_part(problem, plan, layer, each) for each, layer in parts]
         self.update_s = sum(part * each.update_s for part, each in zip(held, times, strict=True))
         self.parameter_bytes = sum(part * each.parameter_bytes for part, each in zip(held, times, strict=True))
+        self.fixed_bytes = sum(
+            part * each.held_bytes(problem.held_per_parameter) for part, each in zip(held, times, strict=True)
+        )
         kept = [each.activation_bytes_per_sample for each in times]
         self.sample_bytes = sum(kept) if problem.training else max(kept)
 
@@ -316,7 +322,7 @@ class _KindWork:
     def held_bytes(self, micro_batches: float) -> float:
         """Return what a unit holds with so many micro-batches under way."""
         kept = self.sample_bytes * self.micro_batch * micro_batches
-        return self.parameter_bytes * self.problem.held_per_parameter + kept
+        return self.fixed_bytes + kept
 
 
 def _ways_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
@@ -352,9 +358,15 @@ def _batches_of_replicas(
     # replicas that differ share batches in proportion to their speed where the stage is fed so
     shares_s = [_shared_s(each) for each in work]
     busiest_s = max(shares_s)
-    reduced_s = max(busiest_s, *(each.all_reduce_s for each in work))
-    moved_s = max(reduced_s, problem.directions * max(ways_s, default=0.0))
-    parts = Parts(busiest_s, 0.0, moved_s - reduced_s, reduced_s - busiest_s, 0.0, problem.step_overhead_s)
+    sums_s = [each.all_reduce_s for each in work]
+    if problem.summed_every is None:
+        carried_s = max(busiest_s, *sums_s)
+        parts_s = max(carried_s, problem.directions * max(ways_s, default=0.0)) - carried_s, carried_s - busiest_s
+    else:
+        moved_s = [sum(each) for each in zip(shares_s, crossing_s(problem, plan), strict=True)]
+        summed_s = max(sum(each) for each in zip(moved_s, sums_s, strict=True))
+        parts_s = max(moved_s) - busiest_s, summed_s - max(moved_s)
+    parts = Parts(busiest_s, 0.0, *parts_s, 0.0, problem.step_overhead_s)
     widths = [stage.width for stage in plan.stages]
     stages = tuple(
         each.predicted(way_s, share_s, -(-sum(widths[number:]) // widths[number]))

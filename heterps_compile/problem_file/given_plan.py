@@ -298,6 +298,8 @@ def _misplaced(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iterator[
 
 def _missing_times(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iterator[str]:
     for number, stage in enumerate(stages):
+        if problem.summed_every is not None and len(stage.replicas) > 1:
+            yield f"stage {number} has {len(stage.replicas)} kinds of replicas; expected 1 where its parts add up"
         for each in stage.replicas:
             for i in stage.layers:
                 layer = problem.layers[i]
@@ -308,6 +310,11 @@ def _missing_times(problem: GivenProblem, stages: Sequence[GivenStage]) -> Itera
                         f"{shown(each.device)}, and the problem has them on {known}"
                     )
                     return
+
+
+def has_units(problem: GivenProblem, plan: GivenPlan) -> bool:
+    """Check if a plan takes no more units of any type than there are."""
+    return next(_too_many_units(problem, plan.stages), None) is None
 
 
 def _too_many_units(problem: GivenProblem, stages: Sequence[GivenStage]) -> Iterator[str]:

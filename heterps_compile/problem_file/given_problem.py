@@ -41,6 +41,7 @@ class GivenTimes:
         parameter_bytes: That one unit holds.
         activation_bytes_per_sample: That one unit keeps from forward to backward.
         compute_parallel: alpha, the part of forward and backward that replicas divide; None for the device type's.
+        fixed_bytes: That one unit holds besides activations; None for its parameters with all that goes with them.
     """
 
     device: str
@@ -52,6 +53,7 @@ class GivenTimes:
     parameter_bytes: float
     activation_bytes_per_sample: float
     compute_parallel: float | None = None
+    fixed_bytes: float | None = None
 
     def forward_time_s(self, samples: float) -> float:
         """Return the forward of a micro-batch."""
@@ -60,6 +62,10 @@ class GivenTimes:
     def backward_time_s(self, samples: float) -> float:
         """Return the backward of a micro-batch."""
         return interpolate(list(zip(self.samples, self.backward_s, strict=True)), samples)
+
+    def held_bytes(self, held_per_parameter: float) -> float:
+        """Compute bytes per unit without activations."""
+        return held_per_parameter * self.parameter_bytes if self.fixed_bytes is None else self.fixed_bytes
 
     def parallel(self, of_type: float) -> float:
         """Return alpha, which is that of the device type where the layer has none of its own."""
@@ -115,11 +121,14 @@ class GivenEdge:
         producer: Name of the layer that makes it.
         readers: Names of those that read it.
         bytes_per_sample: Of the value; in training its gradient, as large, comes back.
+        exchanged: Degrees of tensor parallelism, with the bytes that units of such a group of a reader exchange when
+            the value enters their stage, and units of a group of the producer when its gradient does.
     """
 
     producer: str
     readers: tuple[str, ...]
     bytes_per_sample: float
+    exchanged: tuple[tuple[int, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +188,8 @@ class GivenProblem:
         transfers: That were timed, in place of the pool's rates.
         all_reduces: As above.
         assumptions: What the file did not say and the reader filled in.
+        summed_every: Batches between two all-reduces of a replica, where transfers, all-reduce and work of a stage add
+            up, as Piper has them; None where they overlap, as PipeDream has them.
     """
 
     name: str
@@ -193,6 +204,7 @@ class GivenProblem:
     transfers: tuple[MeasuredTransfer, ...] = ()
     all_reduces: tuple[MeasuredAllReduce, ...] = ()
     assumptions: tuple[str, ...] = ()
+    summed_every: float | None = None
 
     @property
     def training(self) -> bool:

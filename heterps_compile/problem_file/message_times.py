@@ -13,12 +13,13 @@ stage in one machine share: they work alike, and send at the same time.
 Left out: links that several stages share, machines with units of several types.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from heterps_compile.cost.pose import network_of, network_of_types
-from heterps_compile.sync_rules.network import Network
+from heterps_compile.sync_rules.network import Network, endless_s, ring_share
 
 from .given_plan import GivenPlan, GivenReplicas, stage_of_layers
 from .given_problem import GivenProblem, MeasuredAllReduce, MeasuredTransfer
@@ -108,6 +109,45 @@ def moved_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
     ]
 
 
+def crossings(problem: GivenProblem, group: GivenReplicas) -> Iterator[tuple[int, int, float, float]]:
+    """Yield producer, reader, entering and leaving time of every value.
+
+    That is where the parts of a stage add up: both directions are counted on both sides.
+    """
+    card_s = problem.batch * group_network(problem, group).seconds_per_byte
+    for edge in problem.edges:
+        both_ways = problem.directions * edge.bytes_per_sample
+        own = next((sizes for degree, *sizes in edge.exchanged if degree == group.tensor_parallel), (0.0, 0.0))
+        entering_s, leaving_s = ((both_ways + size) * card_s for size in own)
+        made = problem.position[edge.producer]
+        yield from ((made, problem.position[reader], entering_s, leaving_s) for reader in edge.readers)
+
+
+def crossing_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
+    """Compute times [S] of crossing values per batch and replica."""
+    stage_of, total_s = stage_of_layers(problem, plan.stages), [0.0] * len(plan.stages)
+    groups = [replace(stage.replicas[0], count=1) for stage in plan.stages]
+    for group in set(groups):
+        for made, read, entering_s, leaving_s in crossings(problem, group):
+            for stage, other, time_s in ((made, read, leaving_s), (read, made, entering_s)):
+                if stage_of[stage] != stage_of[other] and groups[stage_of[stage]] == group:
+                    total_s[stage_of[stage]] += time_s / plan.stages[stage_of[stage]].width
+    return total_s
+
+
+def summed_share_s(problem: GivenProblem, group: GivenReplicas, size_bytes: Any, replicas: Any) -> Any:
+    """Compute the all-reduce time per batch, 4 (k - 1) / k S / bandwidth / batches.
+
+    Args:
+        problem: Its replicas sum every so many batches.
+        group: One replica.
+        size_bytes: Of the gradients that a unit has; a number or an array.
+        replicas: k; inf for ever more.
+    """
+    whole_s = 2 * endless_s(size_bytes, group_network(problem, group).seconds_per_byte)
+    return whole_s / (problem.summed_every or 1.0) * ring_share(replicas)
+
+
 def has_unknown_cards(problem: GivenProblem) -> bool:
     """Return whether messages may pass by the network cards: inside of machines, or in a time that was measured."""
     return bool(problem.transfers) or any(each.units_per_machine > 1 for each in problem.known_pool.device_types)
@@ -145,6 +185,8 @@ def all_reduce_s(problem: GivenProblem, replicas: Sequence[GivenReplicas], size_
     count = sum(each.count for each in replicas)
     if count < 2 or not size_bytes:
         return 0.0
+    if problem.summed_every is not None:
+        return float(summed_share_s(problem, replicas[0], size_bytes, count))
     if not untimed(problem, replicas):
         tables = _timed(problem, replicas)
         return max(each.time_s(size_bytes) for each in tables)

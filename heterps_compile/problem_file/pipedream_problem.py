@@ -7,13 +7,11 @@ replica works on mini-batches of its own.
 Left out: the text of a graph (``frontends/pipedream.py``).
 """
 
-from collections import deque
 from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
-from heterps_compile.frontends.workload import read_text
 
 from .given_problem import (
     HELD_IN_INFERENCE,
@@ -24,7 +22,9 @@ from .given_problem import (
     GivenProblem,
     GivenTimes,
 )
+from .layer_order import in_order
 from .problem_laws import verify_given
+from .strict_json import read_utf8
 
 
 def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", batch_of: str = REPLICA) -> GivenProblem:
@@ -40,21 +40,19 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
         InputError: where the file cannot be read, is no graph, has a cycle, or the pool has no accelerator.
     """
     path = Path(path)
-    nodes, edges, read = parse_profile(read_text(path), path)
+    where = f"workload file {str(path)!r}"
+    nodes, edges, read = parse_profile(read_utf8(path, where), path)
     devices = [device.name for device in pool.device_types if device.kind != "cpu"]
     if not devices:
         raise InputError(
             f"the pool {pool.name!r} has no GPU or NPU, and a PipeDream graph has times of an accelerator alone"
         )
     training = mode == "training"
-    known = {node.id for node in nodes}
+    by_id = {node.id: node for node in nodes}
+    ordered = [by_id[i] for i in in_order(by_id, edges, where)]
     readers: dict[int, set[int]] = {}
     for source, target in edges:
-        for end in (source, target):
-            if end not in known:
-                raise InputError(f"workload file {str(path)!r}: an edge names node{end}, which does not exist")
         readers.setdefault(source, set()).add(target)
-    ordered = _in_order(nodes, readers, path)
     names = {node.id: f"node{node.id}" for node in nodes}
     problem = GivenProblem(
         name=path.name.split(".")[0],
@@ -89,24 +87,3 @@ def _times(node: ProfiledNode, device: str, *, training: bool) -> GivenTimes:
     return GivenTimes(
         device, 1, (1,), (node.forward_ms / 1e3,), (backward_s,), 0.0, node.parameter_bytes, node.activation_bytes
     )
-
-
-def _in_order(nodes: list[ProfiledNode], readers: dict[int, set[int]], path: Path) -> list[ProfiledNode]:
-    """Return the nodes in a topological order, of those that are ready the one that was ready first."""
-    by_id = {node.id: node for node in nodes}
-    waiting = dict.fromkeys(by_id, 0)
-    for targets in readers.values():
-        for target in targets:
-            waiting[target] += 1
-    ready = deque(sorted(identity for identity, count in waiting.items() if count == 0))
-    ordered = []
-    while ready:
-        identity = ready.popleft()
-        ordered.append(by_id[identity])
-        for target in sorted(readers.get(identity, ())):
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    if len(ordered) != len(nodes):
-        raise InputError(f"workload file {str(path)!r}: its edges form a cycle")
-    return ordered

@@ -1,16 +1,17 @@
 """Reduce a problem with given costs to the arrays that every search method sees.
 
-Every device type of the pool that has times of a layer is a type of the search, in groups of the fewest units that most
-layers have times for: a group is its unit there, with the price of all of its units. Times are those of a whole batch,
-forward and backward, with the update, which every replica does whole. Memory is that of the type that needs the least
-of it, with the activations of one sample: what a plan holds is known with its prediction. Layers keep the order of the
-file.
+Every device type of the pool that has times of a layer is a type of the search, with each degree of tensor parallelism
+that it has times for: a group is its unit there, with the price and the memory of all of its units. Times are those of
+a whole batch, forward and backward, with the update, which every replica does whole. Memory is that of the type that
+needs the least of it, with the activations of one sample: what a plan holds is known with its prediction. Layers keep
+the order of the file.
 
-Left out: the search (``passes/place_given.py``); other degrees of tensor parallelism than the least, measured messages,
-and the step overhead, which `predict` counts.
+Left out: the search (``passes/place_given.py``); that degrees of a type share its units (``passes/degree_shares.py``);
+measured messages and the step overhead, which `predict` counts.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -68,8 +69,13 @@ def refuse_what_means_nothing(given: GivenProblem, request: Request) -> None:
             raise InputError(f"problem {shown(given.name)}: {option.word} means nothing for given costs; leave it out")
 
 
-def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
+def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = False) -> PosedGiven:
     """Return the arrays of a problem; O(layers * types + edges + types^2).
+
+    Args:
+        given: The problem.
+        request: Its objective and limits.
+        every_degree: Pose all degrees of a type, each with all units, not only the least that most layers have.
 
     Raises:
         InputError: where the problem's batches are of one replica each.
@@ -81,7 +87,7 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
             f"throughput, not for {request.objective!r}"
         )
     pool = given.known_pool
-    groups = _groups(given, pool)
+    groups = _groups(given, pool, every_degree=every_degree)
     seconds_per_byte, latency_s = way_tables(pool, [group.device for group in groups])
     networks = [group_network(given, each) for each in groups]
     times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
@@ -106,23 +112,29 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
     for each, takes_time in zip(groups, np.any(np.isfinite(compute_s) & (compute_s > 0), axis=0), strict=True):
         if not takes_time:
             raise nothing_to_plan(given, each.device)
-    weight_bytes = np.array([max(each.parameter_bytes for each in row if each is not None) for row in times])
-    least_bytes = np.array([min(each.parameter_bytes for each in row if each is not None) for row in times])
-    kept = np.array([min(each.activation_bytes_per_sample for each in row if each is not None) for row in times])
+    degrees = np.array([each.tensor_parallel for each in groups])
+    held, kept = (
+        (_of_each(times, bytes_of, math.inf) * degrees).min(axis=1)
+        for bytes_of in (
+            lambda each: each.held_bytes(given.held_per_parameter),
+            lambda each: each.activation_bytes_per_sample,
+        )
+    )
     none = np.zeros(0, np.int64)
     has_ways = has_own_ways(pool)
     problem = Problem(
         layer_names=tuple(layer.name for layer in given.layers),
-        type_names=tuple(each.device for each in groups),
+        type_names=tuple(
+            each.device if each.tensor_parallel == 1 else f"{each.tensor_parallel} x {each.device}" for each in groups
+        ),
         type_kinds=tuple(device.kind for device in devices),
         layer_kinds=("other",) * len(given.layers),
         batch=given.batch,
         compute_s=compute_s,
         data_s=np.zeros(compute_s.shape),
         layer_compute_parallel=_own_fractions(times, devices, work_s, compute_s),
-        sync_s=np.outer(
-            weight_bytes * given.training, [endless_s(1.0, network.seconds_per_byte) for network in networks]
-        ),
+        sync_s=_of_each(times, lambda each: each.parameter_bytes * given.training, 0.0)
+        * [endless_s(1.0, network.seconds_per_byte) for network in networks],
         compute_parallel=np.array([device.compute_parallel for device in devices]),
         data_parallel=np.array([device.data_parallel for device in devices]),
         edge_producer=np.array([given.position[edge.producer] for edge, _ in edges], np.int64),
@@ -134,8 +146,8 @@ def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
         latency_s=latency_s.min(axis=1),
         price_per_hour=np.array([offer.price_per_hour for offer in offers]),
         max_units=np.array([offer.most for offer in offers], np.int64),
-        memory_bytes=np.array([device.memory_bytes for device in devices]),
-        weight_bytes=least_bytes * given.held_per_parameter,
+        memory_bytes=np.array([device.memory_bytes for device in devices]) * degrees,
+        weight_bytes=held,
         activation_bytes=kept,
         keeps_activations=given.training,
         tied_first=none,
@@ -211,21 +223,24 @@ def _own_fractions(
     return None if np.array_equal(divided, np.broadcast_to(of_type, divided.shape)) else divided
 
 
-def _groups(given: GivenProblem, pool: Cluster) -> tuple[GivenReplicas, ...]:
-    """Return one replica of every type that has times: of the fewest units that most layers have times for."""
-    degrees: dict[str, dict[int, int]] = {}
+def _groups(given: GivenProblem, pool: Cluster, *, every_degree: bool) -> tuple[GivenReplicas, ...]:
+    """Make one replica of each type, of all degrees or the commonest."""
+    degrees: dict[str, Counter[int]] = {}
     for layer in given.layers:
         for device, degree in layer.by_group:
-            of_device = degrees.setdefault(device, {})
-            of_device[degree] = of_device.get(degree, 0) + 1
-    named = [device.name for device in pool.device_types if device.name in degrees]
+            degrees.setdefault(device, Counter())[degree] += 1
+    named = [device for device in pool.device_types if device.name in degrees]
     if not named:
         raise InfeasibleError(
             f"problem {shown(given.name)}: the pool {shown(pool.name)} has no type that times are given on"
         )
     return tuple(
-        GivenReplicas(name, 1, min(degrees[name], key=lambda degree: (-degrees[name][degree], degree)))
-        for name in named
+        GivenReplicas(device.name, 1, degree)
+        for device in named
+        for degree in sorted(degrees[device.name], key=lambda each: (-degrees[device.name][each], each))[
+            : None if every_degree else 1
+        ]
+        if degree <= device.max_units or not every_degree
     )
 
 

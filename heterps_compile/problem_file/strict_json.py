@@ -48,6 +48,21 @@ def read_record(path: str | Path, where: str, format_: str, version: int) -> dic
     Raises:
         InputError: where it cannot be read or is of another format.
     """
+    document = parsed(read_utf8(path, where), where)
+    if not isinstance(document, dict) or document.get("format") != format_:
+        raise InputError(f"{where}: its key 'format' must be {format_!r}")
+    if type(document.get("version")) is not int or document["version"] != version:
+        found = shorten(printable(repr(document.get("version"))), 40)
+        raise InputError(f"{where} has version {found}, and {version} is what this heterps-compile reads")
+    return document
+
+
+def read_utf8(path: str | Path, where: str) -> str:
+    """Read a text file.
+
+    Raises:
+        InputError: if it cannot be read, is too large, or is no UTF-8 text.
+    """
     try:
         with open_plain(path) as file:
             is_large = os.fstat(file.fileno()).st_size > MOST_BYTES
@@ -59,19 +74,17 @@ def read_record(path: str | Path, where: str, format_: str, version: int) -> dic
     if is_large or len(content) > MOST_BYTES:
         raise InputError(f"{where} has more than {MOST_BYTES >> 20} MiB; none is that large")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{where} is no UTF-8 text: {error.reason} at byte {error.start}") from error
-    document = _parsed(text, where)
-    if not isinstance(document, dict) or document.get("format") != format_:
-        raise InputError(f"{where}: its key 'format' must be {format_!r}")
-    if type(document.get("version")) is not int or document["version"] != version:
-        found = shorten(printable(repr(document.get("version"))), 40)
-        raise InputError(f"{where} has version {found}, and {version} is what this heterps-compile reads")
-    return document
 
 
-def _parsed(text: str, where: str) -> Any:
+def parsed(text: str, where: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        InputError: if it is no JSON, or holds a key twice, NaN, an infinity, long numbers or deep brackets.
+    """
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -100,7 +113,7 @@ def _no_constant(name: str) -> Any:
     raise _BadJsonError(f"{name} is no number")
 
 
-def checked(schema: type[T], document: dict[str, Any], where: str) -> T:
+def checked(schema: type[T], document: Any, where: str) -> T:
     """Check a record against a schema.
 
     Raises:

@@ -3,7 +3,6 @@
 Left out: the searches themselves (``contiguous.py``), reading workloads, writing splits.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from heterps_compile.packages import SEARCH, need
 from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
-from .split import MaxLoadResult, evaluate_split, faults
+from .split import MaxLoadResult, evaluate_split
 
 METHODS = ("exact", "sample")
 
@@ -25,7 +24,6 @@ def solve_max_load(
     method: str = "exact",
     seed: int = 0,
     time_limit_s: float | None = None,
-    warm_start: Sequence[int] | None = None,
 ) -> MaxLoadResult:
     """Spread a workload over its pool so that the largest load is least.
 
@@ -37,10 +35,9 @@ def solve_max_load(
         seed: Of sampling; the proof needs no chance.
         time_limit_s: Stop with the best split and bound so far. None: as long as the proof takes, but 60 s
             where there are too many down-sets for one.
-        warm_start: Device of every node in a split to start from, for example an old plan's.
 
     Raises:
-        InputError: where the workload or the warm start breaks a rule.
+        InputError: where the workload breaks a rule.
         InfeasibleError: where no split exists; the message says what stands against it.
         UnknownNameError: for another method.
         MissingPackageError: where the solver is not installed.
@@ -54,12 +51,6 @@ def solve_max_load(
     start_s = now_s()
     pool = _useful(workload)
     best = Best(pool, Deadline.after(time_limit_s))
-    if warm_start is not None:
-        evaluate_split(workload, warm_start)  # raises where it does not fit
-        fault = next(faults(workload, warm_start), None)
-        if fault is not None:
-            raise InputError(f"workload {workload.name!r}: the warm start is no valid split: {fault}")
-        best.offer(_renumbered(workload, pool, warm_start))
     bound_ms = split_contiguously(best, np.random.default_rng(seed), prove=method == "exact")
     # Bounds are proven up to rounding; one that touches the value is the value.
     if bound_ms > best.value_ms * (1 - 1e-9):
@@ -84,12 +75,3 @@ def _useful(workload: Workload) -> Workload:
     """Leave out devices that must stay empty, since there are fewer nodes."""
     most = len(workload.nodes)
     return replace(workload, accelerators=min(workload.accelerators, most), cpus=min(workload.cpus, most))
-
-
-def _renumbered(workload: Workload, pool: Workload, assignment: Sequence[int]) -> list[int]:
-    """Return a split over a smaller pool, the devices of each kind in the same order."""
-    used = sorted(set(assignment))
-    accelerators = [device for device in used if device < workload.accelerators]
-    names = {device: i for i, device in enumerate(accelerators)}
-    names |= {device: pool.accelerators + i for i, device in enumerate(used[len(accelerators) :])}
-    return [names[device] for device in assignment]

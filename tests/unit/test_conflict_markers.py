@@ -6,8 +6,8 @@ from heterps_compile.cluster.load import load_cluster, pool_text
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.cost.profile_file import read_profile
 from heterps_compile.errors import InputError, PlanError
-from heterps_compile.frontends.workload import read_workload
 from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.problem_file.workload_file import read_workload
 from heterps_compile.review.manifest.manifest_file import read_manifest
 from heterps_compile.runtime.launch.hosts_file import read_hosts
 from heterps_compile.runtime.launch.training_file import parse_training_file

@@ -11,13 +11,13 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.profile_file import read_profile
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.onnx import import_onnx
-from heterps_compile.frontends.workload import is_workload_file, read_workload
 from heterps_compile.machines.measured_runs import read_measured
 from heterps_compile.machines.seen_lifetimes import read_lifetimes
 from heterps_compile.offers.catalogue import read_catalogue
 from heterps_compile.plain_file import read_plain
 from heterps_compile.plan.source import read_plan
 from heterps_compile.problem_file.read_problem import read_problem
+from heterps_compile.problem_file.workload_file import is_workload_file, read_workload
 from heterps_compile.review.manifest.manifest_file import read_manifest
 from heterps_compile.runtime.data.data_file import local_file
 from heterps_compile.runtime.launch.hosts_file import read_hosts

@@ -8,8 +8,8 @@ import pytest
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.workload import WorkloadNode
 from heterps_compile.errors import HeterpsError, InputError, UnknownNameError
-from heterps_compile.frontends.workload import is_workload_file, read_workload
 from heterps_compile.problem_file.pipedream_problem import read_pipedream
+from heterps_compile.problem_file.workload_file import is_workload_file, read_workload
 
 DATA = Path(__file__).parents[3] / "../shared/data/pipedream"
 

@@ -8,13 +8,13 @@ import pytest
 from small_workloads import drawn
 
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
-from heterps_compile.frontends.workload import read_workload
 from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.max_load import contiguous
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.load_bounds import simple_bound
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.max_load.split import faults
+from heterps_compile.problem_file.workload_file import read_workload
 
 DATA = Path(__file__).parents[4] / "../shared/data"
 
@@ -71,13 +71,6 @@ def test_small_answers(pool, devices, value):
     result = solve_max_load(drawn(CHAIN, **pool))
     assert (result.value_ms, result.bound_ms) == (value, value)
     assert devices is None or result.assignment == devices
-
-
-def test_a_warm_start_is_never_lost():
-    workload = drawn(CHAIN)
-    assert solve_max_load(workload, warm_start=(0, 0, 1, 1), method="sample").value_ms == 8
-    with pytest.raises(InputError, match="'drawn'"):
-        solve_max_load(workload, warm_start=(0, 1, 0, 1))
 
 
 def test_a_time_limit_gives_the_best_split_and_bound_so_far():
@@ -137,7 +130,7 @@ def test_the_simple_bound(text, pool, bound):
 
 def test_devices_beyond_the_number_of_nodes_stay_empty():
     workload = replace(drawn("1 1/9 -> 2\n2 1/9"), accelerators=1000, cpus=1000)
-    result = solve_max_load(workload, warm_start=[7, 1500])
+    result = solve_max_load(workload)
     assert len(result.loads_ms) == 2000
     assert (result.value_ms, result.gap) == (1.0, 0.0)
     assert list(faults(workload, result.assignment)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from heterps_compile.cost.workload import WorkloadNode
 from heterps_compile.errors import InputError
-from heterps_compile.frontends.workload import is_workload_file, read_workload
+from heterps_compile.problem_file.workload_file import is_workload_file, read_workload
 
 DATA = Path(__file__).parents[3] / "../shared/data/dnn-partitioning"
 
@@ -98,31 +98,31 @@ def test_a_workload_is_told_from_a_model_by_its_first_character(tmp_path):
     [
         ("", "empty"),
         ("PK\x03", "'PK"),
-        ('{"maxFPGAs": 2', "valid JSON"),
-        ('{"nodes": ' + "[" * 100_000, "valid JSON"),
+        ('{"maxFPGAs": 2', r"JSON.*\b1\b.*\b15\b"),
+        ('{"nodes": ' + "[" * 100_000, "brackets"),
         ('{"maxFPGAs": 2, "maxFPGAs": 3}', "'maxFPGAs'"),
-        (document(maxGPUs=1), "'maxGPUs'"),
-        ({"maxFPGAs": 2}, "'maxCPUs'"),
-        (document(nodes={}), "object.*list"),
-        (document(nodes=[3]), r"nodes\[0\].*object"),
-        (document(nodes=[node(1, gpuLatency=1)]), r"nodes\[0\].*'gpuLatency'"),
+        (document(maxGPUs=1), "maxGPUs"),
+        ({"maxFPGAs": 2}, "maxCPUs"),
+        (document(nodes={}), "nodes.*list"),
+        (document(nodes=[3]), r"nodes\[0\].*3"),
+        (document(nodes=[node(1, gpuLatency=1)]), r"nodes\[0\].gpuLatency"),
         (document(nodes=[node(7)]), r"names.*\b1\b"),
         (document(nodes=[], edges=[]), "'small'.* nodes"),
         (document(nodes=[node(1), node(7), node(1)]), r"nodes.*\b1\b"),
-        (document(nodes=[node(True)]), r"nodes\[0\].id.*True.*integer"),
-        (document(nodes=[node(1, cpuLatency=math.nan)]), r"cpuLatency.*nan.*\b0\b"),
-        (document(nodes=[node(1, fpgaLatency=-3)]), r"fpgaLatency.*-3.*\b0\b"),
+        (document(nodes=[node(True)]), r"nodes\[0\].id.*integer.*True"),
+        (document(nodes=[node(1, cpuLatency=math.nan)]), "NaN"),
+        (document(nodes=[node(1, fpgaLatency=-3)]), r"fpgaLatency.*\b0\b.*-3"),
         (document(nodes=[node(1, size="1 GB")]), "'1 GB'"),
         (document(nodes=[node(1, size=None)]), "None"),
-        (document(nodes=[node(1, supportedOnFpga=2)]), r"supportedOnFpga.*\b2\b.*\b1\b.*\b0\b"),
-        (document(nodes=[node(1, isBackwardNode="no")]), r"isBackwardNode.*'no'.*\b1\b.*\b0\b"),
-        (document(nodes=[node(1, colorClass=1.5)]), "colorClass.*1.5.*integer"),
-        (document(nodes=[node(1, name=["x"])]), "text"),
+        (document(nodes=[node(1, supportedOnFpga=2)]), r"supportedOnFpga.*\b1\b.*\b2\b"),
+        (document(nodes=[node(1, isBackwardNode="no")]), "isBackwardNode.*'no'"),
+        (document(nodes=[node(1, colorClass=1.5)]), "colorClass.*integer.*1.5"),
+        (document(nodes=[node(1, name=["x"])]), r"nodes\[0\].name"),
         (document(maxFPGAs=-1), "-1 accelerators"),
         (document(maxFPGAs=0, maxCPUs=0), "accelerator.*CPU"),
-        (document(maxSizePerFPGA=math.nan), "maxSizePerFPGA.*nan"),
+        (document(maxSizePerFPGA=math.nan), "NaN"),
         (document(edges=[{"sourceId": 1, "destId": 8, "cost": 0}]), r"\b1\b -> \b8\b.*\b8\b"),
-        (document(edges=[{"sourceId": 1, "destId": 7}]), r"edges\[0\].*'cost'"),
+        (document(edges=[{"sourceId": 1, "destId": 7}]), r"edges\[0\].cost"),
         (document(edges=[{"sourceId": 1, "destId": 7, "cost": -1}]), r"edges\[0\].cost.*-1"),
         (document(edges=[{"sourceId": 1, "destId": 1, "cost": 0}]), r"\b1\b -> \b1\b"),
         (
