@@ -1,23 +1,17 @@
 """Search for the plan of the best step: placements, units, micro-batches and schedule together.
 
 It begins with the plans that the searches of the steady state came upon, and with plans of one type, whose replicas
-share the whole model. From the best plan known it looks at all its neighbours::
-
-    boundary   a stage begins some layers earlier or later
-    type       a stage goes to another type
-    merge      two neighbouring stages become one, on the type of either
-    split      a stage is cut in two, and one of them may go to another type
-
-Every neighbour gets its units and micro-batches by bounds (``schedule/step_problem.py``); the most promising are
-simulated, best bound first, until no bound is below the best plan. Then units and micro-batches of the best plan are
-tried around what they are. It ends where nothing is better.
+share the whole model. They get their units and micro-batches by bounds (``schedule/step_problem.py``); the most
+promising are simulated, best bound first, until no bound is below the best plan. From the best of them and from drawn
+plans an annealing goes on (``anneal_steps.py``). Then units and micro-batches of the best plan are tried around what
+they are. It ends where nothing is better.
 
 Left out: a proof.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 
@@ -27,6 +21,7 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.schedule.step_problem import StepProblem
 
+from .anneal_steps import STEP_ANNEALING, AnnealSteps, StepAnnealing, steps_are_compiled
 from .step_plans import SteppedPlan, StepPlan, feasible, plans_of, simulated, with_other_units
 
 
@@ -36,17 +31,15 @@ class StepEffort:
 
     Attributes:
         starts: Plans that are simulated of those that it begins with.
-        rounds: Neighbourhoods that are looked at.
-        neighbours: Placements of one neighbourhood, drawn where there are more.
-        simulations: Of plans of one neighbourhood.
-        actions: Forwards and backwards that are simulated in all, once some plan is found.
+        simulations: Of plans with other units and micro-batches at once.
+        actions: Forwards and backwards that are simulated in all, once some plan is found; without the annealing's.
+        annealing: From the best plan and drawn ones.
     """
 
     starts: int = 16
-    rounds: int = 40
-    neighbours: int = 600
     simulations: int = 12
     actions: int = 400_000
+    annealing: StepAnnealing = STEP_ANNEALING
 
 
 STEP_EFFORT = StepEffort()
@@ -76,37 +69,36 @@ class StepSearch:
         self.simulated: list[SteppedPlan] = []
         self.evaluations, self._actions = 0, 0
         self._seen: set[bytes] = set()
-        self._generator = np.random.default_rng(seed)
+        self._seed = seed
 
     def run(self, starts: Iterable[Placement], known: Iterable[SteppedPlan] = ()) -> SteppedPlan | None:
         """Search from some placements, and from plans whose steps are known; return the best plan."""
         for plan in known:
             self._offer(plan)
         self._consider(list(starts), self.of.all_counts, self._effort.starts)
-        for _ in range(self._effort.rounds):
-            before = self.best
-            if before is None or self._deadline.is_over or before.value <= self._least * (1 + GAP):
-                break
-            self._polish()
-            if self.best is before or self.best is None:
-                neighbours = self._drawn(before.placement)
-                self._consider(neighbours, self.of.counts_near(before.step.micro_batches), self._effort.simulations)
-            if self.best is before:
-                break
+        self._anneal()
+        self._polish()
         return self.best
+
+    def _anneal(self) -> None:
+        """Offer what the annealing finds from the best plan and drawn ones, unless none can be better."""
+        if self._is_met or self._deadline.is_over or not steps_are_compiled(self._deadline):
+            return
+        annealing = AnnealSteps(self.of, self._effort.annealing, seed=self._seed)
+        for plan in annealing.plans([] if self.best is None else [self.best], self._deadline):
+            self._offer(simulated(self.of, plan, np.inf if self.best is None else self.best.value))
+        self.evaluations += annealing.plans_priced
+
+    @property
+    def _is_met(self) -> bool:
+        """Return whether no plan is better."""
+        return self.best is not None and self.best.value <= self._least * (1 + GAP)
 
     def polished(self, plan: SteppedPlan) -> SteppedPlan:
         """Return the best plan of the placement of one, around its units and micro-batches."""
         self.best = plan
         self._polish()
         return plan if self.best is None else self.best
-
-    def _drawn(self, placement: Placement) -> list[Placement]:
-        found = list(neighbours_of(placement, self.of.problem.type_count))
-        if len(found) <= self._effort.neighbours:
-            return found
-        kept = self._generator.choice(len(found), self._effort.neighbours, replace=False)
-        return [found[i] for i in sorted(kept.tolist())]
 
     def _consider(self, placements: Sequence[Placement], counts: Sequence[int], most: int) -> None:
         """Bound placements, and simulate the most promising of them."""
@@ -139,7 +131,7 @@ class StepSearch:
     def _polish(self) -> None:
         """Try other units and other numbers of micro-batches for the best placement, until nothing is better."""
         before = None
-        while self.best is not None and self.best is not before and not self._deadline.is_over:
+        while self.best is not None and self.best is not before and not (self._is_met or self._deadline.is_over):
             before = self.best
             types, cuts = to_arrays([before.placement])
             around = plans_of(self.of, types, cuts, self.of.counts_near(before.step.micro_batches), 4)
@@ -158,36 +150,3 @@ def with_best_units(of: StepProblem, plan: SteppedPlan) -> SteppedPlan:
     """Return the placement of a plan with the units and micro-batches that are the best around what they are."""
     search = StepSearch(of, Deadline.after(None))
     return search.polished(plan)
-
-
-def neighbours_of(placement: Placement, type_count: int) -> Iterator[Placement]:
-    """Yield the placements next to one, by the moves of the module."""
-    count = len(placement.types)
-    starts = list(placement.starts())
-    stages = [(placement.types[first], first) for first in starts]
-    ends = [*starts[1:], count]
-    jumps = [sign * 2**power for power in range(max(1, count.bit_length() - 1)) for sign in (1, -1)]
-    for s, (type_, first) in enumerate(stages):
-        for other in range(type_count):
-            if other != type_:
-                yield _placement([*stages[:s], (other, first), *stages[s + 1 :]], count)
-        if s:
-            for jump in jumps:
-                if starts[s - 1] < first + jump < ends[s]:
-                    yield _placement([*stages[:s], (type_, first + jump), *stages[s + 1 :]], count)
-            for joined in {type_, stages[s - 1][0]}:
-                yield _placement([*stages[: s - 1], (joined, starts[s - 1]), *stages[s + 1 :]], count)
-        for cut in range(first + 1, ends[s]):
-            for other in range(type_count):
-                yield _placement([*stages[:s], (type_, first), (other, cut), *stages[s + 1 :]], count)
-                if other != type_:
-                    yield _placement([*stages[:s], (other, first), (type_, cut), *stages[s + 1 :]], count)
-
-
-def _placement(stages: Sequence[tuple[int, int]], count: int) -> Placement:
-    firsts = [first for _, first in stages]
-    types: list[int] = []
-    for (type_, first), end in zip(stages, [*firsts[1:], count], strict=True):
-        types += [type_] * (end - first)
-    cuts = tuple(first for (before, _), (type_, first) in pairwise(stages) if before == type_)
-    return Placement(tuple(types), cuts)

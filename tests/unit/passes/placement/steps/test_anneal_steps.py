@@ -1,0 +1,79 @@
+"""Annealing on steps: what the loop prices is what a plan's step is simulated to take, and what it finds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_problems import linked, on_machines, rented_whole, small_problem, with_shared_storage
+
+from heterps_compile.cost.evaluate import to_placement
+from heterps_compile.cost.own_work import HandlingTimes, OwnWork
+from heterps_compile.passes.placement.steps.anneal_steps import AnnealSteps, WalkPlan
+from heterps_compile.passes.placement.steps.step_plans import with_units
+from heterps_compile.schedule.shortest_step import TRAINING_SCHEDULES
+from heterps_compile.schedule.step_length import step_length_s
+from heterps_compile.schedule.step_problem import PartTimes, StepProblem, plain_step_problem
+
+LAYERS, TYPES, UNITS = 7, 3, 6
+
+
+def drawn(seed: int) -> StepProblem:
+    """Draw a problem that has whatever the loop prices, each with a chance of its own."""
+    rng = np.random.default_rng(seed)
+    problem = small_problem(seed, layers=LAYERS, types=TYPES, memory=False, units=UNITS)
+    problem = replace(problem, batch=12, objective="throughput", min_throughput=0.0, max_stages=LAYERS)
+    for add in (linked, on_machines, rented_whole, with_shared_storage):
+        problem = add(problem, seed) if rng.random() < 0.4 else problem
+    training = rng.random() < 0.75
+    problem = replace(problem, sync_s=problem.sync_s * training)
+    of = plain_step_problem(
+        problem, np.where(np.isfinite(problem.compute_s), problem.compute_s, 0) * 0.02, training=training
+    )
+    if rng.random() < 0.5 and training:
+        tables = [rng.uniform(0, most, problem.compute_s.shape) for most in (0.5, 0.2, 0.2, 0.1)]
+        of = replace(of, own=OwnWork(tables[0], (HandlingTimes(*tables[1:]),)))
+    if rng.random() < 0.3:
+        of = replace(
+            of, ways=(rng.uniform(0, 0.05, (TYPES, TYPES)), rng.uniform(0, 0.5, (TYPES, TYPES))), known_parts={}
+        )
+    if rng.random() < 0.4 and training:
+        adds = rng.uniform(0.5, 2.0, problem.compute_s.shape)
+        for count in of.all_counts:
+            part = of.parts(count)
+            of.known_parts[count] = PartTimes(part.forward_s, part.backward_s, part.backward_s * adds)
+    return of
+
+
+def test_a_plan_has_the_step_that_is_simulated_whatever_the_problem_has() -> None:
+    compared = 0
+    for seed in range(120):
+        of, rng = drawn(seed), np.random.default_rng(seed)
+        search = AnnealSteps(of)
+        for _ in range(12):
+            last = len(search._positions) - 1
+            stages = int(rng.integers(1, last + 1))
+            bounds = np.concatenate([[0], np.sort(rng.choice(np.arange(1, last), stages - 1, replace=False)), [last]])
+            place = int(rng.integers(len(search.tables.counts)))
+            count = int(search.tables.counts[place])
+            plan = WalkPlan(
+                bounds, rng.integers(0, TYPES, stages), rng.integers(1, min(UNITS, count) + 1, stages), place
+            )
+            found_s, excess = search.price(plan)
+            if not np.isfinite(found_s):
+                continue
+            layers = search._positions[bounds]
+            begins = np.zeros(of.problem.layer_count, np.bool_)
+            begins[layers[:-1]] = True
+            placement = to_placement(np.repeat(plan.types, np.diff(layers)), begins)
+            [again] = with_units(of, placement, plan.units.tolist(), [count])
+            names = TRAINING_SCHEDULES if of.training else ("gpipe",)
+            step_s = min(step_length_s(name, again.loads, count, training=of.training) for name in names)
+            assert found_s == pytest.approx(step_s, rel=1e-9), (seed, plan)
+            used = np.bincount(plan.types, plan.units, TYPES)
+            assert (excess > 0) == bool(
+                (used > of.problem.max_units).any()
+                or again.price_per_hour > of.problem.budget_per_hour
+                or stages < of.problem.min_stages
+            )
+            compared += 1
+    assert compared > 300
