@@ -48,12 +48,14 @@ class GivenSteps:
         bound: No step of a plan that keeps the order has a lower value; 0 where none is proven.
         most_micro_batches: Of the plans that the bound is of.
         others: Yields all plans of a small problem, each with a lower bound on the value of its step, ascending.
+        notes: Limits that the search met, in sentences.
     """
 
     plans: tuple[tuple[GivenPlan, float], ...]
     bound: float
     most_micro_batches: int
     others: Callable[[], Iterator[Rival]]
+    notes: tuple[str, ...]
 
 
 def place_given_steps(
@@ -69,7 +71,7 @@ def place_given_steps(
     found = search_steps(of, starts, deadline, seed=seed)
     if found.plan is None:
         if is_small(posed.problem):
-            return GivenSteps((), 0.0, of.all_counts[-1], others)
+            return GivenSteps((), 0.0, of.all_counts[-1], others, found.notes)
         floor, reached = posed.problem.min_throughput, rate(posed.problem.batch, found.shortest_s)
         raise InfeasibleError(
             f"no plan was found that reaches the floor of {format_rate(floor)} with {ONE_BATCH_ALONE}: the quickest "
@@ -79,7 +81,7 @@ def place_given_steps(
     bound = close_steps(least, found.plan, deadline).bound
     ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
     plans = tuple((_given(given, posed, plan), plan.price_per_hour) for plan in ranked[:_MOST_PLANS])
-    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others)
+    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others, found.notes)
 
 
 def _others(

@@ -26,7 +26,7 @@ from heterps_compile.cost.evaluate import evaluate, evaluate_one, to_arrays
 from heterps_compile.cost.finders import POLISH, SIMPLE_PLAN, WARM_START
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Budget, Deadline, now_s
-from heterps_compile.passes.placement.compiled_loops import CompiledBeside
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED, CompiledBeside
 from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.progress import tell
 
@@ -45,9 +45,6 @@ from .proof.trivial_bounds import GAP
 from .proof.why_infeasible import explain_infeasible
 from .simple_plans import seed_placements
 
-NOT_COMPILED = (
-    "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
-)
 _LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _STAGES_OF_A_SEGMENT = 2  # that the annealing prices while the exact search prices one
 

@@ -1,7 +1,7 @@
 """Annealing on what is minimised: the step of a plan, with its units, micro-batches and schedule.
 
-Walks begin with good plans and with drawn ones, hot or less so. What the loop leaves out (``step_loops.py``) is decided
-where the best plans of walks are priced again: those that break a limit then are dropped.
+Walks begin with good plans and with drawn ones, hot or less so. The best plan of a walk is priced again with all that
+the loop leaves out (``step_loops.py``); a plan that breaks a limit then is dropped, and counted.
 
 Left out: a proof; the last bit of units, which ``step_search.py`` finds.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import slowest_batch_s, to_arrays, to_placement
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Floats, Ints, Placement
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
@@ -28,6 +28,7 @@ from heterps_compile.progress import tell
 from heterps_compile.schedule.load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES
 from heterps_compile.schedule.step_problem import StepProblem, plain_step_problem
 from heterps_compile.sync_rules.network import ring_share
+from heterps_compile.units import counted
 
 from .step_loops import ODDS, StepRules, StepTables, StepWalk, anneal_steps
 from .step_plans import SteppedPlan, StepPlan, feasible, with_units
@@ -93,7 +94,8 @@ class AnnealSteps:
     Attributes:
         tables, rules: Of the problem, for the loop.
         worked: Actions simulated and stages priced.
-        plans_priced: Plans that the loop looked at.
+        plans_priced: Plans that the loop priced.
+        walks, dropped: Walks that ended, and those of them whose best plan broke a limit that the loop leaves out.
     """
 
     def __init__(self, of: StepProblem, how: StepAnnealing = STEP_ANNEALING, *, seed: int = 0) -> None:
@@ -114,7 +116,23 @@ class AnnealSteps:
             how.shift,
         )
         self._random = self._generator.integers(1, 1 << 62, 1, dtype=np.uint64)
-        self.worked, self.plans_priced = 0, 0
+        self.worked, self.plans_priced, self.walks, self.dropped = 0, 0, 0, 0
+        self._is_too_long = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """List the limits that the annealing met, in sentences."""
+        found = []
+        if self._is_too_long:
+            found.append(f"plans of more than {self.rules.most} stages were not annealed")
+        if self._of.all_counts[-1] > _MOST_COUNT:
+            found.append(f"plans of more than {_MOST_COUNT} micro-batches were not annealed")
+        if self.dropped:
+            found.append(
+                f"{self.dropped} of {counted(self.walks, 'annealed plan')} were dropped: they break a limit that the "
+                "annealing leaves out, such as the memory of micro-batches under way"
+            )
+        return tuple(found)
 
     def plans(self, known: Sequence[SteppedPlan], deadline: Deadline) -> Iterator[StepPlan]:
         """Anneal walk after walk; yield the best plan of each, priced by all that the problem has.
@@ -124,7 +142,9 @@ class AnnealSteps:
             deadline: Of all walks.
         """
         how, generator = self._how, self._generator
-        good = [plan for plan in map(self._of_stepped, known) if plan is not None]
+        begun = [self._of_loop(plan.placement, plan.step.units, plan.step.micro_batches) for plan in known]
+        good = [plan for plan in begun if plan is not None]
+        self._is_too_long = any(len(plan.step.units) > self.rules.most for plan in known)
         for number in range(how.walks):
             if self.worked > how.work or deadline.is_over:
                 return
@@ -132,20 +152,23 @@ class AnnealSteps:
             drawn = self._drawn() if not good or generator.random() < how.fresh else None
             if drawn is None and not good:
                 continue
-            walk = self.begin(good[int(generator.integers(len(good)))] if drawn is None else drawn)
+            walk = self._begin(good[int(generator.integers(len(good)))] if drawn is None else drawn)
             hottest = how.warm if drawn is None else how.hottest
             parts = -(-how.changes // how.at_once)
             for part in range(parts):
                 self._anneal(walk, hottest, part / parts, (part + 1) / parts)
-                if deadline.is_over:
+                if deadline.is_over or self.worked > how.work:
                     break
+            self.walks += 1
             if np.isfinite(walk.numbers[1, 0]):
                 stages, place = walk.sizes[1].tolist()
                 found = WalkPlan(
                     walk.bounds[1, : stages + 1], walk.types[1, :stages], walk.units[1, :stages], int(place)
                 )
-                good.append(found)
-                yield from self._again(found)
+                plans = list(self._again(found))
+                self.dropped += not plans
+                good += [found] * bool(plans)
+                yield from plans
 
     def _anneal(self, walk: StepWalk, hottest: float, begin: float, end: float) -> None:
         """Change the plan of a walk, between two shares of its changes."""
@@ -164,7 +187,7 @@ class AnnealSteps:
         self.worked += compiled(anneal_steps)(self.tables, self.rules, walk, cooling)
         self.plans_priced += cooling.steps
 
-    def begin(self, plan: WalkPlan) -> StepWalk:
+    def _begin(self, plan: WalkPlan) -> StepWalk:
         """Return a walk that begins with a plan."""
         room = self.rules.most + 4
         bounds, kinds, units = np.zeros((3, 2, room), np.int64)
@@ -173,25 +196,30 @@ class AnnealSteps:
         sizes = np.array([[len(plan.types), plan.place], [0, 0]])
         return StepWalk(bounds, kinds, units, sizes, np.array([[np.inf, 0.0, 0.0]] * 2), self._random)
 
-    def price(self, plan: WalkPlan) -> tuple[float, float]:
-        """Return the step of a plan, and what it exceeds limits by; inf where it cannot be."""
-        walk = self.begin(plan)
+    def price(self, placement: Placement, units: Sequence[int], count: int) -> tuple[float, float]:
+        """Return the step of a plan, and what it exceeds limits by; inf if the loop cannot price it.
+
+        Args:
+            placement: Of layers.
+            units: [S], replicas.
+            count: Micro-batches.
+        """
+        plan = self._of_loop(placement, units, count)
+        if plan is None:
+            return np.inf, 0.0
+        walk = self._begin(plan)
         compiled(anneal_steps)(self.tables, self.rules, walk, _STILL)
         return float(walk.numbers[0, 2]) if np.isfinite(walk.numbers[0, 0]) else np.inf, float(walk.numbers[0, 1])
 
-    def _of_stepped(self, plan: SteppedPlan) -> WalkPlan | None:
-        """Return a plan for the loop; None where it begins stages elsewhere or has another number of micro-batches."""
-        starts, step = np.array(plan.placement.starts()), plan.step
-        bounds, place = (
-            np.searchsorted(self._positions, starts),
-            int(np.searchsorted(self.tables.counts, step.micro_batches)),
-        )
-        if len(starts) > self.rules.most or not np.array_equal(self._positions[bounds], starts):
+    def _of_loop(self, placement: Placement, units: Sequence[int], count: int) -> WalkPlan | None:
+        """Return a plan for the loop; None if it begins stages elsewhere or has another number of micro-batches."""
+        starts, counts = np.array(placement.starts()), self.tables.counts
+        bounds, place = np.searchsorted(self._positions, starts), int(np.searchsorted(counts, count))
+        is_known = place < len(counts) and counts[place] == count and len(starts) <= self.rules.most
+        if not is_known or not np.array_equal(self._positions[bounds], starts):
             return None
-        if place == len(self.tables.counts) or self.tables.counts[place] != step.micro_batches:
-            return None
-        kinds = np.array([plan.placement.types[first] for first in starts.tolist()])
-        return WalkPlan(np.append(bounds, self._last), kinds, np.array(step.units), place)
+        kinds = np.array([placement.types[first] for first in starts.tolist()])
+        return WalkPlan(np.append(bounds, self._last), kinds, np.array(units), place)
 
     def _drawn(self) -> WalkPlan | None:
         """Return a random plan: seldom of many stages, each on a type that can run all its layers; None for none."""
@@ -204,7 +232,7 @@ class AnnealSteps:
             can = forbidden[bounds[1:]] == forbidden[bounds[:-1]]
             if can.any(axis=1).all():
                 kinds = np.array([generator.choice(np.flatnonzero(row)) for row in can])
-                place = int(generator.integers(len(self.tables.counts)))
+                place = int(generator.integers(np.searchsorted(self.tables.counts, USUAL_MICRO_BATCHES, "right")))
                 return WalkPlan(bounds, kinds, np.ones(len(kinds), np.int64), place)
         return None
 

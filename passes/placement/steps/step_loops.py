@@ -185,7 +185,7 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 to_place = min(max(to_place + (1 if sign else -1), 0), len(counts) - 1)
                 for stage in range(to_size):
                     to_units[stage] = int(np.round(to_units[stage] * counts[to_place] / before))
-        count, widest = counts[to_place], 0
+        count, widest, crowded = counts[to_place], 0, 0.0
         is_possible = True
         for stage in range(to_size):
             low, high, type_ = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage]
@@ -195,8 +195,8 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
             if of.forbidden[high, type_] > of.forbidden[low, type_]:
                 is_possible = False
             if len(of.memory_bytes) > 0:
-                held = of.memory_bytes[low, high] / of.capacity_bytes[type_]
-                is_possible &= held <= 1 + MEMORY_TOLERANCE
+                held = of.memory_bytes[low, high] / of.capacity_bytes[type_] - 1
+                crowded += held if held > MEMORY_TOLERANCE else 0.0
         if count > max(rules.usual_count, rules.rounds * widest):
             is_possible = False
         if count < widest and counts[-1] >= widest:
@@ -294,7 +294,7 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 least_s = max(least_s, begin_s + turns * ahead_s + rest_s[stage], moved_s[stage])
             begin_s += ahead_s + delay_s[stage]
             end_s += back_s + delay_s[stage]
-        paid, crowded = 0.0, float(max(rules.fewest - to_size, 0) + max(to_size - rules.most, 0))
+        paid, crowded = 0.0, crowded + max(rules.fewest - to_size, 0) + max(to_size - rules.most, 0)
         for type_ in range(types):
             together = of.together[type_]
             paid += np.ceil(used[type_] / together) * together * of.rate[type_]

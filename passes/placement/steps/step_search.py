@@ -2,26 +2,35 @@
 
 It begins with the plans that the searches of the steady state came upon, and with plans of one type, whose replicas
 share the whole model. They get their units and micro-batches by bounds (``schedule/step_problem.py``); the most
-promising are simulated, best bound first, until no bound is below the best plan. From the best of them and from drawn
-plans an annealing goes on (``anneal_steps.py``). Then units and micro-batches of the best plan are tried around what
-they are. It ends where nothing is better.
+promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, three
+searches follow one another: a descent, an annealing (``anneal_steps.py``), and the descent again. The descent looks at
+all neighbours of the best plan::
+
+    boundary   a stage begins some layers earlier or later
+    type       a stage goes to another type
+    merge      two neighbouring stages become one, on the type of either
+    split      a stage is cut in two, and one of them may go to another type
+
+and at other units and micro-batches of the best plan, around what they are. It ends if none of them is better. It
+prices all that a problem has; the loop of the annealing leaves some of it out.
 
 Left out: a proof.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import to_arrays
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.schedule.step_problem import StepProblem
 
-from .anneal_steps import STEP_ANNEALING, AnnealSteps, StepAnnealing, steps_are_compiled
+from .anneal_steps import STEP_ANNEALING, AnnealSteps, StepAnnealing, compile_steps_beside, steps_are_compiled
 from .step_plans import SteppedPlan, StepPlan, feasible, plans_of, simulated, with_other_units
 
 
@@ -31,12 +40,16 @@ class StepEffort:
 
     Attributes:
         starts: Plans that are simulated of those that it begins with.
-        simulations: Of plans with other units and micro-batches at once.
+        rounds: Neighbourhoods that each descent looks at.
+        neighbours: Placements of one neighbourhood, drawn where there are more.
+        simulations: Of plans of one neighbourhood.
         actions: Forwards and backwards that are simulated in all, once some plan is found; without the annealing's.
         annealing: From the best plan and drawn ones.
     """
 
     starts: int = 16
+    rounds: int = 40
+    neighbours: int = 600
     simulations: int = 12
     actions: int = 400_000
     annealing: StepAnnealing = STEP_ANNEALING
@@ -51,6 +64,7 @@ class StepSearch:
     Attributes:
         best: None before the first that keeps to all limits.
         simulated: Plans that were, at the time, as good as the best or better.
+        notes: Limits that the search met, in sentences.
         evaluations: Placements whose steps were bounded or simulated.
     """
 
@@ -67,27 +81,47 @@ class StepSearch:
         self.of, self._deadline, self._effort, self._least = of, deadline, effort, least
         self.best: SteppedPlan | None = None
         self.simulated: list[SteppedPlan] = []
+        self.notes: tuple[str, ...] = ()
         self.evaluations, self._actions = 0, 0
         self._seen: set[bytes] = set()
-        self._seed = seed
+        self._seed, self._generator = seed, np.random.default_rng(seed)
 
     def run(self, starts: Iterable[Placement], known: Iterable[SteppedPlan] = ()) -> SteppedPlan | None:
         """Search from some placements, and from plans whose steps are known; return the best plan."""
+        compile_steps_beside()
         for plan in known:
             self._offer(plan)
         self._consider(list(starts), self.of.all_counts, self._effort.starts)
+        self._descend()
         self._anneal()
-        self._polish()
+        self._descend()
         return self.best
+
+    def _descend(self) -> None:
+        """Go to better neighbours of the best plan until none is better."""
+        for _ in range(self._effort.rounds):
+            before = self.best
+            if before is None or self._deadline.is_over or self._is_met:
+                break
+            self._polish()
+            if self.best is before:
+                neighbours = self._drawn(before.placement)
+                self._consider(neighbours, self.of.counts_near(before.step.micro_batches), self._effort.simulations)
+            if self.best is before:
+                break
 
     def _anneal(self) -> None:
         """Offer what the annealing finds from the best plan and drawn ones, unless none can be better."""
-        if self._is_met or self._deadline.is_over or not steps_are_compiled(self._deadline):
+        if self._is_met or self._deadline.is_over:
+            return
+        if not steps_are_compiled(self._deadline):
+            self.notes = (NOT_COMPILED,)
             return
         annealing = AnnealSteps(self.of, self._effort.annealing, seed=self._seed)
         for plan in annealing.plans([] if self.best is None else [self.best], self._deadline):
             self._offer(simulated(self.of, plan, np.inf if self.best is None else self.best.value))
         self.evaluations += annealing.plans_priced
+        self.notes = annealing.notes
 
     @property
     def _is_met(self) -> bool:
@@ -99,6 +133,13 @@ class StepSearch:
         self.best = plan
         self._polish()
         return plan if self.best is None else self.best
+
+    def _drawn(self, placement: Placement) -> list[Placement]:
+        found = list(neighbours_of(placement, self.of.problem.type_count))
+        if len(found) <= self._effort.neighbours:
+            return found
+        kept = self._generator.choice(len(found), self._effort.neighbours, replace=False)
+        return [found[i] for i in sorted(kept.tolist())]
 
     def _consider(self, placements: Sequence[Placement], counts: Sequence[int], most: int) -> None:
         """Bound placements, and simulate the most promising of them."""
@@ -150,3 +191,36 @@ def with_best_units(of: StepProblem, plan: SteppedPlan) -> SteppedPlan:
     """Return the placement of a plan with the units and micro-batches that are the best around what they are."""
     search = StepSearch(of, Deadline.after(None))
     return search.polished(plan)
+
+
+def neighbours_of(placement: Placement, type_count: int) -> Iterator[Placement]:
+    """Yield the placements next to one, by the moves of the module."""
+    count = len(placement.types)
+    starts = list(placement.starts())
+    stages = [(placement.types[first], first) for first in starts]
+    ends = [*starts[1:], count]
+    jumps = [sign * 2**power for power in range(max(1, count.bit_length() - 1)) for sign in (1, -1)]
+    for s, (type_, first) in enumerate(stages):
+        for other in range(type_count):
+            if other != type_:
+                yield _placement([*stages[:s], (other, first), *stages[s + 1 :]], count)
+        if s:
+            for jump in jumps:
+                if starts[s - 1] < first + jump < ends[s]:
+                    yield _placement([*stages[:s], (type_, first + jump), *stages[s + 1 :]], count)
+            for joined in {type_, stages[s - 1][0]}:
+                yield _placement([*stages[: s - 1], (joined, starts[s - 1]), *stages[s + 1 :]], count)
+        for cut in range(first + 1, ends[s]):
+            for other in range(type_count):
+                yield _placement([*stages[:s], (type_, first), (other, cut), *stages[s + 1 :]], count)
+                if other != type_:
+                    yield _placement([*stages[:s], (other, first), (type_, cut), *stages[s + 1 :]], count)
+
+
+def _placement(stages: Sequence[tuple[int, int]], count: int) -> Placement:
+    firsts = [first for _, first in stages]
+    types: list[int] = []
+    for (type_, first), end in zip(stages, [*firsts[1:], count], strict=True):
+        types += [type_] * (end - first)
+    cuts = tuple(first for (before, _), (type_, first) in pairwise(stages) if before == type_)
+    return Placement(tuple(types), cuts)

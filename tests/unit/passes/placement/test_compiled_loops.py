@@ -12,8 +12,8 @@ import pytest
 from small_problems import linked, small_problem
 
 from heterps_compile.passes.placement import best, compiled_loops
-from heterps_compile.passes.placement.best import NOT_COMPILED, Best, Turns
-from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled, is_kept
+from heterps_compile.passes.placement.best import Best, Turns
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED, CompiledBeside, compiled, is_kept
 from heterps_compile.passes.placement.local.kept_loops import compile_loop_beside
 from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import OPEN, TIME_UP

@@ -8,7 +8,7 @@ from small_problems import linked, on_machines, rented_whole, small_problem, wit
 
 from heterps_compile.cost.evaluate import to_placement
 from heterps_compile.cost.own_work import HandlingTimes, OwnWork
-from heterps_compile.passes.placement.steps.anneal_steps import AnnealSteps, WalkPlan
+from heterps_compile.passes.placement.steps.anneal_steps import AnnealSteps
 from heterps_compile.passes.placement.steps.step_plans import with_units
 from heterps_compile.schedule.shortest_step import TRAINING_SCHEDULES
 from heterps_compile.schedule.step_length import step_length_s
@@ -44,36 +44,28 @@ def drawn(seed: int) -> StepProblem:
     return of
 
 
-def test_a_plan_has_the_step_that_is_simulated_whatever_the_problem_has() -> None:
+def test_the_loop_prices_a_plan_as_it_is_simulated() -> None:
     compared = 0
     for seed in range(120):
         of, rng = drawn(seed), np.random.default_rng(seed)
-        search = AnnealSteps(of)
+        problem, search = of.problem, AnnealSteps(of)
         for _ in range(12):
-            last = len(search._positions) - 1
-            stages = int(rng.integers(1, last + 1))
-            bounds = np.concatenate([[0], np.sort(rng.choice(np.arange(1, last), stages - 1, replace=False)), [last]])
-            place = int(rng.integers(len(search.tables.counts)))
-            count = int(search.tables.counts[place])
-            plan = WalkPlan(
-                bounds, rng.integers(0, TYPES, stages), rng.integers(1, min(UNITS, count) + 1, stages), place
-            )
-            found_s, excess = search.price(plan)
+            begins = (rng.random(LAYERS) < 0.5) & ~problem.uncuttable[:LAYERS]
+            begins[0] = True
+            stages = int(begins.sum())
+            types = rng.integers(0, TYPES, stages)
+            placement = to_placement(np.repeat(types, np.diff(np.append(np.flatnonzero(begins), LAYERS))), begins)
+            count = int(rng.choice(of.all_counts))
+            units = rng.integers(1, min(UNITS, count) + 1, stages).tolist()
+            found_s, excess = search.price(placement, units, count)
             if not np.isfinite(found_s):
                 continue
-            layers = search._positions[bounds]
-            begins = np.zeros(of.problem.layer_count, np.bool_)
-            begins[layers[:-1]] = True
-            placement = to_placement(np.repeat(plan.types, np.diff(layers)), begins)
-            [again] = with_units(of, placement, plan.units.tolist(), [count])
+            [again] = with_units(of, placement, units, [count])
             names = TRAINING_SCHEDULES if of.training else ("gpipe",)
             step_s = min(step_length_s(name, again.loads, count, training=of.training) for name in names)
-            assert found_s == pytest.approx(step_s, rel=1e-9), (seed, plan)
-            used = np.bincount(plan.types, plan.units, TYPES)
-            assert (excess > 0) == bool(
-                (used > of.problem.max_units).any()
-                or again.price_per_hour > of.problem.budget_per_hour
-                or stages < of.problem.min_stages
-            )
+            assert found_s == pytest.approx(step_s, rel=1e-9), (seed, placement)
+            used = np.bincount(types, units, TYPES)
+            is_over = (used > problem.max_units).any() or again.price_per_hour > problem.budget_per_hour
+            assert (excess > 0) == bool(is_over or stages < problem.min_stages)
             compared += 1
     assert compared > 300
