@@ -31,7 +31,7 @@ from heterps_compile.sync_rules.network import ring_share
 from heterps_compile.units import counted
 
 from .step_loops import ODDS, StepRules, StepTables, StepWalk, anneal_steps
-from .step_plans import SteppedPlan, StepPlan, feasible, with_units
+from .step_plans import SteppedPlan, feasible, simulated, with_units
 
 _MOST_COUNT = 256  # micro-batches of a plan of the loop; with more, most of its time goes there
 _MOST_STAGES = 40
@@ -134,8 +134,8 @@ class AnnealSteps:
             )
         return tuple(found)
 
-    def plans(self, known: Sequence[SteppedPlan], deadline: Deadline) -> Iterator[StepPlan]:
-        """Anneal walk after walk; yield the best plan of each, priced by all that the problem has.
+    def plans(self, known: Sequence[SteppedPlan], deadline: Deadline) -> Iterator[SteppedPlan]:
+        """Anneal walk after walk; yield the best plan of each, simulated with all that the problem has.
 
         Args:
             known: Plans that walks begin with, besides drawn ones.
@@ -165,10 +165,11 @@ class AnnealSteps:
                 found = WalkPlan(
                     walk.bounds[1, : stages + 1], walk.types[1, :stages], walk.units[1, :stages], int(place)
                 )
-                plans = list(self._again(found))
-                self.dropped += not plans
-                good += [found] * bool(plans)
-                yield from plans
+                if (again := self._again(found)) is None:
+                    self.dropped += 1
+                else:
+                    good.append(found)
+                    yield again
 
     def _anneal(self, walk: StepWalk, hottest: float, begin: float, end: float) -> None:
         """Change the plan of a walk, between two shares of its changes."""
@@ -236,14 +237,15 @@ class AnnealSteps:
                 return WalkPlan(bounds, kinds, np.ones(len(kinds), np.int64), place)
         return None
 
-    def _again(self, plan: WalkPlan) -> Iterator[StepPlan]:
-        """Yield a plan as all that the problem has makes it, unless it breaks a limit."""
+    def _again(self, plan: WalkPlan) -> SteppedPlan | None:
+        """Simulate a plan with all that the problem has; None if it breaks a limit."""
         bounds, begins = self._positions[plan.bounds], np.zeros(self._positions[-1], np.bool_)
         begins[bounds[:-1]] = True
         placement = to_placement(np.repeat(plan.types, np.diff(bounds)), begins)
-        if feasible(self._of.problem, *to_arrays([placement]))[0]:
-            found = with_units(self._of, placement, plan.units.tolist(), [int(self.tables.counts[plan.place])])
-            yield from (each for each in found if np.isfinite(each.value))
+        if not feasible(self._of.problem, *to_arrays([placement]))[0]:
+            return None
+        found = with_units(self._of, placement, plan.units.tolist(), [int(self.tables.counts[plan.place])])
+        return next((simulated(self._of, each) for each in found if np.isfinite(each.value)), None)
 
 
 def steps_are_compiled(deadline: Deadline) -> bool:
@@ -304,7 +306,7 @@ def step_tables(of: StepProblem, table: SegmentTable) -> StepTables:
         stacked([part.accumulate_s for part in parts]),
         sums(of.parts(1).whole_s),
         stacked(behind),
-        np.concatenate([np.zeros((problem.type_count, 1)), share.T], axis=1),
+        np.ascontiguousarray(np.concatenate([np.zeros((problem.type_count, 1)), share.T], axis=1)),
         hops_s,
         talks,
         crossing_bytes(problem)[table.positions] / (2 if of.training else 1),

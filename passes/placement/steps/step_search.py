@@ -119,7 +119,7 @@ class StepSearch:
             return
         annealing = AnnealSteps(self.of, self._effort.annealing, seed=self._seed)
         for plan in annealing.plans([] if self.best is None else [self.best], self._deadline):
-            self._offer(simulated(self.of, plan, np.inf if self.best is None else self.best.value))
+            self._offer(plan)
         self.evaluations += annealing.plans_priced
         self.notes = annealing.notes
 
@@ -164,7 +164,7 @@ class StepSearch:
             self._offer(simulated(self.of, plan, below))
 
     def _offer(self, found: SteppedPlan | None) -> None:
-        if found is not None:
+        if found is not None and (self.best is None or found.value <= self.best.value * (1 + 2 * GAP)):
             self.simulated.append(found)
         if found is not None and (self.best is None or found.is_better_than(self.best)):
             self.best = found
