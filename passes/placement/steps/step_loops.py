@@ -123,7 +123,7 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
     to_bounds, to_kinds, to_units = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
     talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
     forward_s, backward_s, moving_s, behind_s, moved_s = np.empty((5, room))
-    delay_s, rest_s = np.empty(room), np.empty(room)
+    way_s, delay_s, rest_s = np.empty((3, room))
     turn, warm_up = np.empty(room, np.int64), np.empty(room, np.int64)
     is_wired = np.empty((2, room), np.bool_)
     # when replicas are free, and their wires: forward sent and received, backward sent and received
@@ -266,16 +266,17 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
             forward_s[stage], backward_s[stage] = busy_s * part, busy_s * (1 - part)
             moving_s[stage] = (busy_s - compute_s) * part
         for stage in range(to_size):
-            delay_s[stage], after = 0.0, to_size - 1
+            way_s[stage], delay_s[stage], after = 0.0, 0.0, to_size - 1
             is_wired[0, stage] = is_wired[1, stage] = False
             size_bytes = tables.way_bytes[to_bounds[stage + 1]]
             if stage < after and size_bytes > 0:
                 pair = (to_kinds[stage], to_kinds[stage + 1])
-                way_s = tables.way_latency_s[pair] + size_bytes * tables.way_per_byte[pair] / count
-                way_s -= moving_s[stage] / (1 if stage == 0 else 2)
-                delay_s[stage] = max(0.0, way_s - moving_s[stage + 1] / (1 if stage + 1 == after else 2))
-                is_wired[0, stage] = delay_s[stage] > min(forward_s[stage], forward_s[stage + 1])
-                is_wired[1, stage] = delay_s[stage] > min(backward_s[stage], backward_s[stage + 1])
+                way_s[stage] = tables.way_latency_s[pair] + size_bytes * tables.way_per_byte[pair] / count
+                overlap_s = moving_s[stage] / (1 if stage == 0 else 2)
+                overlap_s += moving_s[stage + 1] / (1 if stage + 1 == after else 2)
+                delay_s[stage] = max(0.0, way_s[stage] - overlap_s)
+                is_wired[0, stage] = way_s[stage] > min(forward_s[stage], forward_s[stage + 1])
+                is_wired[1, stage] = way_s[stage] > min(backward_s[stage], backward_s[stage + 1])
         # a bound on the step
         least_s, begin_s, end_s, ways = 0.0, 0.0, 0.0, 2 if training else 1
         rest_s[to_size - 1] = 0.0
@@ -332,11 +333,12 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                                 free_s[0, stage, replica] = end_s
                                 ready_s = end_s + delay_s[stage]
                                 if is_wired[0, stage]:
-                                    ready_s = max(end_s, free_s[1, stage, replica]) + delay_s[stage]
+                                    ready_s = max(end_s, free_s[1, stage, replica]) + way_s[stage]
                                     free_s[1, stage, replica] = ready_s
                                     to = turn[stage + 1]
-                                    ready_s = max(ready_s, free_s[2, stage, to] + delay_s[stage])
+                                    ready_s = max(ready_s, free_s[2, stage, to] + way_s[stage])
                                     free_s[2, stage, to] = ready_s
+                                    ready_s -= way_s[stage] - delay_s[stage]
                                 turn[stage] = replica + 1 if replica + 1 < to_units[stage] else 0
                         if not training:
                             continue
@@ -351,11 +353,12 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                             if stage > 0:
                                 ready_s = end_s + delay_s[stage - 1]
                                 if is_wired[1, stage - 1]:
-                                    ready_s = max(end_s, free_s[3, stage - 1, replica]) + delay_s[stage - 1]
+                                    ready_s = max(end_s, free_s[3, stage - 1, replica]) + way_s[stage - 1]
                                     free_s[3, stage - 1, replica] = ready_s
                                     to = j % to_units[stage - 1]
-                                    ready_s = max(ready_s, free_s[4, stage - 1, to] + delay_s[stage - 1])
+                                    ready_s = max(ready_s, free_s[4, stage - 1, to] + way_s[stage - 1])
                                     free_s[4, stage - 1, to] = ready_s
+                                    ready_s -= way_s[stage - 1] - delay_s[stage - 1]
                                 arrives_s[stage - 1, j] = ready_s
                     worked += 2 * to_size * count
                     step_s = 0.0
