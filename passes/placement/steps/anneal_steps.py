@@ -198,7 +198,7 @@ class AnnealSteps:
         return StepWalk(bounds, kinds, units, sizes, np.array([[np.inf, 0.0, 0.0]] * 2), self._random)
 
     def price(self, placement: Placement, units: Sequence[int], count: int) -> tuple[float, float]:
-        """Return the step of a plan, and what it exceeds limits by; inf if the loop cannot price it.
+        """Price a plan: its step, and its excess over limits; inf for a plan that the loop cannot have.
 
         Args:
             placement: Of layers.
@@ -255,12 +255,12 @@ def steps_are_compiled(deadline: Deadline) -> bool:
 
 @cache
 def compile_steps_beside() -> CompiledBeside:
-    """Have another process compile the loop, where that is still to be done; there is one at most."""
+    """Start the one process that compiles the loop, unless its code is kept."""
     return CompiledBeside((anneal_steps,), __name__, compile_steps.__name__)
 
 
 def compile_steps() -> None:
-    """Compile the loop and keep its code: what the other process does."""
+    """Compile the loop and keep its code."""
     problem = synthetic_problem(Recipe(seed=0, layers=3, types=2))
     of = plain_step_problem(problem, 0 * problem.compute_s, training=True)
     for _ in AnnealSteps(of, StepAnnealing(changes=1, walks=1, at_once=1)).plans([], NO_DEADLINE):

@@ -111,7 +111,7 @@ class StepSearch:
                 break
 
     def _anneal(self) -> None:
-        """Offer what the annealing finds from the best plan and drawn ones, unless none can be better."""
+        """Offer the plans of the annealing, unless none can be better."""
         if self._is_met or self._deadline.is_over:
             return
         if not steps_are_compiled(self._deadline):
