@@ -2,9 +2,9 @@
 
 The search over steps of models (``placement/steps/``) has the times of the problem that `predict` has: of micro-batches
 of every size as they were measured, of links, each with one message at a time, of sums of gradients.
-It leaves out what `predict` has besides (measured messages, stages that share a machine, updates, the overhead of a
-step), so that the plans which it came by are predicted too, and the best of these is taken
-(``prediction/choose_micro_batch.py``).
+It leaves out what `predict` has besides: measured messages, stages that share a machine, updates, the overhead of a
+step, and what replicas do not divide of a micro-batch that takes longer than its share of a batch. So the plans which
+it came by are predicted too, and the best of these is taken (``prediction/choose_micro_batch.py``).
 
 The bound is of a problem that has nothing by which a predicted step could be shorter: where messages were measured, or
 stages may stand in one machine, ways take no time; where all-reduces were, neither do these; a layer has the fewest
