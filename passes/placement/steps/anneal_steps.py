@@ -21,7 +21,7 @@ from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled
-from heterps_compile.passes.placement.local.annealing import loop_tables
+from heterps_compile.passes.placement.local.annealing import cooling_between, loop_tables
 from heterps_compile.passes.placement.local.annealing_loops import COST, PRICE, SLOWEST, Cooling
 from heterps_compile.passes.placement.local.segment_table import SegmentTable, segment_table
 from heterps_compile.progress import tell
@@ -173,18 +173,8 @@ class AnnealSteps:
 
     def _anneal(self, walk: StepWalk, hottest: float, begin: float, end: float) -> None:
         """Change the plan of a walk, between two shares of its changes."""
-        coldest, (cheapest, dearest) = self._how.coldest, self._how.exceeding
-
-        def between(low: float, high: float, share: float) -> float:
-            return float(low * (high / low) ** share)
-
-        cooling = Cooling(
-            self._how.at_once,
-            between(hottest, coldest, begin),
-            between(hottest, coldest, end),
-            between(cheapest, dearest, begin),
-            between(cheapest, dearest, end),
-        )
+        how = self._how
+        cooling = cooling_between((hottest, how.coldest), how.exceeding, begin, end, how.at_once)
         self.worked += compiled(anneal_steps)(self.tables, self.rules, walk, cooling)
         self.plans_priced += cooling.steps
 
