@@ -116,6 +116,8 @@ class StepOf:
                 recompute=load.recomputes,
                 delay_s=load.micro_batch(1).delay_s,
                 micro_batch_delay_s=load.micro_batch(best.micro_batches).delay_s,
+                overlap_s=load.micro_batch(1).overlap_s,
+                micro_batch_overlap_s=load.micro_batch(best.micro_batches).overlap_s,
                 memory=None
                 if stage.memory is None
                 else stage.memory.under_way(peak, best.micro_batches, recomputes=load.recomputes),

@@ -198,7 +198,7 @@ def _for_step(
         f"plans that keep the layers in this order, in at most {most}, {ONE_BATCH_ALONE}",
         found.method,
         0.0,
-        found.notes,
+        (*found.notes, *steps.notes),
         steps=steps.plans,
         others=steps.others,
     )

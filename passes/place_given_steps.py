@@ -2,9 +2,9 @@
 
 The search over steps of models (``placement/steps/``) has the times of the problem that `predict` has: of micro-batches
 of every size as they were measured, of links, each with one message at a time, of sums of gradients.
-It leaves out what `predict` has besides (measured messages, stages that share a machine, updates, the overhead of a
-step), so that the plans which it came by are predicted too, and the best of these is taken
-(``prediction/choose_micro_batch.py``).
+It leaves out what `predict` has besides: measured messages, stages that share a machine, updates, the overhead of a
+step, and what replicas do not divide of a micro-batch that takes longer than its share of a batch. So the plans which
+it came by are predicted too, and the best of these is taken (``prediction/choose_micro_batch.py``).
 
 The bound is of a problem that has nothing by which a predicted step could be shorter: where messages were measured, or
 stages may stand in one machine, ways take no time; where all-reduces were, neither do these; a layer has the fewest
@@ -49,12 +49,14 @@ class GivenSteps:
         bound: No step of a plan that keeps the order has a lower value; 0 where none is proven.
         most_micro_batches: Of the plans that the bound is of.
         others: Yields all plans of a small problem, each with a lower bound on the value of its step, ascending.
+        notes: Limits that the search met, in sentences.
     """
 
     plans: tuple[tuple[GivenPlan, float], ...]
     bound: float
     most_micro_batches: int
     others: Callable[[], Iterator[Rival]]
+    notes: tuple[str, ...]
 
 
 def place_given_steps(
@@ -70,7 +72,7 @@ def place_given_steps(
     found = search_steps(of, starts, deadline, seed=seed)
     if found.plan is None:
         if is_small(posed.problem):
-            return GivenSteps((), 0.0, of.all_counts[-1], others)
+            return GivenSteps((), 0.0, of.all_counts[-1], others, found.notes)
         floor, reached = posed.problem.min_throughput, rate(posed.problem.batch, found.shortest_s)
         raise InfeasibleError(
             f"no plan was found that reaches the floor of {format_rate(floor)} with {ONE_BATCH_ALONE}: the quickest "
@@ -81,7 +83,7 @@ def place_given_steps(
     ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
     found_plans = ((_given(given, posed, plan), plan.price_per_hour) for plan in ranked)
     plans = tuple(islice((each for each in found_plans if has_units(given, each[0])), _MOST_PLANS))
-    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others)
+    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others, found.notes)
 
 
 def _others(

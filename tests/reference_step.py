@@ -7,6 +7,7 @@ The law::
                   another up to its last reader; its gradient, as large, comes back the same way
     boundaries    between neighbouring stages; forward and backward are two directions. Each replica sends one message
                   at a time and receives one at a time: latency + bytes / rate, while everything computes
+    overlap       where stages are occupied with a part of that, a value is there by so much before its ports are free
     rows          of tables on servers: a replica pulls those of a micro-batch before its forward, one micro-batch
                   ahead, one pull at a time; a stage pushes all of them after its last backward
     end           after the last backward of all replicas of a stage: push, synchronisation, update, one after another
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, FREE = "forward", "backward", "free"
 Action = tuple[str, int]
 """A direction and a micro-batch."""
 
@@ -53,10 +54,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Between a stage and the next: rate of every port in bytes a second, latency in seconds."""
+    """Between a stage and the next: rate of every port in bytes a second, latency in seconds, most overlap."""
 
     bytes_per_s: float
     latency_s: float = 0.0
+    overlap_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def actions(pipeline: Pipeline, stage: int, replica: int) -> list[Action]:
 
 
 class Event(NamedTuple):
-    """What ended: an action of a replica, the arrival of a message at a stage, or a part of the end of a step."""
+    """What ended: an action of a replica, the way of a message to a stage, its ports' use, a part of a step's end."""
 
     kind: str
     stage: int
@@ -126,7 +128,7 @@ class Message(NamedTuple):
 
 class _Run:
     def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline, self.now, self.count = pipeline, 0.0, 0
+        self.pipeline, self.now, self.ended, self.count = pipeline, 0.0, 0.0, 0
         self.width = [len(stage.forward_s) for stage in pipeline.stages]
         self.left = {(s, r): actions(pipeline, s, r)[::-1] for s, k in enumerate(self.width) for r in range(k)}
         self.backwards = [0 for _ in pipeline.stages]
@@ -136,13 +138,17 @@ class _Run:
         self.waiting: list[Message] = []
         self.events: list[tuple[float, int, Event, tuple[Resource, ...]]] = []
 
-    def occupy(self, resources: tuple[Resource, ...], time_s: float, event: Event) -> None:
-        """Hold resources for a time, after which the event happens."""
+    def occupy(self, resources: tuple[Resource, ...], time_s: float, event: Event, early_s: float = 0.0) -> None:
+        """Hold resources for a time; the event happens at its end, or by some time before."""
         for each in resources:
             self.taken.add(each)
             self.busy_s[each] = self.busy_s.get(each, 0.0) + time_s
-        self.count += 1
-        heapq.heappush(self.events, (self.now + time_s, self.count, event, resources))
+        self.count += 2
+        ends = [(time_s, event, resources)]
+        if early_s:
+            ends = [(time_s - early_s, event, ()), (time_s, Event(FREE, event.stage), resources)]
+        for place, (end_s, what, freed) in enumerate(ends):
+            heapq.heappush(self.events, (self.now + end_s, self.count + place, what, freed))
 
     def run(self) -> float:
         self.start_what_can()
@@ -151,12 +157,15 @@ class _Run:
             while self.events and self.events[0][0] == self.now:
                 _, _, event, resources = heapq.heappop(self.events)
                 self.taken -= set(resources)
+                if event.kind == FREE:
+                    continue
+                self.ended = self.now
                 self.happened.add(event)
                 self.follow(event)
             self.start_what_can()
         assert not any(self.left.values()), "actions are left that nothing lets begin"
         assert not self.waiting, "messages are left that nothing lets begin"
-        return self.now + self.pipeline.overhead_s
+        return self.ended + self.pipeline.overhead_s
 
     def follow(self, event: Event) -> None:
         kind, s, i, arrived = event
@@ -207,7 +216,9 @@ class _Run:
             if not self.taken & set(ports):
                 self.waiting.remove(message)
                 time_s = boundary.latency_s + self.pipeline.values[number].size_bytes / boundary.bytes_per_s
-                self.occupy(ports, time_s, Event("value" if direction == FORWARD else "gradient", t, i, number))
+                early_s = min(boundary.overlap_s, time_s)
+                event = Event("value" if direction == FORWARD else "gradient", t, i, number)
+                self.occupy(ports, time_s, event, early_s)
 
     def start_pull(self, s: int, r: int) -> None:
         """Begin to pull the rows of the next micro-batch if the forward of the one before has begun."""

@@ -2,7 +2,7 @@
 
     python tools/bench_best.py                      # 100 open problems, 0.75 s each; and the plain ones
     python tools/bench_best.py --problems 12 --seconds 5 --known 10 --plain 12
-    python tools/bench_best.py --plain 0 --problems 30 --methods "annealing,annealing from the policy"
+    python tools/bench_best.py --plain 0 --problems 30 --methods "best,best without paths,annealing"
 
 *Open* problems have links between pairs of types, branches and limits on units; half of them hold a part of the model
 in the memory of most types, half ask for 4 to 12 stages, three in ten have units that share machines; 60 to 300 layers
@@ -31,22 +31,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_exact import with_links
 
-from heterps_compile.cost.problem import Bools, Ints, Problem, SearchResult
+from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline
 from heterps_compile.passes.placement.best import Best
-from heterps_compile.passes.placement.learned.forward import (
-    Weights,
-    propose_at,
-    read_weights,
-    shipped_weights,
-)
-from heterps_compile.passes.placement.learned.goals import FEW_GOALS
 from heterps_compile.passes.placement.learned.rl import Rl
 from heterps_compile.passes.placement.local.annealing import Anneal, drawing
 from heterps_compile.passes.placement.local.archive import Archive
-from heterps_compile.passes.placement.local.sampling import Draw, draw_plans, stage_rules, uniform_proposal
+from heterps_compile.passes.placement.local.sampling import draw_plans, stage_rules, uniform_proposal
 from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
@@ -56,66 +49,30 @@ TYPES = (4, 5, 6, 8)
 HELD_BACK = 920_000  # first seed
 
 
-Drawn = tuple[list[tuple[Ints, Bools]], Draw]
-"""Plans to begin with, in batches, and what draws one for a walk."""
-
-Source = Callable[[Problem, float, np.random.Generator], Drawn]
-"""Draws plans of a problem, given the throughput of the best simple one."""
-
 BEGUN = 128  # plans
 
 
-@dataclass(frozen=True, slots=True)
-class FromProposals:
-    """Plans drawn all at once: at random, or by a policy.
-
-    Attributes:
-        weights: Of the policy; none for random plans.
-    """
-
-    weights: Weights | None = None
-
-    def __call__(self, problem: Problem, best_throughput: float, generator: np.random.Generator) -> Drawn:
-        proposals = [uniform_proposal(problem)]
-        if self.weights is not None:
-            goals = FEW_GOALS.of(problem, best_throughput)
-            proposals = propose_at(self.weights, problem, goals)
-        rules, many = stage_rules(problem), BEGUN // len(proposals)
-        draws = [draw_plans(proposal, rules, many, generator) for proposal in proposals]
-        return [(each.types, each.begins) for each in draws], drawing(problem, proposals, generator)
-
-
-@dataclass(frozen=True, slots=True)
-class Annealed:
-    """The annealing alone, from plans that come from somewhere, for which weights are read beforehand."""
-
-    source: Source
-
-    def __call__(self, problem: Problem, *, time_limit_s: float | None, seed: int) -> SearchResult:
-        began_s, end, archive = deadline.now_s(), deadline.Deadline.after(time_limit_s), Archive(problem)
-        archive.add_placements(seed_placements(problem, None))
-        generator = np.random.default_rng(seed)
-        begun, draw = self.source(problem, archive.best.throughput, generator)
-        for types, begins in begun:
-            archive.add(types, begins)
-        search = Anneal(segment_table(problem), archive, generator, end)
-        for _ in search.steps(draw):
-            pass
-        placement = archive.best.placement()
-        value = require_feasible(problem, placement, "annealing")
-        return SearchResult(
-            placement, value, -np.inf, "annealing", seed, archive.evaluations, deadline.now_s() - began_s
-        )
+def annealed(problem: Problem, *, time_limit_s: float | None, seed: int) -> SearchResult:
+    """Anneal random plans, without the proof."""
+    began_s, end, archive = deadline.now_s(), deadline.Deadline.after(time_limit_s), Archive(problem)
+    archive.add_placements(seed_placements(problem, None))
+    generator, proposal = np.random.default_rng(seed), uniform_proposal(problem)
+    draws = draw_plans(proposal, stage_rules(problem), BEGUN, generator)
+    archive.add(draws.types, draws.begins)
+    search = Anneal(segment_table(problem), archive, generator, end)
+    for _ in search.steps(drawing(problem, [proposal], generator)):
+        pass
+    placement = archive.best.placement()
+    value = require_feasible(problem, placement, "annealing")
+    return SearchResult(placement, value, -np.inf, "annealing", seed, archive.evaluations, deadline.now_s() - began_s)
 
 
 METHODS: dict[str, Callable[..., SearchResult]] = {
     "best": Best(),
-    "best without policy": Best(start="uniform"),
     "best without paths": Best(pricing=None),
     "exact": Exact(),
     "rl": Rl(),
-    "annealing": Annealed(FromProposals()),
-    "annealing from the policy": Annealed(FromProposals(shipped_weights())),
+    "annealing": annealed,
 }
 SHOWN = ("best", "exact", "rl")
 TIE = 1e-4  # relative
@@ -272,10 +229,7 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=24)
     parser.add_argument("--first-seed", type=int, default=HELD_BACK, help="of the open ones; others to tune on")
     parser.add_argument("--methods", default=",".join(SHOWN), help="of the open ones")
-    parser.add_argument("--weights", type=Path, help="of another policy, for 'annealing from other weights'")
     options = parser.parse_args()
-    if options.weights:
-        METHODS["annealing from other weights"] = Annealed(FromProposals(read_weights(options.weights.read_bytes())))
     deadline.time = SimpleNamespace(monotonic=time.process_time)
     if options.plain:
         bench_plain(options.plain)

@@ -42,6 +42,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402 - after the path, as all that follows
 import torch.distributed as dist  # noqa: E402
 from ranks import run_ranks  # noqa: E402
+from simulated import simulate  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import heterps_compile  # noqa: E402
@@ -66,7 +67,6 @@ from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy  # no
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
-from heterps_compile.schedule.simulate import simulate  # noqa: E402
 
 POSITIONS = 2
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")

@@ -28,8 +28,7 @@ from torch.nn import functional
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import layer_features
-from heterps_compile.passes.placement.learned.forward import SHIPPED_FILE
-from heterps_compile.passes.placement.learned.policy import Policy
+from heterps_compile.passes.placement.learned.policy import SHIPPED_FILE, Policy
 from heterps_compile.passes.placement.local.segment_table import SegmentTable, segment_table
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)

@@ -40,6 +40,7 @@ from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
 from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import steps_of
+from heterps_compile.passes.placement.steps.anneal_steps import StepAnnealing
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
 from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, none_below
 from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, with_units
@@ -53,7 +54,7 @@ from heterps_compile.units import format_percent
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
 
-QUICK = StepEffort(starts=16, rounds=40, neighbours=600, simulations=12, actions=200_000)
+QUICK = StepEffort(actions=200_000, annealing=StepAnnealing(changes=20_000, walks=3))
 """How hard a set is searched while sets are compared."""
 
 QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, choices=500, actions=100_000)

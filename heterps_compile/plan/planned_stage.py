@@ -91,6 +91,8 @@ class PlannedStage:
             the mean over all where these differ; 0 where that is not known, as in plans of older versions.
         delay_s, micro_batch_delay_s: From the end of a batch's forward, and a micro-batch's, to when the next stage has
             its values; 0 for the last stage, and where that is not known.
+        overlap_s, micro_batch_overlap_s: Part of the way of these values in which either stage is occupied, and the
+            wire too; 0 in plans of older versions.
         recompute: Whether it keeps what enters it and computes its activations again in the backward (training).
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
@@ -120,6 +122,8 @@ class PlannedStage:
     micro_batch_backward_s: float = 0.0
     delay_s: float = 0.0
     micro_batch_delay_s: float = 0.0
+    overlap_s: float = 0.0
+    micro_batch_overlap_s: float = 0.0
     recompute: bool = False
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0

@@ -183,6 +183,8 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "micro_batch_backward_s": stage.micro_batch_backward_s,
         "delay_s": stage.delay_s,
         "micro_batch_delay_s": stage.micro_batch_delay_s,
+        "overlap_s": stage.overlap_s,
+        "micro_batch_overlap_s": stage.micro_batch_overlap_s,
         "price_per_hour": stage.price_per_hour,
         **_of_types(stage, schema.TypeEstimate),
         **_of_rule(stage),

@@ -377,6 +377,8 @@ class StageEstimate(StagePart):
     micro_batch_backward_s: Seconds = 0.0
     delay_s: Seconds = 0.0
     micro_batch_delay_s: Seconds = 0.0
+    overlap_s: Seconds = 0.0
+    micro_batch_overlap_s: Seconds = 0.0
     price_per_hour: Amount
     memory: MemoryEstimate | None
     mixed: list[TypeEstimate] = []

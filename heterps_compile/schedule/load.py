@@ -6,8 +6,8 @@ k replicas and M micro-batches one of them lasts k * CT / M, and the plan's thro
 cannot divide is paid M times: starting every operation, and the latency of every transfer.
 
 The next stage begins when the values are there. Where stages move data for longer than they compute, part of that way
-falls into the time they are occupied; the rest is the delay between the two, which occupies the wire between them
-(``wires.py``) and holds up a replica that has nothing else to do. Gradients come back with the same delay.
+falls into the time they are occupied; the rest is the delay between the two, which holds up a replica that has nothing
+else to do. A message occupies the wire between them for its whole way (``wires.py``). Gradients come back alike.
 
 Of tables on servers a stage waits for the rows of its first micro-batch before its first forward, and pushes their
 gradients behind its last backward (``cost/served_rows.py``).
@@ -54,6 +54,7 @@ class MicroBatch:
         forward_s, backward_s: Of one of them; in inference there is no backward.
         moving_s: Part of the forward in which data moves and nothing is computed.
         delay_s: From the end of its forward until the next stage can begin, and back with the gradients.
+        overlap_s: Part of that way in which either stage is occupied.
     """
 
     count: int
@@ -61,6 +62,12 @@ class MicroBatch:
     backward_s: float = 0.0
     moving_s: float = 0.0
     delay_s: float = 0.0
+    overlap_s: float = 0.0
+
+    @property
+    def way_s(self) -> float:
+        """Return how long its values occupy the wire to the next stage."""
+        return self.delay_s + self.overlap_s
 
     @property
     def whole_s(self) -> float:
@@ -150,6 +157,7 @@ class StageLoad:
             read_off(each.forward_s for each in by_size),
             read_off(each.backward_s for each in by_size),
             delay_s=read_off(each.delay_s for each in by_size),
+            overlap_s=read_off(each.overlap_s for each in by_size),
         )
 
     def micro_batch_bytes(self, part: float, micro_batches: int) -> float:
@@ -285,6 +293,7 @@ def mean_micro_batch(each: Sequence[MicroBatch], shares: Sequence[float]) -> Mic
         mean(one.backward_s for one in each),
         min(one.moving_s for one in each),
         mean(one.delay_s for one in each),
+        mean(one.overlap_s for one in each),
     )
 
 
@@ -298,8 +307,11 @@ def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[Micro
     last = len(stages) - 1
     # a stage between two others moves the values of both
     moving_s = [each.moving_s / (2 if 0 < stage < last else 1) for stage, each in enumerate(stages)]
-    delays_s = [max(0.0, way_s - sum(pair)) for way_s, pair in zip(ways_s, pairwise(moving_s), strict=True)]
-    return [replace(each, delay_s=delay_s) for each, delay_s in zip(stages, [*delays_s, 0.0], strict=True)]
+    overlaps_s = [min(way_s, sum(pair)) for way_s, pair in zip(ways_s, pairwise(moving_s), strict=True)]
+    return [
+        replace(each, delay_s=way_s - overlap_s, overlap_s=overlap_s)
+        for each, way_s, overlap_s in zip(stages, [*ways_s, 0.0], [*overlaps_s, 0.0], strict=True)
+    ]
 
 
 def simulate_step(
@@ -319,15 +331,15 @@ def simulate_step(
     """
     count = micro_batches if training else micro_batches * steps
     order = orders(name, [load.replicas for load in loads], count, training=training)
-    delays_s = [load.micro_batch(micro_batches).delay_s for load in loads[:-1]]
+    each = [load.micro_batch(micro_batches) for load in loads[:-1]]
     dealt = [load.dealt(micro_batches, training=training, steps=1 if training else steps) for load in loads]
     sync_s = [load.sync_s if training else 0.0 for load in loads]
     own_s = [load.own_s if training else 0.0 for load in loads]
     servers = [ServersTraffic(load.pull_s(micro_batches), load.push_s if training else 0.0) for load in loads]
-    moved_s = [load.moved_s for load in loads]
     return simulate_mixed(
-        order, dealt, transfer_s=delays_s, sync_s=sync_s, own_s=own_s, servers=servers, moved_s=moved_s
-    )
+        order, dealt, transfer_s=[one.way_s for one in each], delay_s=[one.delay_s for one in each],
+        sync_s=sync_s, own_s=own_s, servers=servers, moved_s=[load.moved_s for load in loads],
+    )  # fmt: skip
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:

@@ -7,17 +7,17 @@ is another. A stage computes its activations again exactly where it does not fit
 so it is never shorter by itself, but may let a schedule fit that is shorter than those without.
 
 No schedule can be shorter than this. The busiest replica of stage s takes n = ceil(M / k) of the M micro-batches; f, b
-and d are a micro-batch's forward, its backward and the delay behind it::
+and d are a micro-batch's forward, its backward and the delay behind it, w its whole way::
 
     begin(s) = max(pull(s), begin(s - 1) + f(s - 1) + d(s - 1))               before its first forward
     round(s) = sum over r > s of f(r) + b(r), and every delay twice          from a forward until its gradients are back
     end(s)   = max(push(s) + sync(s) + own(s), d(s - 1) + b(s - 1) + end(s - 1))       after its last backward
     step    >= begin(s) + max( n (f + b),  f + round(s) + n b,  n f + round(s) + b,
-                               f + (t - 1) d + round(s) + b ) + end(s)
+                               f + (t - 1) w + round(s) + b ) + end(s)
 
 where the busiest wire behind the stage carries t messages of the M, one at a time (``wires.py``): ceil(M / k) of the
 narrower of the two stages; no replica's first backward begins, and no replica's last forward ends, less than a round
-apart from the other side. In inference the step is at least begin(s) + max(n f, f + (t - 1) d) + sum over r >= s of
+apart from the other side. In inference the step is at least begin(s) + max(n f, f + (t - 1) w) + sum over r >= s of
 d(r) + f(r + 1). No step is shorter than what a network card carries, and the all-reduce after it. Where replicas
 differ, n (f + b) is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the
 quickest's.
@@ -163,7 +163,7 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
         begin_s = max(begin_s, load.pull_s(micro_batches))
         queued_s = own.forward_s + rounds_s[stage]
         if stage + 1 < len(loads):
-            queued_s += (-(-micro_batches // min(load.replicas, loads[stage + 1].replicas)) - 1) * own.delay_s
+            queued_s += (-(-micro_batches // min(load.replicas, loads[stage + 1].replicas)) - 1) * own.way_s
         if training:
             before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage else 0.0
             end_s = max(load.push_s + load.sync_s + load.own_s, before_s)

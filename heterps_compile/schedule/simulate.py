@@ -22,8 +22,9 @@ optimizer's step among it. None of it holds up another stage, and the step ends 
 
     stage with tables | p  F0 F1 B0 B1 P  R  U       p: pull, P: push, U: what a replica does by itself
 
-Between neighbours a transfer occupies the wires of both replicas, and neither replica (``wires.py``). From the last
-stage round to the first it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its
+Between neighbours a transfer occupies the wires of both replicas, and neither replica (``wires.py``). Where a part of
+it overlaps with actions, its values are there by so much earlier than the wires are free. From the last stage round to
+the first it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its
 time; where gradients of weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
 
 Not covered: a stage that does not read from the one before it waits for it too, so the estimate is never too short.
@@ -35,7 +36,7 @@ from dataclasses import dataclass
 
 from heterps_compile.errors import HeterpsError
 
-from .mixed_stage import EQUAL, MixedStage, mixed_stage
+from .mixed_stage import MixedStage
 from .order import Action, Phase
 from .readings import idle_share
 from .wires import received_s, sent_s
@@ -107,43 +108,12 @@ class Timeline:
     around: tuple[Around, ...] = ()
 
 
-def simulate(
-    orders: Sequence[Sequence[Action]],
-    forward_s: Sequence[float],
-    backward_s: Sequence[float] | None = None,
-    *,
-    replicas: Sequence[int] | None = None,
-    transfer_s: Sequence[float] | None = None,
-    sync_s: Sequence[float] | None = None,
-) -> Timeline:
-    """Run the orders of all stages against each other; O(actions).
-
-    Args:
-        orders: For each of S stages, its actions in order.
-        forward_s: [S], one micro-batch forward on one replica.
-        backward_s: [S], one micro-batch backward on one replica; None for inference.
-        replicas: [S], replicas of every stage, which take its micro-batches round robin; one each by default.
-        transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
-        sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
-
-    Raises:
-        HeterpsError: where the orders wait for each other in a circle, or for an action that nobody runs.
-    """
-    counts = tuple(replicas) if replicas is not None else (1,) * len(orders)
-    backwards = list(backward_s) if backward_s is not None else [0.0] * len(orders)
-    micro_batches = 1 + max((action.micro_batch for order in orders for action in order), default=0)
-    alike = [
-        mixed_stage((forward,) * count, (backward,) * count, micro_batches, EQUAL)
-        for forward, backward, count in zip(forward_s, backwards, counts, strict=True)
-    ]
-    return simulate_mixed(orders, alike, transfer_s=transfer_s, sync_s=sync_s)
-
-
 def simulate_mixed(
     orders: Sequence[Sequence[Action]],
     mixed: Sequence[MixedStage],
     *,
     transfer_s: Sequence[float] | None = None,
+    delay_s: Sequence[float] | None = None,
     sync_s: Sequence[float] | None = None,
     own_s: Sequence[float] | None = None,
     servers: Sequence[ServersTraffic] = (),
@@ -155,6 +125,7 @@ def simulate_mixed(
         orders: For each of S stages, its actions in order.
         mixed: [S], what a micro-batch takes on every replica, and which replica takes it.
         transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
+        delay_s: [S - 1], the part of that in which neither stage is occupied; all of it by default.
         sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
         own_s: [S], what they do by themselves behind that; 0 by default.
         servers: [S], rows of tables on servers of every stage; none by default.
@@ -162,11 +133,11 @@ def simulate_mixed(
             before. 0 by default.
 
     Raises:
-        HeterpsError: as :func:`simulate`.
+        HeterpsError: where the orders wait for each other in a circle, or for an action that nobody runs.
     """
     stages, counts = len(orders), tuple(len(stage.forward_s) for stage in mixed)
     none = [0.0] * stages
-    ways_s = _ways(transfer_s or none[1:])
+    ways_s, delays_s = _ways(transfer_s or none[1:]), _ways(delay_s or transfer_s or none[1:])
     chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
     lengths_s = _lengths(
@@ -200,6 +171,7 @@ def simulate_mixed(
             elif needed in end_s:
                 free_s, way_s = receiving_s[needed.phase], ways_s[needed.phase][needed.stage]
                 ready_s = received_s(free_s, worker, across_s[needed], way_s)
+                ready_s -= way_s - delays_s[needed.phase][needed.stage]
             else:
                 waiting.setdefault(needed, []).append(worker)
                 break

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from .load import StageLoad
 from .wires import received_s, sent_s
 
-_Wires = tuple[list[float], list[float], int]
-"""When the wires of senders and of receivers are free, and the number of receivers."""
+_Wires = tuple[list[float], list[float], int, float]
+"""When the wires of senders and of receivers are free, the number of receivers, and a message's time on a wire."""
 
 
 def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int, *, training: bool) -> float:
@@ -35,7 +35,7 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
     widths, last = [load.replicas for load in loads], len(loads) - 1
     free_s = [[load.pull_s(micro_batches)] * load.replicas for load in loads]
     forward_s, backward_s, delays_s = zip(*((one.forward_s, one.backward_s, one.delay_s) for one in each), strict=True)
-    ahead = [_wires(widths, delays_s[s], forward_s, s, s + 1) for s in range(last)]
+    ahead = [_wires(widths, each[s].way_s, forward_s, s, s + 1) for s in range(last)]
     forwards = list(zip(free_s, widths, forward_s, delays_s, [*ahead, None], strict=True))
     if not training:
         for i in range(micro_batches):
@@ -44,7 +44,7 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
     warm_ups = [
         min(micro_batches, sum(widths[s:]) - 1) if schedule == "1f1b" else micro_batches for s in range(last + 1)
     ]
-    back = [None, *(_wires(widths, delays_s[s], backward_s, s + 1, s) for s in range(last))]
+    back = [None, *(_wires(widths, each[s].way_s, backward_s, s + 1, s) for s in range(last))]
     arrives_s = [[0.0] * micro_batches for _ in loads]
     for i in range(micro_batches + max(warm_ups)):
         if i < micro_batches:
@@ -62,22 +62,23 @@ def step_length_s(schedule: str, loads: Sequence[StageLoad], micro_batches: int,
     )
 
 
-def _wires(widths: Sequence[int], delay_s: float, takes_s: Sequence[float], here: int, there: int) -> _Wires | None:
+def _wires(widths: Sequence[int], way_s: float, takes_s: Sequence[float], here: int, there: int) -> _Wires | None:
     """Return the wires from a stage to a neighbour; None if they are free whenever a replica is.
 
     They are where an action of either stage takes as long as a message.
     """
-    if delay_s <= min(takes_s[here], takes_s[there]):
+    if way_s <= min(takes_s[here], takes_s[there]):
         return None
-    return [0.0] * widths[here], [0.0] * widths[there], widths[there]
+    return [0.0] * widths[here], [0.0] * widths[there], widths[there], way_s
 
 
 def _arrives_s(wires: _Wires | None, i: int, sender: int, end_s: float, delay_s: float) -> float:
     """Return when a replica of the next stage has what a replica has made of a micro-batch."""
     if wires is None:
         return end_s + delay_s
-    sending_s, receiving_s, receivers = wires
-    return received_s(receiving_s, i % receivers, sent_s(sending_s, sender, end_s, delay_s), delay_s)
+    sending_s, receiving_s, receivers, way_s = wires
+    arrives_s = received_s(receiving_s, i % receivers, sent_s(sending_s, sender, end_s, way_s), way_s)
+    return arrives_s - (way_s - delay_s)
 
 
 def _forward(stages: Sequence[tuple[list[float], int, float, float, _Wires | None]], i: int) -> None:

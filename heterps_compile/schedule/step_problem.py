@@ -394,10 +394,10 @@ class StepsOfPlacements:
     def _starts(self) -> Ints:
         return np.asarray(self.flat.placement * self._types.shape[1] + self.flat.first, np.int64)
 
-    def delays(self, each: MicroBatches) -> Floats:
-        """Return the delays behind stages, shaped as what is given, [B, V, S]."""
+    def delays(self, each: MicroBatches) -> tuple[Floats, Floats]:
+        """Return the delays behind stages, and the parts of ways that overlap with stages, as given, [B, V, S]."""
         if not self.way_bytes.any():
-            return np.zeros(each.forward_s.shape)
+            return np.zeros(each.forward_s.shape), np.zeros(each.forward_s.shape)
         last = self.has.sum(axis=1) - 1
         place = np.arange(self.has.shape[1])
         is_end = (place == 0) | (place == last[:, None])
@@ -411,14 +411,18 @@ class StepsOfPlacements:
         )
         after = np.zeros(moving_s.shape)
         after[:, :, :-1] = moving_s[:, :, 1:]
-        return np.asarray(np.where(way_s[:, None, :] > 0, np.maximum(0.0, way_s[:, None, :] - moving_s - after), 0.0))
+        overlaps_s = np.minimum(way_s[:, None, :], moving_s + after)
+        return way_s[:, None, :] - overlaps_s, overlaps_s
 
-    def least_steps_s(self, each: MicroBatches, delays_s: Floats, servers: Floats | None = None) -> Floats:
+    def least_steps_s(
+        self, each: MicroBatches, delays_s: Floats, overlaps_s: Floats, servers: Floats | None = None
+    ) -> Floats:
         """Return [C, B, V], lower bounds on the steps of stages [B, V, S] under the schedules of ``shortest_step.py``.
 
         Args:
             each: What micro-batches take.
-            delays_s: Behind stages.
+            delays_s: Behind stages, of :meth:`delays`.
+            overlaps_s: Behind stages, of the same.
             servers: [B, V], that tables lie on; None where none does.
         """
         training, has = self.of.training, self.has[:, None, :]
@@ -426,13 +430,12 @@ class StepsOfPlacements:
         of_servers = None if servers is None else servers[..., None]
         pulls_s = np.where(has, each.pulls_s(of_servers), 0.0)
         sync_s = np.where(has, each.sync_s + each.pushes_s(of_servers), 0.0)
-        turns, rounds_s, stages = np.ceil(each.count / each.units), np.zeros(forward_s.shape), forward_s.shape[2]
-        for stage in range(stages - 2, -1, -1):
-            after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
-            rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
+        turns, rounds_s = np.ceil(each.count / each.units), np.zeros(forward_s.shape)
+        after_s = (2 if training else 1) * delays_s[..., :-1] + (forward_s + backward_s)[..., 1:]
+        rounds_s[..., :-1] = np.cumsum(after_s[..., ::-1], axis=-1)[..., ::-1]
         begin_s = _passed_on(pulls_s, forward_s, delays_s)
         queued_s = forward_s + rounds_s
-        queued_s[..., :-1] += (np.maximum(turns[..., :-1], turns[..., 1:]) - 1) * delays_s[..., :-1]
+        queued_s[..., :-1] += (np.maximum(turns[..., :-1], turns[..., 1:]) - 1) * (delays_s + overlaps_s)[..., :-1]
         if not training:
             fills_s = np.maximum(turns * forward_s + rounds_s, queued_s)
             least_s = np.maximum(begin_s + fills_s, each.moved_s)

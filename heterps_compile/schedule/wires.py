@@ -8,6 +8,11 @@ carries one message at a time; between wider stages, the side with fewer replica
     wire    |    0- -- 1- -- 2- -- .       a message takes two units of time
     stage 1 | .  .  .  F0 .  F1 .  F2
 
+A message occupies wires for its whole way, its latency and its bytes. Where a part of that way overlaps with actions of
+either stage, its values are there by so much earlier::
+
+    arrives = max(end of the action, wire is free) + way - overlap
+
 Forward and backward are two directions of the wire, which do not wait for each other. What a unit's network card
 carries in both directions together is the data movement of the steady state (``cost/replicas.py``).
 

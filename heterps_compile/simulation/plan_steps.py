@@ -129,13 +129,14 @@ def _known(
         return tuple(mean_micro_batch(each, shares) for each in zip(*by_type, strict=True))
     training, count = plan.request.mode == "training", plan.schedule.micro_batches
     planned = MicroBatch(
-        count, stage.micro_batch_forward_s, stage.micro_batch_backward_s, delay_s=stage.micro_batch_delay_s
-    )
+        count, stage.micro_batch_forward_s, stage.micro_batch_backward_s,
+        delay_s=stage.micro_batch_delay_s, overlap_s=stage.micro_batch_overlap_s,
+    )  # fmt: skip
     forward_share = 1 / TRAINING_FACTOR if training else 1.0
     if planned.whole_s > 0:
         forward_share = planned.forward_s / planned.whole_s
     compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.own_data_s
-    whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s)
+    whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s, overlap_s=stage.overlap_s)
     more_s = (0.0, 0.0)  # than an equal share of what binds forward and backward together: each is bound by itself
     if planned.whole_s > 0:
         if count > 1:
@@ -156,11 +157,13 @@ def _known(
     )
     following = plan.stages[stage.index + 1 : stage.index + 2]
     latency_s = max((pool.way(stage.device, each.device).latency_s for each in following), default=0.0)
+    delay_s = min(stage.delay_s, (stage.delay_s + latency_s) / 2)
     return whole, replace(
         half,
         forward_s=half.forward_s + more_s[0] / 2,
         backward_s=half.backward_s + more_s[1] / 2,
-        delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2),
+        delay_s=delay_s,
+        overlap_s=min(whole.way_s, (whole.way_s + latency_s) / 2) - delay_s,
     )
 
 

@@ -10,7 +10,7 @@ Without a time limit, turns are measured by work (segments and stages priced, pl
 that a seed gives the same plan again, unless ``proof_s`` ends the proof. With one, the annealing gets three times the
 seconds of the proof, turns come while HiGHS works in a thread of its own too, and the annealing goes on to its end.
 
-The annealing begins with plans that the shipped policy draws (``learned/forward.py``) and with random ones.
+The annealing begins with random plans and with priced paths (``local/priced_paths.py``).
 
 Left out: the searches (``proof/``, ``local/``), and learning on the problem, for which ``rl`` imports PyTorch.
 """
@@ -18,7 +18,7 @@ Left out: the searches (``proof/``, ``local/``), and learning on the problem, fo
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,17 +26,15 @@ from heterps_compile.cost.evaluate import evaluate, evaluate_one, to_arrays
 from heterps_compile.cost.finders import POLISH, SIMPLE_PLAN, WARM_START
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Budget, Deadline, now_s
-from heterps_compile.passes.placement.compiled_loops import CompiledBeside
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED, CompiledBeside
 from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.progress import tell
 
-from .learned.forward import propose_at, shipped_weights
-from .learned.goals import FEW_GOALS
 from .local.annealing import Anneal, Annealing, drawing
 from .local.archive import Archive
 from .local.kept_loops import compile_loop_beside
 from .local.priced_paths import PAID, PricedPaths, Pricing
-from .local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
+from .local.sampling import draw_plans, stage_rules, uniform_proposal
 from .local.segment_table import segment_table
 from .proof.effort import EFFORT, Effort
 from .proof.exact import OPEN, TIME_UP, no_plan
@@ -45,9 +43,6 @@ from .proof.trivial_bounds import GAP
 from .proof.why_infeasible import explain_infeasible
 from .simple_plans import seed_placements
 
-NOT_COMPILED = (
-    "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
-)
 _LOOK_S = 0.05  # between two looks at the deadline, while the loop is compiled
 _STAGES_OF_A_SEGMENT = 2  # that the annealing prices while the exact search prices one
 
@@ -81,8 +76,6 @@ class Best:
         annealing: How the search beside it works.
         pricing: How plans are drawn for its walks at times of a batch; None for none such.
         drawn: Plans it begins from.
-        start: ``"shipped"``: half of them, and of those that walks begin with, come from the policy that ships with the
-            package; ``"uniform"``: all are random.
         turns: Who works when.
     """
 
@@ -91,7 +84,6 @@ class Best:
     annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6))
     pricing: Pricing | None = field(default_factory=Pricing)
     drawn: int = 128
-    start: Literal["shipped", "uniform"] = "shipped"
     turns: Turns = Turns()
 
     name: ClassVar[str] = "best"
@@ -257,27 +249,17 @@ class _Beside:
         if self._has_limit:
             how = replace(how, patience=sys.maxsize, most_priced=sys.maxsize)
         self._archive.add_placements(self._starts)
-        proposals = self._proposals()
-        for proposal in proposals:
-            draws = draw_plans(proposal, rules, self._method.drawn // len(proposals), generator)
-            self._archive.add(draws.types, draws.begins)
+        proposal = uniform_proposal(problem)
+        draws = draw_plans(proposal, rules, self._method.drawn, generator)
+        self._archive.add(draws.types, draws.begins)
         yield
         if self._loop is None:
             self._loop = compile_loop_beside()
         while not self._loop.is_ready(_LOOK_S):
             yield
-        draw, pricing = drawing(problem, proposals, generator), self._method.pricing
+        draw, pricing = drawing(problem, [proposal], generator), self._method.pricing
         self._anneal = anneal = Anneal(segment_table(problem), self._archive, generator, self.deadline, how)
         if pricing is not None and problem.objective in PAID:
             self._paths = PricedPaths(anneal, self._archive, generator, pricing)
             draw = self._paths.drawing(draw)
         yield from anneal.steps(draw)
-
-    def _proposals(self) -> list[Proposal]:
-        """Return what plans are drawn from."""
-        problem = self._incumbent.problem
-        blind = uniform_proposal(problem)
-        if self._method.start == "uniform":
-            return [blind]
-        learned = propose_at(shipped_weights(), problem, FEW_GOALS.of(problem, self._archive.best.throughput))
-        return [*learned, blind]

@@ -27,6 +27,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 from heterps_compile.escape import printable
 from heterps_compile.logger import LOG
 
+NOT_COMPILED = (
+    "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
+)
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -10,12 +10,15 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.place_given import place_given
+from heterps_compile.passes.place_given_steps import _steps
+from heterps_compile.passes.placement.steps.step_plans import with_units
 from heterps_compile.plan.request import ALONE, STEADY, Request
 from heterps_compile.prediction.choose_micro_batch import choose_of_rivals, choose_of_steps
 from heterps_compile.prediction.predict_step import predict_step
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage
 from heterps_compile.problem_file.pose_given import pose_given
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
+from heterps_compile.schedule.shortest_step import step_under
 
 SEEDS = 8
 
@@ -111,6 +114,28 @@ def test_the_value_is_the_best_of_all_plans_and_only_if_there_is_none_a_problem_
         assert placed.value == pytest.approx(min(values), rel=1e-9), seed
         assert placed.bound <= min(values) * (1 + 1e-9)
     assert refused < SEEDS / 2
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_step_that_is_searched_is_the_predicted_one(seed):
+    """One stage a layer, whose values skip over the others' cuts, with all units if these divide all of a layer."""
+    given, _ = drawn(seed, "throughput")
+    mode, places = "training" if given.training else "inference", range(len(given.layers))
+    posed = pose_given(given, Request(objective="throughput", reading=ALONE, mode=mode))
+    of = _steps(given, posed)
+    problem = of.problem
+    for types in product(range(problem.type_count), repeat=len(places)):
+        room = [int(problem.max_units[t]) // types.count(t) for t in types]
+        units = [k if problem.compute_parallel[t] == 1 else min(k, 1) for t, k in zip(types, room, strict=True)]
+        if 0 in units:
+            continue
+        placement = Placement(types, tuple(i for i in places[1:] if types[i] == types[i - 1]))
+        [plan] = with_units(of, placement, units, [given.batch])
+        replicas = [GivenReplicas(posed.groups[t].device, k) for t, k in zip(types, units, strict=True)]
+        stages = tuple(GivenStage((i,), (replicas[i],)) for i in places)
+        predicted_s = predict_step(given, GivenPlan(stages, 1, given.batch, "gpipe")).step_s
+        found_s = step_under("gpipe", plan.loads, given.batch, training=given.training).step_s
+        assert found_s == pytest.approx(predicted_s, rel=1e-9)
 
 
 DEVICE = {

@@ -5,11 +5,12 @@ from itertools import pairwise
 
 import hypothesis.strategies as st
 from hypothesis import given
+from simulated import simulate
 
 from heterps_compile.schedule.interleaved import CHUNKS
 from heterps_compile.schedule.names import SCHEDULES, orders
 from heterps_compile.schedule.order import Action, Phase
-from heterps_compile.schedule.simulate import Timeline, simulate
+from heterps_compile.schedule.simulate import Timeline
 
 # Halves add up without rounding, so that equal times compare equal.
 TIMES = st.integers(0, 20).map(lambda halves: halves / 2)

@@ -1,6 +1,7 @@
 """The reference simulator obeys what follows from its law by hand."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import pytest
@@ -11,6 +12,8 @@ from reference_step import GPIPE, ONE_F_ONE_B, Boundary, Pipeline, Stage, Value,
 from heterps_compile.prediction.predict_step import predict_step
 from heterps_compile.problem_file.given_plan import make_given_plan
 from heterps_compile.problem_file.read_problem import make_given
+from heterps_compile.schedule.load import MicroBatch, StageLoad, simulate_step
+from heterps_compile.schedule.step_length import step_length_s
 
 # Halves add up without rounding, so that equal times compare equal.
 HALVES = st.integers(0, 20).map(lambda halves: halves / 2)
@@ -22,6 +25,11 @@ def chain(stages, micro_batches, sizes=(), *, schedule=GPIPE, rate=1.0, latency=
     values = tuple(Value(left, (left + 1,), size) for left, size in enumerate(sizes))
     boundaries = (Boundary(rate, latency),) * (len(stages) - 1)
     return Pipeline(tuple(stages), boundaries, values, micro_batches, schedule, training)
+
+
+def least_work_s(*stages):
+    """Return what the shortest actions of stages take together, the most that a message can overlap with."""
+    return sum(min(*stage.forward_s, *stage.backward_s) for stage in stages)
 
 
 @st.composite
@@ -39,7 +47,10 @@ def pipelines(draw):
         for _ in range(draw(st.integers(0, 2))):
             readers = draw(st.sets(st.integers(maker + 1, count - 1), min_size=1))
             values.append(Value(maker, tuple(sorted(readers)), draw(HALVES)))
-    boundaries = tuple(Boundary(draw(st.sampled_from((0.5, 1.0, 4.0))), draw(HALVES)) for _ in range(count - 1))
+    boundaries = tuple(
+        Boundary(draw(st.sampled_from((0.5, 1.0, 4.0))), draw(HALVES), min(draw(HALVES), least_work_s(left, right)))
+        for left, right in pairwise(stages)
+    )
     return Pipeline(
         tuple(stages), boundaries, tuple(values), draw(st.integers(1, 6)), draw(SCHEDULES), training, draw(HALVES)
     )
@@ -51,6 +62,29 @@ def test_no_step_is_shorter_than_the_steady_batch(pipeline):
     assert step.steady_s <= step.step_s
     ends = [s.push_s + s.synchronise_s + s.update_s for s in pipeline.stages] if pipeline.training else [0.0]
     assert max(ends) + pipeline.overhead_s <= step.step_s
+
+
+@given(pipelines(), st.integers(1, 3))
+def test_steps_of_loads_are_simulated_as_the_law_says(pipeline, width):
+    """Stages of one width, so that every replica talks to one other."""
+    stages = tuple(
+        Stage(each.forward_s[:1] * width, each.backward_s[:1] * width, each.synchronise_s) for each in pipeline.stages
+    )
+    values, count = bundled(pipeline.values), pipeline.micro_batches
+    pipeline = replace(pipeline, stages=stages, values=values, overhead_s=0.0)
+    ways_s = [0.0] * len(stages)
+    for value in values:
+        boundary = pipeline.boundaries[value.maker]
+        ways_s[value.maker] = boundary.latency_s + value.size_bytes / boundary.bytes_per_s
+    overlaps_s = [min(each.overlap_s, way_s) for each, way_s in zip(pipeline.boundaries, ways_s, strict=False)]
+    training, loads = pipeline.training, []
+    for stage, way_s, overlap_s in zip(stages, ways_s, [*overlaps_s, 0.0], strict=True):
+        of_way = {"delay_s": way_s - overlap_s, "overlap_s": overlap_s}
+        each = MicroBatch(count, stage.forward_s[0], training * stage.backward_s[0], **of_way)
+        loads.append(StageLoad(width, (each,), sync_s=stage.synchronise_s))
+    expected_s = pytest.approx(simulate(pipeline).step_s, rel=1e-9)
+    assert simulate_step(pipeline.schedule, loads, count, training=training).makespan_s == expected_s
+    assert step_length_s(pipeline.schedule, loads, count, training=training) == expected_s
 
 
 @pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])

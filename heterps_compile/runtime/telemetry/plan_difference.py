@@ -212,14 +212,14 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
         if _stage(stage.index) in put_in:
             forward_s, backward_s = found.forward_s, found.backward_s
         forward_s += sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
-        micro_batch = MicroBatch(count, forward_s, backward_s, delay_s=stage.micro_batch_delay_s)
+        way_s = (stage.micro_batch_delay_s, stage.micro_batch_overlap_s)
+        micro_batch = MicroBatch(count, forward_s, backward_s, 0.0, *way_s)
         rows = None if PULL in put_in else stage.rows
         own_s = stage.handling_s + (0.0 if OPTIMIZER in put_in else stage.update_s)
         types = _types(stage, micro_batch)
-        load = StageLoad(
-            stage.replicas, (micro_batch,), sync_s=stage.all_reduce_s, own_s=own_s, types=types, rows=rows
-        )  # fmt: skip
-        loads.append(load)
+        loads.append(
+            StageLoad(stage.replicas, (micro_batch,), sync_s=stage.all_reduce_s, own_s=own_s, types=types, rows=rows)
+        )
         between_s.append(sum(time_s for cause, time_s in found.between_s.items() if cause in put_in))
     if training:
         return simulate_step(plan.schedule.name, loads, count, training=True).makespan_s + between_s[0]

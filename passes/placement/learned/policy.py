@@ -9,23 +9,27 @@
 All types share the weights, and the other types are seen through their mean and maximum: the network works for any
 number of types, in any order. All plans drawn in a round share one pass.
 
-Left out: how plans are drawn from scores (``sampling.py``) and learned from (``reinforce.py``); the same pass without
-PyTorch (``forward.py``).
+Left out: how plans are drawn from scores (``sampling.py``) and learned from (``reinforce.py``).
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.process_state import alone
 
-from .features import FEATURE_COUNT
-from .forward import network_input, shipped_weights
+from .features import FEATURE_COUNT, layer_features
+
+SHIPPED_FILE = "policy.npz"
+"""Weights trained on generated problems by ``tools/train_policy.py``, in half precision, by their names in PyTorch."""
 
 _WIDTH = 16
 _CPU_FLOAT32: Mapping[str, Any] = MappingProxyType({"dtype": torch.float32, "device": "cpu"})
@@ -82,7 +86,9 @@ def shipped_policy() -> Policy:
     """Return the policy with the weights that come with the package."""
     with alone(), torch.random.fork_rng(devices=[]):
         policy = Policy()
-    policy.load_state_dict({name: torch.from_numpy(weight.copy()) for name, weight in shipped_weights().items()})
+    data = files("heterps_compile.passes.placement.learned").joinpath(SHIPPED_FILE).read_bytes()
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        policy.load_state_dict({name: torch.from_numpy(arrays[name].astype(np.float32)) for name in arrays.files})
     return policy
 
 
@@ -97,4 +103,4 @@ def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> P
 
 def policy_input(problem: Problem, throughputs: Sequence[float]) -> Tensor:
     """Return the features [L, B, T, F] of a problem for B throughputs."""
-    return torch.from_numpy(network_input(problem, throughputs))
+    return torch.from_numpy(np.stack([layer_features(problem, goal) for goal in throughputs], axis=1))

@@ -78,6 +78,26 @@ class Annealing:
     hurry: float = 0.2
 
 
+def cooling_between(
+    heats: tuple[float, float], exceeding: tuple[float, float], begin: float, end: float, changes: int
+) -> Cooling:
+    """Return the part of a walk's cooling between two shares of its changes.
+
+    Args:
+        heats: First and last of the walk.
+        exceeding: What exceeding a limit costs, first and last of the walk.
+        begin: Share of the walk's changes before the part.
+        end: Share of the walk's changes up to its end.
+        changes: Of the part.
+    """
+
+    def between(ends: tuple[float, float], share: float) -> float:
+        return float(ends[0] * (ends[1] / ends[0]) ** share)
+
+    first, last = ((between(heats, share), between(exceeding, share)) for share in (begin, end))
+    return Cooling(changes, first[0], last[0], first[1], last[1])
+
+
 class Anneal:
     """An annealing on one problem, from the plans of an archive and into it.
 
@@ -141,26 +161,13 @@ class Anneal:
         hottest = how.coldest * ((how.hottest if is_fresh else how.warm) / how.coldest) ** generator.random()
         parts = -(-changes // how.at_once)
         for part in range(parts):
-            cooling = self._cooling(hottest, part / parts, (part + 1) / parts, changes // parts)
+            heats, changed = (hottest, how.coldest), changes // parts
+            cooling = cooling_between(heats, how.exceeding, part / parts, (part + 1) / parts, changed)
             self.priced += compiled(anneal)(self.tables, self.rules, walk, donors, cooling)
             self._offer(walk, is_over=part + 1 == parts)
             yield
             if self._deadline.left_s() < 0:
                 return
-
-    def _cooling(self, hottest: float, begin: float, end: float, changes: int) -> Cooling:
-        coldest, (cheapest, dearest) = self._how.coldest, self._how.exceeding
-
-        def between(low: float, high: float, share: float) -> float:
-            return float(low * (high / low) ** share)
-
-        return Cooling(
-            changes,
-            between(hottest, coldest, begin),
-            between(hottest, coldest, end),
-            between(cheapest, dearest, begin),
-            between(cheapest, dearest, end),
-        )
 
     def _open_s(self) -> float:
         """Return the longest time of a batch, or one that is long enough for any stage on one unit."""

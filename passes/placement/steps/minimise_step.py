@@ -41,6 +41,7 @@ class StepsFound:
         bound: No plan in this order of the layers has a lower value, by what steps take; minus infinity where none is
             known.
         others: Plans that the search came by.
+        notes: Limits that the search met, in sentences.
     """
 
     plan: SteppedPlan | None
@@ -48,6 +49,7 @@ class StepsFound:
     shortest_s: float = float("inf")
     bound: float = -float("inf")
     others: tuple[SteppedPlan, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def is_better_than(self, other: "StepsFound") -> bool:
         """Return whether its plan is better, or its shortest step where neither has a plan."""
@@ -95,7 +97,7 @@ def _searched(
         [*starts, *seed_placements(of.problem, None)],
     )
     if search.run(places, known) is not None or of.problem.min_throughput <= 0:
-        return StepsFound(search.best, search.evaluations, others=tuple(search.simulated))
+        return StepsFound(search.best, search.evaluations, others=tuple(search.simulated), notes=search.notes)
     without_floor = replace(of, problem=replace(of.problem, objective="throughput", min_throughput=0.0))
     quick = StepSearch(without_floor, deadline, effort, seed=seed)
     fastest = quick.run(places)
@@ -104,7 +106,8 @@ def _searched(
         search.run([], [replace(fastest, value=value)] if value < float("inf") else [])
     shortest_s = float("inf") if fastest is None else fastest.step.step_s
     others = tuple(search.simulated)
-    return StepsFound(search.best, search.evaluations + quick.evaluations, shortest_s, others=others)
+    notes = tuple(dict.fromkeys((*quick.notes, *search.notes)))
+    return StepsFound(search.best, search.evaluations + quick.evaluations, shortest_s, others=others, notes=notes)
 
 
 def with_best_step(
@@ -158,7 +161,7 @@ def with_best_step(
         steady_bound=steady_bound,
         step=plan.step,
         found_by=result.found_by if is_same else STEPS,
-        notes=result.notes if is_same else (*result.notes, note),
+        notes=(*result.notes, *(() if is_same else (note,)), *found.notes),
     )
 
 

@@ -104,7 +104,7 @@ class BoundedPlans:
     Attributes:
         steps: The placements' stages.
         each: [B, V, S], units and what micro-batches take with them.
-        delays_s: [B, V, S].
+        delays_s, overlaps_s: [B, V, S].
         schedules_s: [C, B, V], bounds under every schedule.
         least_s: [B, V], the lower ones.
         price_per_hour: [B, V].
@@ -115,6 +115,7 @@ class BoundedPlans:
     steps: StepsOfPlacements
     each: MicroBatches
     delays_s: Floats
+    overlaps_s: Floats
     schedules_s: Floats
     least_s: Floats
     price_per_hour: Floats
@@ -125,12 +126,12 @@ class BoundedPlans:
     def of(cls, steps: StepsOfPlacements, each: MicroBatches) -> "BoundedPlans":
         """Bound the steps of choices of units."""
         problem, has = steps.of.problem, steps.has[:, None, :]
-        delays_s = steps.delays(each)
+        delays_s, overlaps_s = steps.delays(each)
         servers: Floats | None = None
         if problem.served_s is not None:  # as many servers as keep up with the steady state
             batch_s = np.where(has, each.batch_s, 0.0).max(axis=2)
             servers = np.vectorize(partial(servers_at, problem), otypes=[np.float64])(batch_s)
-        schedules_s = steps.least_steps_s(each, delays_s, servers)
+        schedules_s = steps.least_steps_s(each, delays_s, overlaps_s, servers)
         least_s = schedules_s.min(axis=0)
         units = np.where(has, each.units, 0.0)
         used = steps.used_units(units)
@@ -140,7 +141,7 @@ class BoundedPlans:
         values = values_of(problem, price, least_s)
         values[~steps.of.takes(each.count, units.max(axis=2))] = np.inf
         values[(used > problem.max_units).any(axis=2)] = np.inf
-        return cls(steps, each, delays_s, schedules_s, least_s, price, values, servers)
+        return cls(steps, each, delays_s, overlaps_s, schedules_s, least_s, price, values, servers)
 
     def best(self, most: int) -> Iterator[tuple[float, float, int, int]]:
         """Yield value, bound, row and column of the best choices of every placement."""
@@ -163,6 +164,7 @@ class BoundedPlans:
                         float(each.backward_s[cell][s]),
                         float(each.moving_s[cell][s]),
                         float(self.delays_s[cell][s]),
+                        float(self.overlaps_s[cell][s]),
                     ),
                 ),
                 sync_s=float(each.sync_s[cell][s]),

@@ -1,16 +1,18 @@
 """Search for the plan of the best step: placements, units, micro-batches and schedule together.
 
 It begins with the plans that the searches of the steady state came upon, and with plans of one type, whose replicas
-share the whole model. From the best plan known it looks at all its neighbours::
+share the whole model. They get their units and micro-batches by bounds (``schedule/step_problem.py``); the most
+promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, three
+searches follow one another: a descent, an annealing (``anneal_steps.py``), and the descent again. The descent looks at
+all neighbours of the best plan::
 
     boundary   a stage begins some layers earlier or later
     type       a stage goes to another type
     merge      two neighbouring stages become one, on the type of either
     split      a stage is cut in two, and one of them may go to another type
 
-Every neighbour gets its units and micro-batches by bounds (``schedule/step_problem.py``); the most promising are
-simulated, best bound first, until no bound is below the best plan. Then units and micro-batches of the best plan are
-tried around what they are. It ends where nothing is better.
+and at other units and micro-batches of the best plan, around what they are. It ends if none of them is better. It
+prices all that a problem has; the loop of the annealing leaves some of it out.
 
 Left out: a proof.
 """
@@ -24,9 +26,11 @@ import numpy as np
 from heterps_compile.cost.evaluate import to_arrays
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.schedule.step_problem import StepProblem
 
+from .anneal_steps import STEP_ANNEALING, AnnealSteps, StepAnnealing, compile_steps_beside, steps_are_compiled
 from .step_plans import SteppedPlan, StepPlan, feasible, plans_of, simulated, with_other_units
 
 
@@ -36,10 +40,11 @@ class StepEffort:
 
     Attributes:
         starts: Plans that are simulated of those that it begins with.
-        rounds: Neighbourhoods that are looked at.
+        rounds: Neighbourhoods that each descent looks at.
         neighbours: Placements of one neighbourhood, drawn where there are more.
         simulations: Of plans of one neighbourhood.
-        actions: Forwards and backwards that are simulated in all, once some plan is found.
+        actions: Forwards and backwards that are simulated in all, once some plan is found; without the annealing's.
+        annealing: From the best plan and drawn ones.
     """
 
     starts: int = 16
@@ -47,6 +52,7 @@ class StepEffort:
     neighbours: int = 600
     simulations: int = 12
     actions: int = 400_000
+    annealing: StepAnnealing = STEP_ANNEALING
 
 
 STEP_EFFORT = StepEffort()
@@ -58,6 +64,7 @@ class StepSearch:
     Attributes:
         best: None before the first that keeps to all limits.
         simulated: Plans that were, at the time, as good as the best or better.
+        notes: Limits that the search met, in sentences.
         evaluations: Placements whose steps were bounded or simulated.
     """
 
@@ -74,26 +81,52 @@ class StepSearch:
         self.of, self._deadline, self._effort, self._least = of, deadline, effort, least
         self.best: SteppedPlan | None = None
         self.simulated: list[SteppedPlan] = []
+        self.notes: tuple[str, ...] = ()
         self.evaluations, self._actions = 0, 0
         self._seen: set[bytes] = set()
-        self._generator = np.random.default_rng(seed)
+        self._seed, self._generator = seed, np.random.default_rng(seed)
 
     def run(self, starts: Iterable[Placement], known: Iterable[SteppedPlan] = ()) -> SteppedPlan | None:
         """Search from some placements, and from plans whose steps are known; return the best plan."""
+        compile_steps_beside()
         for plan in known:
             self._offer(plan)
         self._consider(list(starts), self.of.all_counts, self._effort.starts)
+        self._descend()
+        self._anneal()
+        self._descend()
+        return self.best
+
+    def _descend(self) -> None:
+        """Go to better neighbours of the best plan until none is better."""
         for _ in range(self._effort.rounds):
             before = self.best
-            if before is None or self._deadline.is_over or before.value <= self._least * (1 + GAP):
+            if before is None or self._deadline.is_over or self._is_met:
                 break
             self._polish()
-            if self.best is before or self.best is None:
+            if self.best is before:
                 neighbours = self._drawn(before.placement)
                 self._consider(neighbours, self.of.counts_near(before.step.micro_batches), self._effort.simulations)
             if self.best is before:
                 break
-        return self.best
+
+    def _anneal(self) -> None:
+        """Offer the plans of the annealing, unless none can be better."""
+        if self._is_met or self._deadline.is_over:
+            return
+        if not steps_are_compiled(self._deadline):
+            self.notes = (NOT_COMPILED,)
+            return
+        annealing = AnnealSteps(self.of, self._effort.annealing, seed=self._seed)
+        for plan in annealing.plans([] if self.best is None else [self.best], self._deadline):
+            self._offer(plan)
+        self.evaluations += annealing.plans_priced
+        self.notes = annealing.notes
+
+    @property
+    def _is_met(self) -> bool:
+        """Return whether no plan is better."""
+        return self.best is not None and self.best.value <= self._least * (1 + GAP)
 
     def polished(self, plan: SteppedPlan) -> SteppedPlan:
         """Return the best plan of the placement of one, around its units and micro-batches."""
@@ -131,7 +164,7 @@ class StepSearch:
             self._offer(simulated(self.of, plan, below))
 
     def _offer(self, found: SteppedPlan | None) -> None:
-        if found is not None:
+        if found is not None and (self.best is None or found.value <= self.best.value * (1 + 2 * GAP)):
             self.simulated.append(found)
         if found is not None and (self.best is None or found.is_better_than(self.best)):
             self.best = found
@@ -139,7 +172,7 @@ class StepSearch:
     def _polish(self) -> None:
         """Try other units and other numbers of micro-batches for the best placement, until nothing is better."""
         before = None
-        while self.best is not None and self.best is not before and not self._deadline.is_over:
+        while self.best is not None and self.best is not before and not (self._is_met or self._deadline.is_over):
             before = self.best
             types, cuts = to_arrays([before.placement])
             around = plans_of(self.of, types, cuts, self.of.counts_near(before.step.micro_batches), 4)

@@ -26,6 +26,7 @@ from heterps_compile.machines.search import SearchEffort, _likely, _likely_front
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
+from heterps_compile.passes.placement.steps.anneal_steps import StepAnnealing
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.plan.request import make_request
 from heterps_compile.report.machines_page import machines_page
@@ -163,7 +164,7 @@ def test_nothing_better_is_pruned_from_spot_and_on_demand_sets(times):
 
 
 def test_what_is_proven_of_a_set_holds_of_plans_searched_with_more_effort(times):
-    hard = StepEffort(16, 12, 400, 12, 200_000)
+    hard = StepEffort(annealing=StepAnnealing(walks=16))
     slower = 0
     for parts in (((V100, 1),), ((V100, 3),), ((FOUR, 2),), ((V100, 1), (T4, 2)), ((FOUR, 1), (T4, 1))):
         machines = MachineSet(tuple((Rental(offer), count) for offer, count in parts))

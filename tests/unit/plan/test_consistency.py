@@ -25,7 +25,8 @@ decisions.scoring.refused decisions.scoring.signature decisions.scoring.stages[]
 decisions.scoring.stages[].artifacts[].sha256 artifacts[][].file artifacts[][].sha256 estimates.currency
 estimates.bound_of_all_orders estimates.steady_bound estimates.stages[].compute_s estimates.stages[].data_s
 estimates.stages[].received_bytes estimates.stages[].sent_bytes estimates.stages[].delay_s
-estimates.stages[].micro_batch_delay_s estimates.schedule.reason estimates.tables.size_bytes
+estimates.stages[].micro_batch_delay_s estimates.stages[].overlap_s
+estimates.stages[].micro_batch_overlap_s estimates.schedule.reason estimates.tables.size_bytes
 estimates.tables.moved_bytes estimates.tables.batch_s estimates.other_objective.throughput_samples_per_s
 estimates.other_objective.is_proven provenance.method provenance.found_by provenance.evaluations
 """

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from simulated import simulate
 
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
 from heterps_compile.schedule.names import SCHEDULES, orders
 from heterps_compile.schedule.order import deal
-from heterps_compile.schedule.simulate import simulate
 
 GPIPE_TRAINING = """\
 stage 0 | F0 F1 F2 F3 .  .  .  .  B0 B1 B2 B3

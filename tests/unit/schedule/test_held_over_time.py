@@ -1,10 +1,11 @@
 """What a worker holds over time, and what a step asks of the stages."""
 
 import pytest
+from simulated import simulate
 
 from heterps_compile.schedule.load import MicroBatch, StageLoad, delayed, held_bytes, occupied, simulate_step
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import held_over_time, simulate, worker_spans
+from heterps_compile.schedule.simulate import held_over_time, worker_spans
 
 
 def held(name: str, stage: int, *, training: bool = True) -> str:

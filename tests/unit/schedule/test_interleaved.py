@@ -3,10 +3,10 @@
 from itertools import product
 
 import pytest
+from simulated import simulate
 
 from heterps_compile.schedule.interleaved import interleaved
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import simulate
 
 
 def finishes(replicas: tuple[int, ...], micro_batches: int) -> bool:

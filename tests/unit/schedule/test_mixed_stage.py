@@ -1,10 +1,11 @@
 """Replicas of one stage that are not alike."""
 
 import pytest
+from simulated import simulate
 
 from heterps_compile.schedule.mixed_stage import mixed_stage, share_out
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import simulate, simulate_mixed
+from heterps_compile.schedule.simulate import simulate_mixed
 
 
 def test_shares_are_as_drawn() -> None:

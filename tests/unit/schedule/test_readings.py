@@ -1,5 +1,7 @@
 """The two readings of a plan, as the module draws them, and in words."""
 
+from simulated import simulate
+
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.readings import (
     alone_words,
@@ -9,7 +11,6 @@ from heterps_compile.schedule.readings import (
     steady_state,
     steady_words,
 )
-from heterps_compile.schedule.simulate import simulate
 
 SLOTS = [1.0, 2.0, 1.0]  # of a micro-batch in every stage of the drawing; a batch has four
 

@@ -1,12 +1,13 @@
 """The simulator against closed forms."""
 
 import pytest
+from simulated import simulate
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.schedule.mixed_stage import EQUAL, mixed_stage
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
-from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate, simulate_mixed
+from heterps_compile.schedule.simulate import ServersTraffic, Timeline, simulate_mixed
 
 
 def around(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:

@@ -12,11 +12,13 @@ import pytest
 from small_problems import linked, small_problem
 
 from heterps_compile.passes.placement import best, compiled_loops
-from heterps_compile.passes.placement.best import NOT_COMPILED, Best, Turns
-from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled, is_kept
+from heterps_compile.passes.placement.best import Best, Turns
+from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED, CompiledBeside, compiled, is_kept
 from heterps_compile.passes.placement.local.kept_loops import compile_loop_beside
 from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import OPEN, TIME_UP
+from heterps_compile.passes.placement.steps.anneal_steps import compile_steps_beside
+from heterps_compile.passes.placement.steps.step_loops import anneal_steps
 
 TOY = """
 from heterps_compile.passes.placement.compiled_loops import compiled
@@ -102,7 +104,9 @@ def test_the_annealing_is_compiled_as_it_is_called(monkeypatch: pytest.MonkeyPat
     asked = list[tuple[object, ...]]()
     monkeypatch.setattr(CompiledBeside, "__init__", lambda _, *given: asked.append(given))
     compile_loop_beside.__wrapped__()
-    ((functions, module, call),) = asked
+    compile_steps_beside.__wrapped__()
+    (functions, module, call), of_steps = asked
+    assert of_steps == ((anneal_steps,), "heterps_compile.passes.placement.steps.anneal_steps", "compile_steps")
     assert [getattr(function, "__name__", "") for function in cast("Any", functions)] == [
         "anneal",
         "segment_talk",

@@ -8,6 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from ruled_problems import ruled
+from simulated import simulate
 
 from heterps_compile.cost.evaluate import Fault, detail, slowest_batch_s
 from heterps_compile.cost.objective import OBJECTIVES
@@ -17,7 +18,6 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.steps.minimise_step import least_factor, search_steps
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import simulate
 from heterps_compile.schedule.step_problem import StepProblem, plain_step_problem
 
 BATCH, LAYERS, TYPES, UNITS = 4, 3, 2, 3
