@@ -66,7 +66,7 @@ class MicroBatch:
 
     @property
     def way_s(self) -> float:
-        """Return how long its values occupy the wire to the next stage."""
+        """Compute the time on the wire to the next stage."""
         return self.delay_s + self.overlap_s
 
     @property

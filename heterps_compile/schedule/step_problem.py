@@ -395,7 +395,7 @@ class StepsOfPlacements:
         return np.asarray(self.flat.placement * self._types.shape[1] + self.flat.first, np.int64)
 
     def delays(self, each: MicroBatches) -> tuple[Floats, Floats]:
-        """Return the delays behind stages, and the parts of ways that overlap with stages, as given, [B, V, S]."""
+        """Compute the delays behind stages and the overlaps, [B, V, S]."""
         if not self.way_bytes.any():
             return np.zeros(each.forward_s.shape), np.zeros(each.forward_s.shape)
         last = self.has.sum(axis=1) - 1
