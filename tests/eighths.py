@@ -27,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.eighth = str(chosen_eighth(written, config.rootpath))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without slow tests unread where slow tests alone are asked for."""
+    if config.getoption("--eighth") is None or config.option.markexpr != "slow" or collection_path.suffix != ".py":
+        return None
+    return True if "slow" not in collection_path.read_text("utf-8") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the other eighths out."""
     eighth = config.getoption("--eighth")

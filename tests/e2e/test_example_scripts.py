@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 
 PRINTED = {
     "practitioner": [
-        r"^ +0  cpu-core .*embedding",
+        r"^ +0  cpu-core .*emb",
         r"^ +1  v100 .*linear",
         r"^on v100 alone: \S+ USD per million samples, 1\.\d\d times as much$",
         r"^the stages of the folder differ from the model by at most (0|\de-0[6-9])$",
