@@ -32,6 +32,7 @@ from heterps_compile.plan.plan_notes import NOT_TRAINED, OTHER_OUTPUTS, RUN_FAIL
 from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan.request import CHEAPEST
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
@@ -40,6 +41,7 @@ from heterps_compile.sync_rules.rule import left_uncounted
 from heterps_compile.units import counted, format_bytes
 
 _LOST_SHOWN = 3
+_ON_SERVERS = "a plan with tables on servers can be much cheaper: try --tables cheapest; "
 _MUCH = 0.1  # of what a replica holds, from which on gradients as large as tables are told
 _REFUSES = f"{RUN_FAILS}; take another (--optimizer), or leave sparse=True out"
 _OF_SPARSE: Mapping[str, str] = MappingProxyType(
@@ -250,7 +252,7 @@ def _whole_gradients_note(draft: Emitted, stage: PlannedStage, layers: Sequence[
         by_rows = f"; look-ups with sparse=True make gradients of the {format_bytes(rows_bytes)} of rows of a batch"
     summed = "replicas sum and " if stage.replicas > 1 else ""
     yield (
-        f"a plan with tables on servers can be much cheaper: try --tables cheapest; {format_bytes(whole_bytes)} of the "
+        f"{'' if draft.request.tables == CHEAPEST else _ON_SERVERS}{format_bytes(whole_bytes)} of the "
         f"{format_bytes(held_bytes)} that a replica of stage {stage.index} holds are gradients as large as "
         f"{counted(len(tables), 'table')}, which {summed}the optimizer steps whole{by_rows}"
     )

@@ -24,6 +24,8 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.pose_given import PosedGiven
 
+ONE_DEGREE = "one degree of tensor parallelism of each type was searched"
+
 _MOST_BRANCHES = 100
 
 Search = Callable[[Problem], SearchResult | InfeasibleError]
@@ -48,23 +50,27 @@ def search_shares(
         posed: Its arrays, each degree with all units of its type.
         search: Searches arrays with other limits.
     """
-    root, number = posed.problem, count()
+    root, number, unproven = posed.problem, count(1), [np.inf]
     found = search(root)
     if isinstance(found, InfeasibleError):
         return found, posed
     open_branches = [(found.value, 0, _Branch(root.max_units, np.zeros_like(root.max_units), found))]
-    while open_branches and next(number) < _MOST_BRANCHES:
+    for _ in range(_MOST_BRANCHES):
+        if not open_branches:
+            break
         value, _, branch = heapq.heappop(open_branches)
         own = _limited(posed, branch.limits)
         halves = _halves(given, own, branch)
         if halves is None:
-            bound = min([branch.found.bound, *(other.found.bound for _, _, other in open_branches)])
+            bound = min([branch.found.bound, *unproven, *(other.found.bound for _, _, other in open_branches)])
             return replace(branch.found, bound=min(bound, value)), own
         for limits, least in halves:
             found = search(_limited(posed, limits).problem)
             if isinstance(found, SearchResult):
                 heapq.heappush(open_branches, (found.value, next(number), _Branch(limits, least, found)))
-    return _of_one_degree(posed, search, open_branches)
+            else:  # whose time may have been up
+                unproven.append(branch.found.bound)
+    return _of_one_degree(posed, search, min([*unproven, *(other.found.bound for _, _, other in open_branches)]))
 
 
 def _limited(posed: PosedGiven, limits: Ints) -> PosedGiven:
@@ -102,13 +108,14 @@ def _halves(given: GivenProblem, posed: PosedGiven, branch: _Branch) -> list[tup
 
 
 def _of_one_degree(
-    posed: PosedGiven, search: Search, open_branches: list[tuple[float, int, _Branch]]
+    posed: PosedGiven, search: Search, bound: float
 ) -> tuple[SearchResult | InfeasibleError, PosedGiven]:
-    """Search with one degree per type."""
+    """Search with one degree per type, which a note of the result names."""
     names = [group.device for group in posed.groups]
     is_first = np.array([name not in names[:at] for at, name in enumerate(names)])
     own = _limited(posed, posed.problem.max_units * is_first)
     found = search(own.problem)
     if isinstance(found, InfeasibleError):
-        return found, own
-    return replace(found, bound=min([found.bound, *(other.found.bound for _, _, other in open_branches)])), own
+        why = f"{found}; that is of one degree of tensor parallelism of each type, and other degrees may have a plan"
+        return InfeasibleError(why), own
+    return replace(found, bound=min(found.bound, bound), notes=(*found.notes, ONE_DEGREE)), own

@@ -32,10 +32,10 @@ from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_percent, format_seconds
 
-from .degree_shares import search_shares
+from .degree_shares import ONE_DEGREE, search_shares
 from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
-from .placement.method import proves
+from .placement.method import PlacementMethod, proves
 from .placement.methods import find_method
 from .placement.mix_types import mix_types
 from .placement.proof.certificate import certify
@@ -100,10 +100,14 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
     refuse_what_means_nothing(given, request)
     refuse_given_rules(given, request)
     placed = with_chosen_rules(given, request, _placed(given, request))
-    has_degrees = any(len(layer.by_group) > len({device for device, _ in layer.by_group}) for layer in given.layers)
-    if has_degrees and (request.mixed_stages or not request.is_all_reduced):
-        note = "with --mixed-stages, --sync or --allow one degree of tensor parallelism of each type is searched"
-        placed = replace(placed, notes=(*placed.notes, note))
+    of_replicas = given.batch_of == REPLICA and request.objective == THROUGHPUT
+    if _has_degrees(given) and not of_replicas and not _searches_degrees(given, request, find_method(request.method)):
+        note = (
+            f"{ONE_DEGREE}; all are options in the steady state, of methods that prove, without --mixed-stages, "
+            "--sync, --allow and machines rented whole"
+        )
+        holds_for = f"{placed.holds_for}, with one degree of tensor parallelism a type"
+        placed = replace(placed, notes=(*placed.notes, note), holds_for=holds_for)
     if not given.tables:
         return placed
     tables = counted(len(given.tables), "table")
@@ -139,9 +143,9 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
                 "leave it out"
             )
         return _of_replicas(given, request, began, deadline)
-    every_degree = request.is_all_reduced and not mixed_stages
-    posed = with_given_rules(given, request, pose_given(given, request, every_degree=every_degree))
     method = find_method(request.method)
+    every_degree = _searches_degrees(given, request, method)
+    posed = with_given_rules(given, request, pose_given(given, request, every_degree=every_degree))
     share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
     within = deadline if share_s is None else deadline.within(share_s)
 
@@ -183,6 +187,17 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
         plans if of_counts else (),
         others=partial(others, given, posed, deadline),
     )
+
+
+def _has_degrees(given: GivenProblem) -> bool:
+    return any(len(layer.by_group) > len({device for device, _ in layer.by_group}) for layer in given.layers)
+
+
+def _searches_degrees(given: GivenProblem, request: Request, method: PlacementMethod) -> bool:
+    """Check if degrees are options: of rings, units rented alone, one type a stage, and methods that prove bounds."""
+    is_plain = request.is_all_reduced and not request.mixed_stages and request.reading != ALONE
+    is_alone = all(device.rented_together == 1 for device in given.known_pool.device_types)
+    return is_plain and is_alone and proves(method) and _has_degrees(given)
 
 
 def _for_step(

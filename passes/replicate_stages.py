@@ -28,6 +28,7 @@ Left out: types that differ within a plan, machines with a rate of their own ins
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -50,6 +51,7 @@ from .partial_orders import enumerate_down_sets, sample_down_sets
 
 MOST_DOWN_SETS = 3000
 _SAMPLED_ORDERS = 8
+_AT_ONCE = 4096  # values between layers
 _MEET = 1e-12  # relative: what rounding makes of one time
 _CLOSE = 1e-9  # relative: where the search ends
 
@@ -136,7 +138,8 @@ def replicate_stages(
     if not any(_work_s(problem, each) for layer in problem.layers for each in _of(layer, device)):
         raise nothing_to_plan(problem, device)
     joined = join_layers(problem, device, joins=_may_join(problem, device))
-    masks, is_every_order = _down_sets(joined, deadline)
+    degrees = {each.tensor_parallel for layer in problem.layers for each in _of(layer, device)}
+    masks, is_every_order = _down_sets(joined, int(MOST_DOWN_SETS / len(degrees) ** 0.5), deadline)
     table = _Table(problem, device, units, _holds(joined, masks), np.array(least_s))
     best: list[_Stage] | None = None
     high_s, alone_s, low_s = np.inf, np.inf, 0.0
@@ -168,7 +171,8 @@ def replicate_stages(
         for stage in best
     )
     plan = GivenPlan(stages, problem.batch, problem.batch)
-    return ReplicatedStages(plan, high_s, min(low_s, high_s), len(masks), is_every_order, alone_s)
+    low_s = high_s if low_s > high_s * (1 - 3 * _CLOSE) else low_s
+    return ReplicatedStages(plan, high_s, low_s, len(masks), is_every_order, alone_s)
 
 
 def _longest_s(stages: Sequence[_Stage] | None) -> float:
@@ -183,30 +187,32 @@ def _work_s(problem: GivenProblem, times: GivenTimes) -> float:
     return times.forward_time_s(problem.batch) + times.backward_time_s(problem.batch)
 
 
+def _least_bytes(problem: GivenProblem, times: GivenTimes) -> float:
+    return times.held_bytes(problem.held_per_parameter) + times.activation_bytes_per_sample * problem.batch
+
+
 def _may_join(problem: GivenProblem, device: str) -> bool:
     """Check if transfers overlap, degrees agree and one unit fits all."""
     degrees, held_bytes = set(), 0.0
     for layer in problem.layers:
         times = _of(layer, device)
         degrees.add(frozenset(each.tensor_parallel for each in times))
-        held_bytes += max(
-            each.held_bytes(problem.held_per_parameter) + each.activation_bytes_per_sample * problem.batch
-            for each in times
-        )
+        held_bytes += max(_least_bytes(problem, each) for each in times)
     has_room = held_bytes <= problem.known_pool.device_type(device).memory_bytes
     return problem.summed_every is None and len(degrees) == 1 and has_room
 
 
-def _down_sets(joined: JoinedLayers, deadline: Deadline) -> tuple[list[int], bool]:
+def _down_sets(joined: JoinedLayers, most: int, deadline: Deadline) -> tuple[list[int], bool]:
     """Return the down-sets of groups, all of them where they are few, else those of some orders."""
-    count = len(joined.groups)
-    found = enumerate_down_sets(joined, MOST_DOWN_SETS, deadline) if count < MOST_DOWN_SETS else None
+    count, found = len(joined.groups), None
+    with suppress(TimeUpError):
+        found = enumerate_down_sets(joined, most, deadline) if count < most else None
     if found is not None:
         return sorted(found, key=int.bit_count), True
-    sampled = _prefixes(count, MOST_DOWN_SETS // 2)
-    if count < MOST_DOWN_SETS:
+    sampled = _prefixes(count, max(2, most // 2))
+    if count < most:
         more = sample_down_sets(joined, _SAMPLED_ORDERS, np.random.default_rng(0)) - set(sampled)
-        sampled += sorted(more)[: MOST_DOWN_SETS - len(sampled)]
+        sampled += sorted(more)[: most - len(sampled)]
     return sorted(sampled, key=int.bit_count), False
 
 
@@ -253,7 +259,7 @@ class _Table:
                 group,
                 group_network(problem, group),
                 summed_share_s(problem, group, 1.0, np.inf) if self._adds else 0.0,
-                _sums(problem, group, self.holds),
+                _sums(problem, group, self.holds, self._room_bytes),
                 _moved_s(problem, group, bits) if self._adds else none,
             )
             for group in (GivenReplicas(device, 1, degree) for degree in degrees)
@@ -332,11 +338,11 @@ def _undominated(pairs: Ints) -> Ints:
     return cast("Ints", ordered[is_least])
 
 
-def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_]) -> Floats:
+def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_], room_bytes: float) -> Floats:
     times = [layer.by_group.get((group.device, group.tensor_parallel)) for layer in problem.layers]
     of_layers = [
         (1.0, 0.0, 0.0, 0.0, 0.0)
-        if each is None
+        if each is None or _least_bytes(problem, each) > room_bytes  # of which rounding would hide the others
         else (
             0.0,
             _work_s(problem, each),
@@ -352,11 +358,14 @@ def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_])
 def _moved_s(problem: GivenProblem, group: GivenReplicas, bits: NDArray[np.uint8]) -> Floats:
     """Return [N, N], what crosses the borders of the stage between two down-sets."""
     of_values = np.array([*crossings(problem, group)], np.float64).reshape(-1, 4)
-    made, read = (bits[:, of_values[:, side].astype(np.int64)].astype(np.float64) for side in (0, 1))
-    entering_s, leaving_s = of_values[:, 2], of_values[:, 3]
-    into_s = (made * entering_s) @ read.T - (read @ entering_s)[:, None]
-    out_of_s = ((made * (1 - read)) @ leaving_s)[None, :] - (made * leaving_s) @ (1 - read).T
-    return into_s + out_of_s
+    found = np.zeros((len(bits), len(bits)))
+    for start in range(0, len(of_values), _AT_ONCE):
+        part = of_values[start : start + _AT_ONCE]
+        made, read = (bits[:, part[:, side].astype(np.int64)].astype(np.float64) for side in (0, 1))
+        entering_s, leaving_s = part[:, 2], part[:, 3]
+        found += (made * entering_s) @ read.T - (read @ entering_s)[:, None]
+        found += ((made * (1 - read)) @ leaving_s)[None, :] - (made * leaving_s) @ (1 - read).T
+    return found
 
 
 def _links(problem: GivenProblem, device: str, bits: NDArray[np.uint8]) -> Floats:

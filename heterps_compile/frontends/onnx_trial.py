@@ -137,7 +137,7 @@ class Trials:
         }
         feeds = generate_inputs(graph, inputs, known, 0, self.given)
         try:
-            if self._session is None or self._session.most_bytes < self._most_bytes:
+            if self._session is None or self._session.most_bytes != self._most_bytes:
                 part = ir.Model(ir.convenience.extract(graph, graph.inputs, outputs), ir_version=self.model.ir_version)
                 with lean_sessions():
                     self._session = open_session(part, most_bytes=self._most_bytes)

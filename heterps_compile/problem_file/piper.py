@@ -89,7 +89,7 @@ class _File(_Open):
     bytes_per_s: Annotated[_Positive, Field(alias="bandwidth")]
     samples: Annotated[_Positive, Field(alias="mbsInBatch")]
     nodes: Annotated[list[_Node], Field(min_length=1, max_length=MOST_LAYERS)]
-    edges: Annotated[list[_Edge], Field(max_length=10 * MOST_LAYERS)]
+    edges: Annotated[list[_Edge], Field(max_length=MOST_LAYERS)]
 
 
 def read_piper(path: str | Path, *, cluster: str | Cluster | None = None) -> GivenProblem:
@@ -138,7 +138,7 @@ def read_piper(path: str | Path, *, cluster: str | Cluster | None = None) -> Giv
         {"mode": "training", "objective": "throughput"},
         batch=1,
         batch_of=REPLICA,
-        assumptions=tuple(_notes(file)),
+        assumptions=tuple(_notes(file, usual)),
         summed_every=file.samples,
     )
     verify_given(problem)
@@ -173,7 +173,7 @@ def _exchanged(
             yield degree, entering, leaving
 
 
-def _notes(file: _File) -> Iterator[str]:
+def _notes(file: _File, usual: dict[int, dict[int, _Configuration]]) -> Iterator[str]:
     """Yield the law, ignored keys and ignored configurations."""
     yield (
         "Piper's law: a stage of d replicas takes a sample (timePerSample + bytes across its borders / bandwidth) / d, "
@@ -184,7 +184,7 @@ def _notes(file: _File) -> Iterator[str]:
         for node in file.nodes
         for degree, found in node.degrees.items()
         for each in found
-        if each is not node.usual[int(degree)]
+        if each is not usual[node.id][int(degree)]
     )
     found = (each for node in file.nodes for of_degree in node.degrees.values() for each in of_degree)
     records: list[_Open] = [file, *file.nodes, *file.edges, *found]

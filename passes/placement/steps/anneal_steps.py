@@ -203,10 +203,11 @@ class AnnealSteps:
         return float(walk.numbers[0, 2]) if np.isfinite(walk.numbers[0, 0]) else np.inf, float(walk.numbers[0, 1])
 
     def _of_loop(self, placement: Placement, units: Sequence[int], count: int) -> WalkPlan | None:
-        """Return a plan for the loop; None if it begins stages elsewhere or has another number of micro-batches."""
+        """Return a plan for the loop; None for other positions, micro-batches or too many units."""
         starts, counts = np.array(placement.starts()), self.tables.counts
         bounds, place = np.searchsorted(self._positions, starts), int(np.searchsorted(counts, count))
         is_known = place < len(counts) and counts[place] == count and len(starts) <= self.rules.most
+        is_known = is_known and max(units) < self.tables.share.shape[1]
         if not is_known or not np.array_equal(self._positions[bounds], starts):
             return None
         kinds = np.array([placement.types[first] for first in starts.tolist()])
