@@ -100,7 +100,7 @@ class StepWalk(NamedTuple):
     Attributes:
         bounds, types, units: [2, W], of the plan and of the best.
         sizes: [2, 2], stages, and which number of micro-batches.
-        numbers: [2, 3], value, what constraints are exceeded by, step; the value is inf of no plan.
+        numbers: [2, 3], value, excess over limits, step; the value is inf without a plan.
         random: [1], state of the generator.
     """
 

@@ -69,3 +69,12 @@ def test_as_good_as_the_best_of_all_plans(tmp_path: Path) -> None:
         assert document["bound"] == pytest.approx(least, rel=1e-6), seed
         seen |= {stage["replicas"][0]["tensor_parallel"] for stage in document["plan"]["stages"]}
     assert len(seen) > 1
+
+
+def test_machines_rented_whole_have_one_degree_and_their_bound_says_so(tmp_path: Path) -> None:
+    problem, path = drawn(4), tmp_path / "problem.json"
+    machine = {"units_per_machine": 2, "whole_machines": True, "inner_bandwidth": "1 GB/s", "inner_latency": "1 us"}
+    problem["pool"]["device"][0] |= {**machine, "max_units": 4, "memory": "100 B"}
+    path.write_text(json.dumps(problem))
+    shown = CliRunner().invoke(command, [str(path), "-v"]).output
+    assert " ".join(shown.split()).count("one degree of tensor parallelism") == 2, shown
