@@ -56,7 +56,7 @@ def write(folder: Path, name: str, samples: Tensor) -> None:
     pq.write_table(pa.table({"x": rows}), folder / name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(tmp_path_factory) -> Path:
     folder: Path = tmp_path_factory.mktemp("centre")
     dynamic = {0: torch.export.Dim("batch")}

@@ -59,7 +59,7 @@ def optimizer(parameters):
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder)

@@ -33,7 +33,7 @@ def layouts_of(name: str) -> tuple[Layout, ...]:
     return (*pairs, THREES[turn % 2])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp("folders"))
 

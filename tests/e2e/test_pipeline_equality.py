@@ -17,7 +17,7 @@ ALL = tuple(product(WIDTHS, SCHEDULES))
 DTYPES = {"ctrdnn": torch.float32, "gpt2": torch.float32, "skip": torch.float32, "resnet50-thin": torch.float64}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp("folders"))
 

@@ -44,7 +44,7 @@ def on_step(report):
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder, stages=1)
