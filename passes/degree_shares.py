@@ -81,7 +81,7 @@ def _limited(posed: PosedGiven, limits: Ints) -> PosedGiven:
     return replace(posed, problem=limited)
 
 
-def used_of(problem: Problem, placement: Placement) -> Ints:
+def _used_of(problem: Problem, placement: Placement) -> Ints:
     """Count the replicas [T] of every type."""
     types = [placement.types[first] for first in placement.starts()]
     replicas = [stage.replicas for stage in detail(problem, placement).stages]
@@ -90,7 +90,7 @@ def used_of(problem: Problem, placement: Placement) -> Ints:
 
 def _halves(given: GivenProblem, posed: PosedGiven, branch: _Branch) -> list[tuple[Ints, Ints]] | None:
     """Split limits and least replicas in two, None if all units exist."""
-    used = used_of(posed.problem, branch.found.placement)
+    used = _used_of(posed.problem, branch.found.placement)
     degrees = np.array([group.tensor_parallel for group in posed.groups])
     for device in dict.fromkeys(group.device for group in posed.groups):
         units = given.known_pool.device_type(device).max_units

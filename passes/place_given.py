@@ -35,7 +35,7 @@ from heterps_compile.units import counted, format_percent, format_seconds
 from .degree_shares import ONE_DEGREE, search_shares
 from .place_given_steps import is_quicker_divided, place_given_steps
 from .place_layers import run_method
-from .placement.method import PlacementMethod, proves
+from .placement.method import proves
 from .placement.methods import find_method
 from .placement.mix_types import mix_types
 from .placement.proof.certificate import certify
@@ -99,9 +99,10 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
     """
     refuse_what_means_nothing(given, request)
     refuse_given_rules(given, request)
-    placed = with_chosen_rules(given, request, _placed(given, request))
     of_replicas = given.batch_of == REPLICA and request.objective == THROUGHPUT
-    if _has_degrees(given) and not of_replicas and not _searches_degrees(given, request, find_method(request.method)):
+    every_degree = not of_replicas and _searches_degrees(given, request)
+    placed = with_chosen_rules(given, request, _placed(given, request, every_degree=every_degree))
+    if _has_degrees(given) and not of_replicas and not every_degree:
         note = (
             f"{ONE_DEGREE}; all are options in the steady state, of methods that prove, without --mixed-stages, "
             "--sync, --allow and machines rented whole"
@@ -129,7 +130,7 @@ def with_chosen_rules(given: GivenProblem, request: Request, placed: PlacedGiven
     return replace(placed, plan=plan, rivals=ruled(placed.rivals), steps=ruled(placed.steps))
 
 
-def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
+def _placed(given: GivenProblem, request: Request, *, every_degree: bool) -> PlacedGiven:
     began, deadline, mixed_stages = now_s(), Deadline.after(request.time_limit_s), request.mixed_stages
     if request.reading == ALONE and (mixed_stages or given.batch_of == REPLICA):
         what = "batches of one replica each are" if given.batch_of == REPLICA else "--mixed-stages is"
@@ -143,9 +144,8 @@ def _placed(given: GivenProblem, request: Request) -> PlacedGiven:
                 "leave it out"
             )
         return _of_replicas(given, request, began, deadline)
-    method = find_method(request.method)
-    every_degree = _searches_degrees(given, request, method)
     posed = with_given_rules(given, request, pose_given(given, request, every_degree=every_degree))
+    method = find_method(request.method)
     share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
     within = deadline if share_s is None else deadline.within(share_s)
 
@@ -193,11 +193,11 @@ def _has_degrees(given: GivenProblem) -> bool:
     return any(len(layer.by_group) > len({device for device, _ in layer.by_group}) for layer in given.layers)
 
 
-def _searches_degrees(given: GivenProblem, request: Request, method: PlacementMethod) -> bool:
+def _searches_degrees(given: GivenProblem, request: Request) -> bool:
     """Check if degrees are options: of rings, units rented alone, one type a stage, and methods that prove bounds."""
     is_plain = request.is_all_reduced and not request.mixed_stages and request.reading != ALONE
     is_alone = all(device.rented_together == 1 for device in given.known_pool.device_types)
-    return is_plain and is_alone and proves(method) and _has_degrees(given)
+    return is_plain and is_alone and _has_degrees(given) and proves(find_method(request.method))
 
 
 def _for_step(

@@ -31,15 +31,20 @@ _PIPER = re.compile(rb'"(?:TMPCs|maxMemoryPerDevice|mbsInBatch|communicationCost
 
 def is_problem_file(path: str) -> bool:
     """Check if a JSON file is a problem file or one of Piper's."""
-    return _has(path, _FORMAT) or _has(path, _PIPER)
+    head = _head(path)
+    return _FORMAT.search(head) is not None or _is_piper(head)
 
 
-def _has(path: str, mark: re.Pattern[bytes]) -> bool:
+def _head(path: str) -> bytes:
     try:
         with open_plain(path) as file:
-            return mark.search(file.read(_HEAD)) is not None
+            return file.read(_HEAD)
     except OSError:
-        return False
+        return b""
+
+
+def _is_piper(head: bytes) -> bool:
+    return _PIPER.search(head) is not None and _FORMAT.search(head) is None
 
 
 def read_given(
@@ -67,8 +72,7 @@ def read_given(
     from heterps_compile.problem_file.read_problem import read_problem  # noqa: PLC0415 - as above
 
     if subject == PROBLEM:
-        is_piper = _has(path, _PIPER) and not _has(path, _FORMAT)
-        return (read_piper if is_piper else read_problem)(path, cluster=cluster)
+        return (read_piper if _is_piper(_head(path)) else read_problem)(path, cluster=cluster)
     pool = load_cluster(DEFAULT_CLUSTER if cluster is None else cluster)
     batch_of = REPLICA if objective == "throughput" and reading != ALONE else STEP
     return read_pipedream(path, pool, mode=mode or "training", batch_of=batch_of)
