@@ -4,6 +4,7 @@ The hash of the commit draws the eighth. The hash of a test's name puts the test
 their file go with the file, so that one commit prepares it.
 """
 
+import re
 import subprocess
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 EIGHTHS = 8
 OF_COMMIT = "commit"
 EVERY_TIME = ("component", "kill")
+_ALL_SLOW = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow\b", re.MULTILINE)
 _SHARED = ("class", "module", "package")
 
 
@@ -28,10 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files without slow tests unread where slow tests alone are asked for."""
-    if config.getoption("--eighth") is None or config.option.markexpr != "slow" or collection_path.suffix != ".py":
+    """Leave files unread that have none of the tests asked for: no slow ones, or slow ones alone."""
+    if collection_path.suffix != ".py" or config.option.markexpr not in {"slow", "not slow"}:
         return None
-    return True if "slow" not in collection_path.read_text("utf-8") else None
+    text = collection_path.read_text("utf-8")
+    has_none = "slow" not in text if config.option.markexpr == "slow" else _ALL_SLOW.search(text) is not None
+    return has_none or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

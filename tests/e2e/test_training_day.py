@@ -19,7 +19,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from processes import ranks_of
-from torchmetrics.functional.classification import binary_auroc
 from typed_pages import check_page, commands
 from written_ctrdnn import weights_in
 
@@ -64,6 +63,8 @@ def columns(path: Path) -> dict[str, torch.Tensor]:
 
 def trained_plainly(day: Path, micro_batches_of: Callable[[int], int]) -> tuple[dict[str, torch.Tensor], float]:
     """Return weights and AUC of a plain PyTorch loop over the same micro-batches, after the page's best step."""
+    from torchmetrics.functional.classification import binary_auroc  # noqa: PLC0415 - seconds, and only here
+
     train, model_file = importlib.import_module("train"), importlib.import_module("click_model")
     torch.manual_seed(0)
     model = model_file.ClickModel()

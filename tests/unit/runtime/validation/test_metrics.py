@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.validation.metrics import MetricsOfSamples
@@ -55,6 +54,8 @@ def test_losses_by_name_are_metrics_beside_their_sum():
 
 
 def test_where_samples_have_weights_every_mean_is_weighted():
+    from torchmetrics.classification import BinaryAccuracy  # noqa: PLC0415 - seconds, and only here
+
     right = BinaryAccuracy()
 
     def metrics(outputs, batch):
@@ -106,6 +107,8 @@ def test_what_is_wrong_with_a_loss_or_a_weight_in_a_validation_is_said(of, said)
 
 
 def test_objects_of_torchmetrics_see_every_sample_once_in_every_validation():
+    from torchmetrics.classification import BinaryAccuracy, BinaryAUROC  # noqa: PLC0415 - seconds, and only here
+
     auc, accuracy = BinaryAUROC(), BinaryAccuracy()
 
     def metrics(outputs, batch):
@@ -189,6 +192,7 @@ def test_a_loss_that_is_no_number_is_refused():
 def test_metrics_in_a_group_of_processes_wait_for_nobody(monkeypatch):
     """Where there is a group, torchmetrics waits for all of it in compute()."""
     import torch.distributed as dist  # noqa: PLC0415 - beside its one use
+    from torchmetrics.classification import BinaryAUROC  # noqa: PLC0415 - seconds, and only here
 
     monkeypatch.setattr(dist, "barrier", lambda *_, **__: pytest.fail("it waits for others"))
     auc = BinaryAUROC()
