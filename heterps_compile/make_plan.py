@@ -152,7 +152,7 @@ def _dealt(draft: Emitted) -> Iterator[str]:
         if not stage.mixed:
             continue
         count = draft.schedule.micro_batches
-        taken = Counter(share_out([each.micro_batch_s for each in stage.of_replicas], count, BY_SPEED))
+        taken = Counter(share_out([each.micro_batch(count).whole_s for each in stage.of_replicas], count, BY_SPEED))
         units = iter(range(stage.replicas))
         parts = [
             f"{sum(taken[next(units)] for _ in range(each.replicas))} to {each.replicas} x {each.device}"

@@ -28,14 +28,13 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
-    MicroBatch,
     StageLoad,
     StageWhole,
     delayed,
-    mean_micro_batch,
     micro_batch_counts,
     training_counts,
 )
+from heterps_compile.schedule.micro_batch import MicroBatch, mean_micro_batch, without_straight
 from heterps_compile.schedule.shortest_step import (
     SAME_TIME,
     Step,
@@ -73,7 +72,7 @@ class ChooseSchedule:
         """Fill in ``schedule``, and correct the stages' memory for the micro-batches it holds at once."""
         training = draft.request.mode == "training"
         if self.schedule:
-            loads = _loads(draft, [self.micro_batches], training=training)
+            loads = _loads(draft, [self.micro_batches, *_counts(draft)], training=training)
             best = step_under(self.schedule, loads, self.micro_batches, training=training)
             reason = f"{self.schedule} with {counted(self.micro_batches, 'micro-batch')} was decided before"
             return _scheduled(draft, StepOf(loads, (best,), best), reason)
@@ -114,10 +113,6 @@ class StepOf:
             replace(
                 stage,
                 recompute=load.recomputes,
-                delay_s=load.micro_batch(1).delay_s,
-                micro_batch_delay_s=load.micro_batch(best.micro_batches).delay_s,
-                overlap_s=load.micro_batch(1).overlap_s,
-                micro_batch_overlap_s=load.micro_batch(best.micro_batches).overlap_s,
                 memory=None
                 if stage.memory is None
                 else stage.memory.under_way(peak, best.micro_batches, recomputes=load.recomputes),
@@ -127,49 +122,57 @@ class StepOf:
 
 
 def _scheduled_stage(draft: Provisioned, stage: PlannedStage, load: StageLoad, micro_batches: int) -> PlannedStage:
-    """Return a stage with what it computes for, and what one of so many micro-batches takes."""
-    parts = []
-    for part, of in zip(stage.by_type, load.types or (load,), strict=True):
-        each, factor = of.micro_batch(micro_batches), _factor(draft.times, part) if load.recomputes else 1.0
-        parts.append((_kept_compute_s(draft, part) * factor, each.forward_s, each.backward_s))
+    """Return a stage with what it computes for, and what micro-batches take, so many and others."""
+    computing_s = [
+        _kept_compute_s(draft, part) * (_factor(draft.times, part) if load.recomputes else 1.0)
+        for part in stage.by_type
+    ]
+    counts = [known.count for known in load.known]
     if not stage.mixed:
-        [(compute_s, forward_s, backward_s)] = parts
-        return replace(
-            stage, compute_s=compute_s, micro_batch_forward_s=forward_s, micro_batch_backward_s=backward_s
-        )  # fmt: skip
+        return replace(stage, compute_s=computing_s[0], times=_planned(load.known, micro_batches))
     types = tuple(
+        replace(each, compute_s=compute_s * each.share, times=_planned(of.known, micro_batches))
+        for each, of, compute_s in zip(stage.mixed, load.types, computing_s, strict=True)
+    )
+    dealt = [load.dealt(count, training=draft.request.mode == "training") for count in counts]
+    means = [
         replace(
-            each,
-            compute_s=compute_s * each.share,
-            micro_batch_forward_s=forward_s,
-            micro_batch_backward_s=backward_s,
+            known,
+            forward_s=fmean(of.forward_s[replica] for replica in of.taken_by),
+            backward_s=fmean(of.backward_s[replica] for replica in of.taken_by),
         )
-        for each, (compute_s, forward_s, backward_s) in zip(stage.mixed, parts, strict=True)
-    )
-    dealt = load.dealt(micro_batches, training=draft.request.mode == "training")
-    return replace(
-        stage,
-        compute_s=max(each.compute_s for each in types),
-        micro_batch_forward_s=fmean(dealt.forward_s[replica] for replica in dealt.taken_by),
-        micro_batch_backward_s=fmean(dealt.backward_s[replica] for replica in dealt.taken_by),
-        mixed=types,
-    )
+        for known, of in zip(load.known, dealt, strict=True)
+    ]
+    compute_s = max(each.compute_s for each in types)
+    return replace(stage, compute_s=compute_s, times=_planned(means, micro_batches), mixed=types)
+
+
+def _planned(known: Sequence[MicroBatch], micro_batches: int) -> tuple[MicroBatch, ...]:
+    """Return what a plan keeps of the times of micro-batches: so many, and those that others do not give."""
+    return without_straight([replace(each, moving_s=0.0) for each in known], [micro_batches])
 
 
 def step_of(draft: Provisioned) -> StepOf:
     """Return the best step of the stages of a draft, over all counts of micro-batches and schedules."""
     training, most = draft.request.mode == "training", max(stage.replicas for stage in draft.stages)
-    counts = [1]
-    if draft.graph.is_divisible:
-        counts = micro_batch_counts(draft.graph.batch, most)
-        if training and not draft.request.minimises_step:  # a step that was searched for has a count already
-            counts = sorted({*counts, *training_counts(draft.graph.batch, most)})
+    counts = _counts(draft)
     loads = _loads(draft, counts, training=training)
     # a replica without a micro-batch has nothing to learn from
     least = most if training and most <= max(counts) else 1
     trials = list(steps_worth_trying(loads, counts, least, training=training))
     choose = shortest_step if draft.request.minimises_step else best_step
     return StepOf(loads, trials, choose([trial for trial in trials if trial.micro_batches >= least]))
+
+
+def _counts(draft: Provisioned) -> list[int]:
+    """Return the counts of micro-batches worth trying, ascending."""
+    if not draft.graph.is_divisible:
+        return [1]
+    batch, most = draft.graph.batch, max(stage.replicas for stage in draft.stages)
+    counts = micro_batch_counts(batch, most)
+    if draft.request.mode != "training" or draft.request.minimises_step:
+        return counts  # a step that was searched for has a count already
+    return sorted({*counts, *training_counts(batch, most)})
 
 
 def _fixed(graph: Graph, most_replicas: int, *, training: bool) -> str:

@@ -15,6 +15,7 @@ from heterps_compile.plan.plan import Plan, Verification
 from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 VERSIONS = {"heterps-compile": "0.1.0", "numpy": "2.0.0"}
 
@@ -70,7 +71,7 @@ PLAN = Plan(
             data_s=0.004,
             received_bytes=0,
             sent_bytes=4096,
-            micro_batch_forward_s=0.012,
+            times=(MicroBatch(1, 0.048), MicroBatch(4, 0.012)),
             memory=MemoryParts(1_000_000, 0, 0, 8192, 1.2),
             price_per_hour=0.48,
         ),
@@ -87,7 +88,7 @@ PLAN = Plan(
             data_s=0.0005,
             received_bytes=4096,
             sent_bytes=0,
-            micro_batch_forward_s=0.00075,
+            times=(MicroBatch(1, 0.003), MicroBatch(4, 0.00075)),
             memory=MemoryParts(2_000_000, 0, 0, 16384, 1.2),
             price_per_hour=2.42,
         ),
@@ -153,6 +154,9 @@ def version_2() -> dict[str, Any]:
     """Return the plan as version 2 of the file had it."""
     document: dict[str, Any] = json.loads(to_json(PLAN))
     document["version"] = 2
+    for estimate in document["estimates"]["stages"]:
+        scheduled = estimate.pop("times")[-1]
+        estimate |= {"micro_batch_forward_s": scheduled["forward_s"], "micro_batch_backward_s": 0.0}
     del document["cluster"]["links"], document["cluster"]["parameter_server"]
     for device in document["cluster"]["devices"]:
         del device["data_sheet"]

@@ -213,7 +213,7 @@ OF_ONE_DOCUMENT = re.compile(
     r"(estimates\.)?(layers|tables|parameter_servers|cluster|model|provenance|schedules|other_objective|work|choices|moves|decisive|decides|decisions|pool)\b.*"
     r"|.*(version|seed|batch|evaluations|micro_batches|replicas|parameter_servers|budget_per_hour|gap|max_stages|"
     r"min_stages|time_limit_s|parameter_servers_price_per_hour|gain_percent|tolerance_percent|stage)"
-    r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|overlap_s|sync_\w+|rows\..*|memory\..*)|changes\..*"
+    r"|stages\.\*\.(received_bytes|sent_bytes|times\..*|sync_\w+|rows\..*|memory\..*)|changes\..*"
 )
 """Numbers of one document alone, options, and what is tested below or where it is computed."""
 

@@ -233,8 +233,9 @@ def one_round(folder: Path, files: Mapping[str, str], shares: Sequence[float], s
     if not stage.mixed:
         sys.exit(f"the plan has one device type, {stage.hardware}: together they are no faster")
     (folder / "train.py").write_text(_TRAIN.format(groups=[files[name] for name in names]))
-    times_s = [each.micro_batch_s for each in stage.of_replicas]
-    dealt = share_out(times_s, plan.schedule.micro_batches, BY_SPEED)
+    count = plan.schedule.micro_batches
+    times_s = [each.micro_batch(count).whole_s for each in stage.of_replicas]
+    dealt = share_out(times_s, count, BY_SPEED)
     taken = tuple(dealt.count(rank) for rank in range(stage.replicas))
     own_s = tuple(count * each_s for count, each_s in zip(taken, times_s, strict=True))
     by_speed = timed(folder / "plan.heterps", steps)

@@ -93,16 +93,10 @@ def write_changes(path: str, older: "Plan", newer: "Plan", changes: "PlanDiff") 
     Raises:
         InputError: where the file cannot be written.
     """
-    from heterps_compile.errors import PlanError  # noqa: PLC0415 - only where asked for
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
     from heterps_compile.report.html import html_report  # noqa: PLC0415 - jinja2
-    from heterps_compile.review.stale import pool_of_today  # noqa: PLC0415 - pydantic
 
-    try:
-        pool = pool_of_today(newer)
-    except (InputError, PlanError):  # the plan is of another day: launches and latencies are left out
-        pool = None
-    write_file(path, html_report(Findings(newer, pool=pool, older=older, changes=changes)))
+    write_file(path, html_report(Findings(newer, older=older, changes=changes)))
 
 
 class LastDraft:
@@ -130,7 +124,7 @@ def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "OnProgre
 
     plan, problem, search = compiled.plan, draft.problem, draft.search
     rows = layer_rows(plan, compiled.layers, compiled.costs) if compiled.layers is not None else []
-    known = Findings(plan, rows, compiled.layers, problem, draft.cluster)
+    known = Findings(plan, rows, compiled.layers, problem)
     if not searches:
         return known
     on_progress(Progress("throughput against price", 0, 1))
@@ -139,7 +133,7 @@ def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "OnProgre
     if plan.price_per_hour > 0:  # what is free has a price to the search alone
         points = pareto(problem, floors, time_limit_s=_PARETO_LIMIT_S, warm_start=search.placement)
     comparison = comparison_of(draft, draft.tried, search)
-    return Findings(plan, rows, compiled.layers, problem, draft.cluster, points, comparison)
+    return Findings(plan, rows, compiled.layers, problem, points, comparison)
 
 
 def _write_plots(directory: str, found: "Findings") -> None:

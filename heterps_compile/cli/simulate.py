@@ -3,7 +3,6 @@
 Left out: the simulation and the looks of it (``simulation/``, and ``schedule/`` below it).
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +18,6 @@ from .output import printing, quiet_libraries, result_stream
 from .pictures import write_file
 
 if TYPE_CHECKING:
-    from heterps_compile.cluster.devices import Cluster
     from heterps_compile.plan.plan import Plan
 
 
@@ -66,9 +64,7 @@ def _simulate(plan: str, asked: Asked) -> None:
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
-    read, pool, operations, notes = _today(
-        read_plan(plan), model, asked["cluster"], profile, allow_stale=asked["allow_stale"]
-    )
+    read, notes = _today(read_plan(plan), model, asked["cluster"], profile, allow_stale=asked["allow_stale"])
     _check_count(read, micro_batches)
     if len(read.stages) > 1 and schedule in (None, "interleaved-1f1b"):
         notes.append(
@@ -78,7 +74,7 @@ def _simulate(plan: str, asked: Asked) -> None:
     if micro_batches is None and read.batch > 1 and has_fixed_batch(read):
         notes.append("the model fixes its batch: one micro-batch; --micro-batches N tells what an open one would give")
     names = list(SCHEDULES) if schedule is None else [schedule]
-    steps = best_steps(read, plan_loads(read, pool, operations), counts, names)
+    steps = best_steps(read, plan_loads(read), counts, names)
     if trace is not None:
         from heterps_compile.simulation.chrome_trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
@@ -116,8 +112,8 @@ def _check_count(plan: "Plan", micro_batches: int | None) -> None:
 
 def _today(
     plan: "Plan", model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
-) -> "tuple[Plan, Cluster | None, Mapping[str, int], list[str]]":
-    """Return the plan with the estimates to simulate, its device types, operations of layers, and notes."""
+) -> "tuple[Plan, list[str]]":
+    """Return the plan with the estimates to simulate, and notes."""
     from heterps_compile.review.stale import pool_has_moved_on, pool_of_today  # noqa: PLC0415 - pydantic
 
     moved = pool_has_moved_on(plan) if cluster is None and plan.pool is not None else ""
@@ -129,15 +125,11 @@ def _today(
         with quiet_libraries(verbose=False):
             posed = pose_again(model, plan, cluster=plan.pool if cluster is None else cluster, profile=profile)
             now = plan_today(posed, allow_stale=allow_stale)
-        return now.plan, now.pool, now.operations, [*notes, *now.broken]
-    pool = pool_of_today(plan, cluster, allow_stale=allow_stale)
-    if plan.schedule.micro_batches > 1 and all(stage.micro_batch_forward_s > 0 for stage in plan.stages):
-        return plan, pool, {}, notes
-    if pool is None:
-        note = (
-            f"the plan does not record its pool {plan.cluster!r}, no built-in one, so that launches and latencies are "
-            f"not counted; name its file (--cluster FILE)"
+        return now.plan, [*notes, *now.broken]
+    pool_of_today(plan, cluster, allow_stale=allow_stale)
+    if not all(len(stage.times) > 1 for stage in plan.stages):
+        notes.append(
+            "the plan is of an older version, so that what dividing the batch pays again is not counted; "
+            "name its model (--model FILE), or compile it again"
         )
-    else:
-        note = "every layer is taken to start one operation; with --model they are counted"
-    return plan, pool, {}, [*notes, note]
+    return plan, notes

@@ -11,6 +11,7 @@ from math import isclose
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.plan.request import ALONE
+from heterps_compile.schedule.micro_batch import micro_batch_of
 from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -358,7 +359,7 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
     busy_s = sum(
         busy_time(
             schedule.micro_batches,
-            stage.micro_batch_forward_s + stage.micro_batch_backward_s,
+            micro_batch_of([part.times() for part in stage.times], schedule.micro_batches).whole_s,
             count * time_s,
             count * (_behind_s(stage) + sum(_rows_s(stage, count, schedule.micro_batches))),
         )
@@ -380,6 +381,17 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
     bubble = plan.estimates.schedule.bubble
     if reading is not None and not _same(bubble, reading.bubble, 1e-9):
         yield "estimates.schedule.bubble", f"{bubble!r}, but the other estimates give {reading.bubble!r}"
+
+
+def _times_are_by_count_and_of_the_schedule(plan: PlanFile) -> Iterator[Fault]:
+    scheduled = plan.decisions.schedule.micro_batches
+    for index, _, estimate in _stages(plan):
+        lists = {"times": estimate.times} | {f"mixed[{at}].times": of.times for at, of in enumerate(estimate.mixed)}
+        for name, times in lists.items():
+            counts = [part.count for part in times]
+            if counts and counts != sorted({*counts, scheduled}):
+                fault = f"of {counts} micro-batches; expected counts that ascend, with the schedule's {scheduled}"
+                yield f"estimates.stages[{index}].{name}", fault
 
 
 def _rows_are_of_tables_and_in_the_step(plan: PlanFile) -> Iterator[Fault]:
@@ -478,6 +490,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _the_other_plan_costs_what_its_units_do,
     _throughput_is_that_of_the_slowest_stage,
     _rows_are_of_tables_and_in_the_step,
+    _times_are_by_count_and_of_the_schedule,
     _readings_are_those_of_the_stages,
     _value_is_that_of_the_objective,
     _bound_is_no_higher_than_the_value,

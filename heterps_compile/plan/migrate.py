@@ -57,5 +57,37 @@ def _from_2(document: dict[str, Any]) -> dict[str, Any]:
     return document | changed
 
 
-MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = MappingProxyType({1: _from_1, 2: _from_2})
+def _from_3(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 4 lists the times of micro-batches by count; version 3 had those of the schedule's count alone."""
+    estimates, count = document.get("estimates"), _count(document)
+    changed: dict[str, Any] = {"version": 4}
+    if isinstance(estimates, dict) and isinstance(estimates.get("stages"), list):
+        stages = [_times_from_3(stage, count) for stage in estimates["stages"]]
+        changed["estimates"] = estimates | {"stages": stages}
+    return document | changed
+
+
+def _count(document: dict[str, Any]) -> Any:
+    decisions = document.get("decisions")
+    schedule = decisions.get("schedule") if isinstance(decisions, dict) else None
+    return schedule.get("micro_batches") if isinstance(schedule, dict) else None
+
+
+def _times_from_3(stage: Any, count: Any) -> Any:
+    if not isinstance(stage, dict):
+        return stage
+    names = ("forward_s", "backward_s", "delay_s", "overlap_s")
+    times = {name: stage.get(f"micro_batch_{name}", 0.0) for name in names}
+    gone = {*(f"micro_batch_{name}" for name in names), "delay_s", "overlap_s"}
+    changed = {key: item for key, item in stage.items() if key not in gone}
+    if times["forward_s"]:
+        changed["times"] = [{"count": count, **times}]
+    if isinstance(stage.get("mixed"), list):
+        changed["mixed"] = [_times_from_3(of_type, count) for of_type in stage["mixed"]]
+    return changed
+
+
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = MappingProxyType(
+    {1: _from_1, 2: _from_2, 3: _from_3}
+)
 """By the version they start from: one for every version before today's."""

@@ -31,7 +31,7 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
     busy_s = sum(
         busy_time(
             schedule.micro_batches,
-            stage.micro_batch_forward_s + stage.micro_batch_backward_s,
+            stage.micro_batch(schedule.micro_batches).whole_s,
             stage.replicas * stage.time_s,
             stage.replicas * stage.around_actions_s(schedule.micro_batches),
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.served_rows import ServedRows
+from heterps_compile.schedule.micro_batch import MicroBatch, micro_batch_of
 from heterps_compile.units import format_bytes
 
 
@@ -47,7 +48,7 @@ class TypeReplicas:
         share: Part of every batch that they work on together, in the steady state.
         compute_s, data_s: CT and DT of that part, the all-reduce included.
         price_per_hour: Of all of them.
-        micro_batch_forward_s, micro_batch_backward_s: One micro-batch of the schedule on one of them.
+        times: As those of a stage, of one of them.
     """
 
     device: str
@@ -57,13 +58,11 @@ class TypeReplicas:
     compute_s: float
     data_s: float
     price_per_hour: float
-    micro_batch_forward_s: float = 0.0
-    micro_batch_backward_s: float = 0.0
+    times: tuple[MicroBatch, ...] = ()
 
-    @property
-    def micro_batch_s(self) -> float:
-        """Return forward and backward of one micro-batch."""
-        return self.micro_batch_forward_s + self.micro_batch_backward_s
+    def micro_batch(self, count: int) -> MicroBatch:
+        """Read off the times of one of so many micro-batches on one unit; 0 where they are not known."""
+        return micro_batch_of(self.times, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,9 @@ class PlannedStage:
         update_s: What the optimizer's step takes each of them; likewise. 0 in plans of older versions.
         received_bytes: Bytes of a batch that enter from other stages.
         sent_bytes: Bytes of a batch that leave for other stages.
-        micro_batch_forward_s, micro_batch_backward_s: How long one micro-batch of the schedule occupies one replica,
-            the mean over all where these differ; 0 where that is not known, as in plans of older versions.
-        delay_s, micro_batch_delay_s: From the end of a batch's forward, and a micro-batch's, to when the next stage has
-            its values; 0 for the last stage, and where that is not known.
-        overlap_s, micro_batch_overlap_s: Part of the way of these values in which either stage is occupied, and the
-            wire too; 0 in plans of older versions.
+        times: Of one micro-batch on one replica, for some counts of micro-batches, ascending; the mean over all
+            replicas where these differ. Other counts lie on straight lines between them
+            (``schedule/micro_batch.py``). Empty where they are not known, as in plans of older versions.
         recompute: Whether it keeps what enters it and computes its activations again in the backward (training).
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
@@ -118,12 +114,7 @@ class PlannedStage:
     update_s: float = 0.0
     received_bytes: int = 0
     sent_bytes: int = 0
-    micro_batch_forward_s: float = 0.0
-    micro_batch_backward_s: float = 0.0
-    delay_s: float = 0.0
-    micro_batch_delay_s: float = 0.0
-    overlap_s: float = 0.0
-    micro_batch_overlap_s: float = 0.0
+    times: tuple[MicroBatch, ...] = ()
     recompute: bool = False
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0
@@ -150,12 +141,15 @@ class PlannedStage:
                 compute_s=each.compute_s / each.share,
                 data_s=(each.data_s - self.sync_s) / each.share + self.sync_s,
                 price_per_hour=each.price_per_hour,
-                micro_batch_forward_s=each.micro_batch_forward_s,
-                micro_batch_backward_s=each.micro_batch_backward_s,
+                times=each.times,
                 mixed=(),
             )
             for each in self.mixed
         )
+
+    def micro_batch(self, count: int) -> MicroBatch:
+        """Read off the times of one of so many micro-batches on one replica; 0 where they are not known."""
+        return micro_batch_of(self.times, count)
 
     @property
     def device_words(self) -> str:

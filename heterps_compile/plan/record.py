@@ -3,7 +3,7 @@
 Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.ir.default_size import DefaultSize, defaults_of
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 from . import schema
 from .input_values import InputValue
@@ -153,7 +154,21 @@ def _of_types(stage: PlannedStage, part: type[schema.Part]) -> dict[str, Any]:
     """Return what a part of the file says of the replicas by device type; nothing where a stage has one."""
     if not stage.mixed:
         return {}
-    return {"mixed": [{name: getattr(each, name) for name in part.model_fields} for each in stage.mixed]}
+    return {
+        "mixed": [
+            {name: _times(each.times) if name == "times" else getattr(each, name) for name in part.model_fields}
+            for each in stage.mixed
+        ]
+    }
+
+
+def _times(times: Iterable[MicroBatch]) -> list[dict[str, Any]]:
+    parts = schema.MicroBatchEstimate.model_fields
+    return [{name: getattr(each, name) for name in parts} for each in times]
+
+
+def _to_times(parts: Iterable[schema.MicroBatchEstimate]) -> tuple[MicroBatch, ...]:
+    return tuple(part.times() for part in parts)
 
 
 def _of_rule(stage: PlannedStage) -> dict[str, Any]:
@@ -179,12 +194,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "update_s": stage.update_s,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
-        "micro_batch_forward_s": stage.micro_batch_forward_s,
-        "micro_batch_backward_s": stage.micro_batch_backward_s,
-        "delay_s": stage.delay_s,
-        "micro_batch_delay_s": stage.micro_batch_delay_s,
-        "overlap_s": stage.overlap_s,
-        "micro_batch_overlap_s": stage.micro_batch_overlap_s,
+        "times": _times(stage.times),
         "price_per_hour": stage.price_per_hour,
         **_of_types(stage, schema.TypeEstimate),
         **_of_rule(stage),
@@ -264,10 +274,11 @@ def to_plan(file: schema.PlanFile) -> Plan:
                 backend=decided.backend,
                 replicas=decided.replicas,
                 recompute=decided.recompute,
-                **_fields(estimated, "memory", "mixed", "sync", "rows"),
+                **_fields(estimated, "times", "memory", "mixed", "sync", "rows"),
+                times=_to_times(estimated.times),
                 sync=_to_rule(decided.sync, estimated.sync),
                 mixed=tuple(
-                    TypeReplicas(**_fields(of_type), **_fields(taken))
+                    TypeReplicas(**_fields(of_type), **_fields(taken, "times"), times=_to_times(taken.times))
                     for of_type, taken in zip(decided.mixed, estimated.mixed, strict=True)
                 ),
                 memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),

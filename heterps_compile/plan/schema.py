@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
 
 from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 from . import schema_descriptions as said
 from .schema_inputs import DefaultPart, ValuePart
@@ -45,7 +46,7 @@ from .schema_types import (
     Tables,
 )
 
-VERSION = 3
+VERSION = 4
 SCHEMA_NAME = "plan.schema.json"
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -332,6 +333,21 @@ class MemoryEstimate(ShortPart):
     sync_bytes: Annotated[Count, Field(description="Of the rule by which replicas agree; left out for none.")] = 0
 
 
+class MicroBatchEstimate(ShortPart):
+    """What one of ``count`` micro-batches takes on one replica, and what it takes to the next stage."""
+
+    usual = ("backward_s", "delay_s", "overlap_s")
+    count: Positive
+    forward_s: Seconds
+    backward_s: Annotated[Seconds, Field(description="Left out in inference.")] = 0.0
+    delay_s: Annotated[Seconds, Field(description=said.DELAY)] = 0.0
+    overlap_s: Annotated[Seconds, Field(description=said.OVERLAP)] = 0.0
+
+    def times(self) -> MicroBatch:
+        """Return the times of the micro-batch."""
+        return MicroBatch(self.count, self.forward_s, self.backward_s, delay_s=self.delay_s, overlap_s=self.overlap_s)
+
+
 class TypeEstimate(Part):
     """What replicas of one device type take and cost, in a stage that has several."""
 
@@ -339,8 +355,7 @@ class TypeEstimate(Part):
     compute_s: Seconds
     data_s: Seconds
     price_per_hour: Amount
-    micro_batch_forward_s: Seconds = 0.0
-    micro_batch_backward_s: Seconds = 0.0
+    times: list[MicroBatchEstimate] = []
 
 
 class RowsEstimate(Part):
@@ -363,7 +378,7 @@ class SyncEstimate(Part):
 
 
 class StageEstimate(StagePart):
-    """What one stage is thought to take for a batch, and one replica for a micro-batch; 0 where that is not known."""
+    """What one stage takes for a batch, and one replica for a micro-batch, for some counts of these, ascending."""
 
     compute_s: Seconds
     data_s: Seconds
@@ -373,12 +388,7 @@ class StageEstimate(StagePart):
     update_s: Seconds = 0.0
     received_bytes: Count
     sent_bytes: Count
-    micro_batch_forward_s: Seconds = 0.0
-    micro_batch_backward_s: Seconds = 0.0
-    delay_s: Seconds = 0.0
-    micro_batch_delay_s: Seconds = 0.0
-    overlap_s: Seconds = 0.0
-    micro_batch_overlap_s: Seconds = 0.0
+    times: Annotated[list[MicroBatchEstimate], Field(description=said.TIMES)] = []
     price_per_hour: Amount
     memory: MemoryEstimate | None
     mixed: list[TypeEstimate] = []
@@ -465,7 +475,7 @@ class Provenance(Part):
 class PlanFile(Part):
     """The whole file."""
 
-    version: Literal[3]
+    version: Literal[4]
     model: ModelPart
     request: RequestPart
     cluster: ClusterPart

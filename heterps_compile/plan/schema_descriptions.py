@@ -40,3 +40,6 @@ READING = (
     "What values and bounds are of, and what is held to the floor: batches that follow one another, or the simulated "
     "step; plans of before are of the steady state."
 )
+DELAY = "From the end of its forward until the next stage has its values; left out for 0."
+OVERLAP = "Part of the way of its values in which either stage is occupied, and the wire too; left out for 0."
+TIMES = "Other counts lie on straight lines between these, over the samples of a micro-batch; empty if not known."

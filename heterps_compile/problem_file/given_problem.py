@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.profile import interpolate
+from heterps_compile.cost.interpolation import interpolate
 from heterps_compile.errors import InputError
 
 STEP, REPLICA = "step", "replica"

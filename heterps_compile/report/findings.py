@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from heterps_compile.bench.comparison import Comparison
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.problem import Problem
 from heterps_compile.ir.graph import Node
 from heterps_compile.ir.layer_titles import after_node, before_anchor, join_of, tells_nothing
@@ -38,7 +37,6 @@ class Findings:
         rows: Its layers with their work.
         layers: The layer graph, for edges.
         problem: Times and prices of every layer on every device type.
-        pool: The device types, for what a further micro-batch pays again.
         points: Throughput against price.
         comparison: Methods compared.
         older: An older plan to compare with.
@@ -49,7 +47,6 @@ class Findings:
     rows: Sequence[LayerRow] = ()
     layers: LayerGraph | None = None
     problem: Problem | None = None
-    pool: Cluster | None = None
     points: Sequence[Point] = ()
     comparison: Comparison | None = None
     older: Plan | None = None
@@ -58,9 +55,7 @@ class Findings:
     @cached_property
     def step(self) -> Step:
         """Return the plan's own step; of inference as many as keep every replica busy for a while."""
-        operations = {row.name: row.cost.operations for row in self.rows}
-        loads = plan_loads(self.plan, self.pool, operations)
-        chosen = self.plan.schedule
+        loads, chosen = plan_loads(self.plan), self.plan.schedule
         most = max(stage.replicas for stage in self.plan.stages)
         rounds = _ROUNDS if most <= _MANY_REPLICAS else 1
         steps = -(-(rounds * most + len(self.plan.stages)) // chosen.micro_batches)

@@ -6,11 +6,9 @@ compilation would. For a plan of this very model and pool they come out as its f
 Left out: other decisions, which ``check.py`` searches for; artefacts, which belong to the plan as it was.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from heterps_compile.api import choose_backend
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import Fault
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
@@ -34,14 +32,10 @@ class PlanToday:
 
     Attributes:
         plan: Its decisions, and what they are estimated to do today.
-        operations: How many kernels every layer starts, by its name of today.
-        pool: The pool of today.
         broken: Why it does not hold any more, as a note; none where it does.
     """
 
     plan: Plan
-    operations: Mapping[str, int]
-    pool: Cluster
     broken: tuple[str, ...] = ()
 
 
@@ -90,5 +84,4 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     draft = run_passes(provisioned, [ChooseRules(decided_rules(plan)), schedule, EmitStages()], Emitted)
     made = make_plan(draft, backend)
     notes = (f"{NO_LONGER}: {broken}",) if broken else ()
-    operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
-    return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster, notes)
+    return PlanToday(replace(made, notes=(*made.notes, *notes)), notes)

@@ -90,13 +90,15 @@ def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
         layout: Of the run; its replicas and schedule may be others than the plan's.
         cores: That all ranks share.
     """
-    stages, micro_batch = plan.stages, plan.batch / plan.schedule.micro_batches
-    is_known = all(stage.micro_batch_forward_s > 0 and stage.kind == "cpu" and not stage.mixed for stage in stages)
-    if not is_known or layout.micro_batch_size != micro_batch or layout.training != (plan.request.mode == "training"):
+    stages, count = plan.stages, plan.schedule.micro_batches
+    each = [stage.micro_batch(count) for stage in stages]
+    is_known = all(one.forward_s > 0 for one in each) and all(s.kind == "cpu" and not s.mixed for s in stages)
+    is_alike = layout.micro_batch_size == plan.batch / count and layout.training == (plan.request.mode == "training")
+    if not (is_known and is_alike):
         return 0.0
     if layout.micro_batches * layout.world_size**2 > _MOST:
         return 0.0
-    times = [Phases(s.micro_batch_forward_s, s.micro_batch_backward_s, s.micro_batch_backward_s) for s in stages]
+    times = [Phases(one.forward_s, one.backward_s, one.backward_s) for one in each]
     return predict(layout, make_routes(stages, plan.graph_outputs), times, cores).step_s
 
 

@@ -16,22 +16,19 @@ Replicas sum their gradients once a step, after the last backward of their stage
 however many micro-batches there were. A stage whose last backward comes early sums beside the others' backwards; its
 own it does not, for one message has the gradients of all its layers (``runtime/pipeline/gradient_sums.py``).
 
-Times are known for some M. Between these they are read off a straight line over the samples of a micro-batch, beyond
-them the line goes on (``cost/profile.py`` draws it).
-
 Left out: the update of the weights; norms that clip gradients, which ranks agree on before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from heterps_compile.cost.memory import ALWAYS, AUTO, MEMORY_TOLERANCE, NEVER, SAFETY_FACTOR, MemoryParts
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.profile import interpolate
 from heterps_compile.cost.roofline import TRAINING_FACTOR, Phases
 from heterps_compile.cost.served_rows import ServedRows
 
+from .micro_batch import MicroBatch, micro_batch_of
 from .mixed_stage import BY_SPEED, EQUAL, MixedStage, mixed_stage
 from .names import orders
 from .order import MOST_ACTIONS
@@ -43,44 +40,6 @@ _MOST_TO_FEED = 1024
 
 ROUNDS_OF_REPLICAS = 8
 """Replicas that get 8 micro-batches or 9 differ by an eighth at most; more rounds only add launches."""
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """How long one of so many micro-batches occupies one replica.
-
-    Attributes:
-        count: Micro-batches in the step.
-        forward_s, backward_s: Of one of them; in inference there is no backward.
-        moving_s: Part of the forward in which data moves and nothing is computed.
-        delay_s: From the end of its forward until the next stage can begin, and back with the gradients.
-        overlap_s: Part of that way in which either stage is occupied.
-    """
-
-    count: int
-    forward_s: float
-    backward_s: float = 0.0
-    moving_s: float = 0.0
-    delay_s: float = 0.0
-    overlap_s: float = 0.0
-
-    @property
-    def way_s(self) -> float:
-        """Compute the time on the wire to the next stage."""
-        return self.delay_s + self.overlap_s
-
-    @property
-    def whole_s(self) -> float:
-        """Return forward and backward."""
-        return self.forward_s + self.backward_s
-
-    def recomputed(self) -> "MicroBatch":
-        """Return the times with one more forward's computation in the backward, beside what moves there."""
-        if self.forward_s <= 0:
-            return self
-        moving_s = self.moving_s * self.backward_s / self.forward_s
-        again_s = max(0.0, self.forward_s - self.moving_s - moving_s)
-        return replace(self, backward_s=self.backward_s + again_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +101,7 @@ class StageLoad:
 
     def micro_batch(self, count: int) -> MicroBatch:
         """Return the times of one of so many micro-batches."""
-        for known in self.known:
-            if known.count == count:
-                return known
-        by_size = self.known[::-1]
-
-        def read_off(times_s: Iterable[float]) -> float:
-            return interpolate(
-                [(1 / each.count, time_s) for each, time_s in zip(by_size, times_s, strict=True)], 1 / count
-            )
-
-        return MicroBatch(
-            count,
-            read_off(each.forward_s for each in by_size),
-            read_off(each.backward_s for each in by_size),
-            delay_s=read_off(each.delay_s for each in by_size),
-            overlap_s=read_off(each.overlap_s for each in by_size),
-        )
+        return micro_batch_of(self.known, count)
 
     def micro_batch_bytes(self, part: float, micro_batches: int) -> float:
         """Return what is held for every micro-batch under way: its part of the activations, and copies of weights.
@@ -279,22 +222,6 @@ class StageWhole:
             + (0.0 if self.rows is None else self.rows.ahead_s(self.replicas, count)),
             phases.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
         )
-
-
-def mean_micro_batch(each: Sequence[MicroBatch], shares: Sequence[float]) -> MicroBatch:
-    """Return the mean of micro-batches on several device types by their parts of a batch; least data moves besides."""
-
-    def mean(times_s: Iterable[float]) -> float:
-        return sum(share * time_s for share, time_s in zip(shares, times_s, strict=True))
-
-    return MicroBatch(
-        each[0].count,
-        mean(one.forward_s for one in each),
-        mean(one.backward_s for one in each),
-        min(one.moving_s for one in each),
-        mean(one.delay_s for one in each),
-        mean(one.overlap_s for one in each),
-    )
 
 
 def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[MicroBatch]:

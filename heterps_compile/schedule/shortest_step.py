@@ -47,7 +47,8 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats
 
-from .load import MicroBatch, StageLoad, held_bytes, held_part, simulate_step
+from .load import StageLoad, held_bytes, held_part, simulate_step
+from .micro_batch import MicroBatch
 
 TRAINING_SCHEDULES = ("gpipe", "1f1b")
 INFERENCE_SCHEDULES = ("gpipe",)

@@ -1,31 +1,27 @@
 """A plan under the schedules: the step each takes, and what every device holds while it runs.
 
-A plan says what a batch takes on every stage, and what one micro-batch of its schedule does. Where that is the whole
-batch, what each further micro-batch pays again, launches and latencies, needs the pool; the number of operations of a
-layer needs the model, and is at least one.
+A plan says what micro-batches take on every stage, for some counts of them; others lie on the line between these.
 
 Left out: the simulation itself (``schedule/``), the looks of it.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.memory import MemoryParts, has_room
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
-    MicroBatch,
     StageLoad,
     held_part,
-    mean_micro_batch,
     micro_batch_counts,
     occupied,
     simulate_step,
     training_counts,
 )
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.schedule.readings import Estimate, rate
 from heterps_compile.schedule.simulate import Timeline, held_over_time, worker_spans
@@ -79,92 +75,45 @@ class Step:
             yield worker, [(time_s, kept + each * held) for time_s, held in held_over_time(spans)]
 
 
-def plan_loads(
-    plan: Plan, pool: Cluster | None = None, operations: Mapping[str, int] | None = None
-) -> tuple[StageLoad, ...]:
-    """Return what a batch of a plan asks of its stages.
-
-    Args:
-        plan: The plan.
-        pool: Its device types, for launches and latencies where the plan does not say what dividing a batch costs; None
-            counts neither.
-        operations: Kernels that every layer starts, by its name; one each where not known.
-
-    Raises:
-        UnknownNameError: where the pool lacks a device type of the plan.
-    """
+def plan_loads(plan: Plan) -> tuple[StageLoad, ...]:
+    """Return what a batch of a plan asks of its stages."""
     return tuple(
-        StageLoad(
-            stage.replicas,
-            _known(plan, stage, pool, operations or {}),
-            activations_bytes,
-            copies_bytes,
-            stage.all_reduce_s,
+        replace(
+            load,
+            activations_bytes=activations_bytes,
+            copies_bytes=copies_bytes,
             inputs_bytes=inputs_bytes,
+            sync_s=stage.all_reduce_s,
             recomputes=stage.recompute,
-            types=_types(plan, stage, pool, operations or {}),
             rows=stage.rows,
             own_s=stage.own_s,
         )
-        for stage, (activations_bytes, copies_bytes, inputs_bytes) in zip(plan.stages, _held(plan), strict=True)
+        for stage, load, (activations_bytes, copies_bytes, inputs_bytes) in zip(
+            plan.stages, _timed(plan), _held(plan), strict=True
+        )
     )
 
 
-def _types(
-    plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
-) -> tuple[StageLoad, ...]:
-    """Return the replicas by device type where a stage has several."""
-    if not stage.mixed:
-        return ()
-    return tuple(StageLoad(part.replicas, _known(plan, part, pool, operations)) for part in stage.by_type)
+def _timed(plan: Plan) -> list[StageLoad]:
+    """Return the times of the stages; a plan of an older version that has none divides those of its batch."""
+    training = plan.request.mode == "training"
+    return [
+        StageLoad(
+            stage.replicas,
+            stage.times or (_undivided(stage, training=training),),
+            types=tuple(
+                StageLoad(part.replicas, part.times or (_undivided(part, training=training),))
+                for part in stage.by_type
+                if stage.mixed
+            ),
+        )
+        for stage in plan.stages
+    ]
 
 
-def _known(
-    plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
-) -> tuple[MicroBatch, ...]:
-    """Return the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
-    if stage.mixed:
-        shares = [each.share for each in stage.mixed]
-        by_type = [_known(plan, part, pool, operations) for part in stage.by_type]
-        return tuple(mean_micro_batch(each, shares) for each in zip(*by_type, strict=True))
-    training, count = plan.request.mode == "training", plan.schedule.micro_batches
-    planned = MicroBatch(
-        count, stage.micro_batch_forward_s, stage.micro_batch_backward_s,
-        delay_s=stage.micro_batch_delay_s, overlap_s=stage.micro_batch_overlap_s,
-    )  # fmt: skip
-    forward_share = 1 / TRAINING_FACTOR if training else 1.0
-    if planned.whole_s > 0:
-        forward_share = planned.forward_s / planned.whole_s
+def _undivided(stage: PlannedStage, *, training: bool) -> MicroBatch:
     compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.own_data_s
-    whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s, overlap_s=stage.overlap_s)
-    more_s = (0.0, 0.0)  # than an equal share of what binds forward and backward together: each is bound by itself
-    if planned.whole_s > 0:
-        if count > 1:
-            return whole, planned
-        more_s = planned.forward_s - whole.forward_s, planned.backward_s - whole.backward_s
-        whole = replace(whole, forward_s=planned.forward_s, backward_s=planned.backward_s)
-    if pool is None:
-        return (whole,)
-    device = pool.device_type(stage.device)
-    launched = sum(operations.get(name, 1) for name in stage.layers) * (TRAINING_FACTOR if training else 1)
-    transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
-    half = occupied(
-        2,
-        (compute_s + launched * device.launch_s) / 2,
-        (data_s + transfers * device.network_latency_s) / 2
-        + (0.0 if stage.rows is None else stage.rows.ahead_s(stage.replicas, 2)),
-        forward_share,
-    )
-    following = plan.stages[stage.index + 1 : stage.index + 2]
-    latency_s = max((pool.way(stage.device, each.device).latency_s for each in following), default=0.0)
-    delay_s = min(stage.delay_s, (stage.delay_s + latency_s) / 2)
-    return whole, replace(
-        half,
-        forward_s=half.forward_s + more_s[0] / 2,
-        backward_s=half.backward_s + more_s[1] / 2,
-        delay_s=delay_s,
-        overlap_s=min(whole.way_s, (whole.way_s + latency_s) / 2) - delay_s,
-    )
+    return occupied(1, compute_s, data_s, 1 / TRAINING_FACTOR if training else 1.0)
 
 
 def _held(plan: Plan) -> list[tuple[float, float, float]]:
@@ -172,12 +121,8 @@ def _held(plan: Plan) -> list[tuple[float, float, float]]:
 
     The plan's are those of the micro-batches that its schedule holds at once.
     """
-    loads = [
-        StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0, types=_types(plan, stage, None, {}))
-        for stage in plan.stages
-    ]
     chosen, training = plan.schedule, plan.request.mode == "training"
-    timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
+    timeline = simulate_step(chosen.name, _timed(plan), chosen.micro_batches, training=training)
     part = held_part(timeline, chosen.micro_batches, training=training)
     held = []
     for stage, peak in zip(plan.stages, timeline.peak_in_flight, strict=True):

@@ -63,14 +63,6 @@ def test_what_is_wrong_is_said_in_one_line(plan, words, said):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_pool_that_is_not_built_in_is_said(plan):
-    mine = replace(large_findings(4, 2).plan, cluster="mine")
-    (plan / "mine.json").write_text(to_json(mine))
-    done = heterps("simulate", "mine.json", cwd=plan)
-    assert done.returncode == 0, done.stderr
-    assert "does not record its pool 'mine', no built-in one" in done.stdout
-
-
 def test_simulating_needs_neither_torch_nor_onnx(plan):
     (plan / "torch.py").write_text("raise SystemExit('torch was imported')\n")
     (plan / "onnx.py").write_text("raise SystemExit('onnx was imported')\n")

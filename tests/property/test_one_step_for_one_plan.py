@@ -21,7 +21,7 @@ from heterps_compile.plan.request import ALONE
 from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
 from heterps_compile.schedule.shortest_step import step_under
-from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
+from heterps_compile.simulation.plan_steps import plan_loads, possible_counts, simulate_plan
 
 RULE = {"synchronisation": "topk(density=0.1)"}
 MORE = (RULE, {"tables": "served"}, {"mixed_stages": True}, {"recompute": "always"})
@@ -57,14 +57,13 @@ def drawn_pool(rng):
     return Cluster("drawn", "made up", "USD", tuple(types), links=links, parameter_server=servers)
 
 
-def searched_s(of, found, types, sizes):
+def searched_s(of, found, types, sizes, count):
     """Return the step that the searches for plans and for machines have for the stages of a plan."""
-    starts, schedule = np.cumsum(sizes).tolist(), found.schedule
+    starts, name = np.cumsum(sizes).tolist(), found.schedule.name
     cuts = tuple(at for at, a, b in zip(starts, types, types[1:], strict=False) if a == b)
     placement = Placement(tuple(np.repeat(types, sizes).tolist()), cuts)
-    [own] = with_units(of, placement, [stage.replicas for stage in found.stages], [schedule.micro_batches])
-    loads = of.with_memory(placement, own.loads)
-    return step_under(schedule.name, loads, schedule.micro_batches, training=of.training).step_s
+    [own] = with_units(of, placement, [stage.replicas for stage in found.stages], [count])
+    return step_under(name, of.with_memory(placement, own.loads), count, training=of.training).step_s
 
 
 def steps_of_plan(found, posed, review):
@@ -80,7 +79,10 @@ def steps_of_plan(found, posed, review):
         return
     yield "review", plan_today(review(read)).plan.schedule.step_s
     types = [names.index(stage.device) for stage in found.stages]
-    yield "search", searched_s(steps_of(posed), found, types, sizes)
+    yield "search", searched_s(steps_of(posed), found, types, sizes, schedule.micro_batches)
+    for count in possible_counts(found):  # the file has the times of some, and where a line between them bends
+        expected_s = searched_s(steps_of(posed), found, types, sizes, count)
+        assert simulate_plan(read, plan_loads(read), schedule.name, count).step_s == pytest.approx(expected_s, rel=1e-9)
     if found.request.minimises_step:
         yield "value", found.value
 

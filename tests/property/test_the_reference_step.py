@@ -12,7 +12,8 @@ from reference_step import GPIPE, ONE_F_ONE_B, Boundary, Pipeline, Stage, Value,
 from heterps_compile.prediction.predict_step import predict_step
 from heterps_compile.problem_file.given_plan import make_given_plan
 from heterps_compile.problem_file.read_problem import make_given
-from heterps_compile.schedule.load import MicroBatch, StageLoad, simulate_step
+from heterps_compile.schedule.load import StageLoad, simulate_step
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.step_length import step_length_s
 
 # Halves add up without rounding, so that equal times compare equal.

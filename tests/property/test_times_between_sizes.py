@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps_compile.cost.profile import interpolate
+from heterps_compile.cost.interpolation import interpolate
 
 times = st.floats(1e-6, 10.0)
 curves = st.lists(st.tuples(st.integers(1, 4096), times), min_size=2, max_size=6, unique_by=lambda point: point[0]).map(

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from heterps_compile.cost.profile import interpolate
+from heterps_compile.cost.interpolation import interpolate
 from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
 from heterps_compile.problem_file.read_problem import FORMAT
 from truth.sailor import predicted

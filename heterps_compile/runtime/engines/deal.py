@@ -114,9 +114,9 @@ def step_time_s(plan: Plan, layout: Layout) -> Callable[[int, int], float]:
 
     A plan without these is taken to be balanced: a position takes the time of its planned replicas.
     """
-    positions = len(layout.widths)
+    positions, count = len(layout.widths), plan.schedule.micro_batches
     alone = [
-        sum(stage.micro_batch_forward_s + stage.micro_batch_backward_s for stage in plan.stages[position::positions])
+        sum(stage.micro_batch(count).whole_s for stage in plan.stages[position::positions])
         for position in range(positions)
     ]
     if not all(alone):

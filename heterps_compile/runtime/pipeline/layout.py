@@ -245,7 +245,8 @@ def _planned_speeds(plan: Plan, widths: Sequence[int], chunks: int) -> list[tupl
     """
     speeds = []
     for stage in plan.stages:
-        width, times_s = widths[stage.index % len(widths)], [each.micro_batch_s for each in stage.of_replicas]
+        width, count = widths[stage.index % len(widths)], plan.schedule.micro_batches
+        times_s = [each.micro_batch(count).whole_s for each in stage.of_replicas]
         if stage.mixed and (chunks > 1 or width != stage.replicas or min(times_s) <= 0):
             alone = "" if chunks == 1 else " in a position of its own (--schedule 1f1b)"
             raise RunError(

@@ -20,12 +20,13 @@ Measured numbers are means, since medians do not add up. Left out: runs that are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
-from heterps_compile.schedule.load import MicroBatch, StageLoad, simulate_step
+from heterps_compile.schedule.load import StageLoad, simulate_step
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.units import counted, format_seconds
 
 DATA, PULL, RUNTIME, DIVIDING, OTHER, UNEXPLAINED = "data", "pull", "runtime", "dividing", "other", "unexplained"
@@ -104,7 +105,8 @@ def plan_difference(plan: Plan, planned_s: float, mean: MeanStep) -> Difference 
         planned_s: What it promises from step to step.
         mean: What was measured.
     """
-    known = all(stage.micro_batch_forward_s > 0 for stage in plan.stages)
+    count = plan.schedule.micro_batches
+    known = all(stage.micro_batch(count).forward_s > 0 for stage in plan.stages)
     if not known or planned_s <= 0 or set(mean.stages) != {stage.index for stage in plan.stages}:
         return None
     causes = [_stage(index) for index in sorted(mean.stages)]
@@ -173,7 +175,7 @@ def _words(plan: Plan, mean: MeanStep, cause: str) -> str:
         if cause == _stage(stage.index):
             found = mean.stages[stage.index]
             measured_s = found.forward_s + found.backward_s
-            planned_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
+            planned_s = stage.micro_batch(plan.schedule.micro_batches).whole_s
             return f"{cause} computed {format_seconds(measured_s)} a micro-batch, planned {format_seconds(planned_s)}"
     if cause == UNEXPLAINED:
         return "no rank's own work explains it, so it is messages, sums of gradients and what is not measured"
@@ -208,12 +210,10 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
     loads, between_s = [], []
     for stage in plan.stages:
         found = mean.stages[stage.index]
-        forward_s, backward_s = stage.micro_batch_forward_s, stage.micro_batch_backward_s
-        if _stage(stage.index) in put_in:
-            forward_s, backward_s = found.forward_s, found.backward_s
-        forward_s += sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
-        way_s = (stage.micro_batch_delay_s, stage.micro_batch_overlap_s)
-        micro_batch = MicroBatch(count, forward_s, backward_s, 0.0, *way_s)
+        planned = stage.micro_batch(count)
+        computed = found if _stage(stage.index) in put_in else planned
+        forward_s = computed.forward_s + sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
+        micro_batch = replace(planned, forward_s=forward_s, backward_s=computed.backward_s)
         rows = None if PULL in put_in else stage.rows
         own_s = stage.handling_s + (0.0 if OPTIMIZER in put_in else stage.update_s)
         types = _types(stage, micro_batch)
@@ -228,16 +228,13 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
 
 def _types(stage: PlannedStage, mean: MicroBatch) -> tuple[StageLoad, ...]:
     """Return the replicas by device type where a stage has several, as much slower as their mean is than planned."""
-    planned_s = (stage.micro_batch_forward_s, stage.micro_batch_backward_s)
-    forward, backward = (
-        now / then if then else 1.0 for now, then in zip((mean.forward_s, mean.backward_s), planned_s, strict=True)
-    )
+    planned = stage.micro_batch(mean.count)
+    pairs = ((mean.forward_s, planned.forward_s), (mean.backward_s, planned.backward_s))
+    forward, backward = (now / then if then else 1.0 for now, then in pairs)
+    types = [(of.replicas, of.micro_batch(mean.count)) for of in stage.mixed]
     return tuple(
-        StageLoad(
-            each.replicas,
-            (MicroBatch(mean.count, each.micro_batch_forward_s * forward, each.micro_batch_backward_s * backward),),
-        )
-        for each in stage.mixed
+        StageLoad(replicas, (MicroBatch(each.count, each.forward_s * forward, each.backward_s * backward),))
+        for replicas, each in types
     )
 
 

@@ -216,5 +216,5 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
 def _stage_s(plan: Plan, index: int) -> float:
     """Return what one replica of a stage was promised to take in a step: its part of the micro-batches."""
     stage = plan.stages[index]
-    micro_batch_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
+    micro_batch_s = stage.micro_batch(plan.schedule.micro_batches).whole_s
     return micro_batch_s * plan.schedule.micro_batches / stage.replicas if micro_batch_s else stage.time_s

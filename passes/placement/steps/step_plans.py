@@ -26,7 +26,8 @@ from heterps_compile.cost.served_rows import ServedRows
 from heterps_compile.cost.table_servers import servers_at
 from heterps_compile.cost.whole_machines import rented_units
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
-from heterps_compile.schedule.load import MicroBatch, StageLoad
+from heterps_compile.schedule.load import StageLoad
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES, step_under
 from heterps_compile.schedule.step_length import step_length_s
 from heterps_compile.schedule.step_problem import MicroBatches, StepProblem, StepsOfPlacements

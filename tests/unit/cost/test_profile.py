@@ -1,7 +1,8 @@
 import pytest
 from profiles import CPU, layer, point
 
-from heterps_compile.cost.profile import Fitted, interpolate
+from heterps_compile.cost.interpolation import interpolate
+from heterps_compile.cost.profile import Fitted
 from heterps_compile.cost.roofline import Phases
 
 POINTS = [(8, 1.0), (16, 1.5), (64, 2.0)]

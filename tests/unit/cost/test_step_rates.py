@@ -74,7 +74,8 @@ def test_a_plan_has_both_behind_the_last_backward() -> None:
     assert stage.replicas == 4
     assert stage.update_s == pytest.approx(7 * GRADIENT_BYTES / moved_per_s)
     assert stage.handling_s == pytest.approx((4 + 3 * 3 / 4) * GRADIENT_BYTES / moved_per_s)
-    whole_s = made.schedule.micro_batches / 4 * (stage.micro_batch_forward_s + stage.micro_batch_backward_s)
+    count = made.schedule.micro_batches
+    whole_s = count / 4 * stage.micro_batch(count).whole_s
     assert made.schedule.step_s == pytest.approx(whole_s + stage.all_reduce_s + stage.handling_s + stage.update_s)
 
 

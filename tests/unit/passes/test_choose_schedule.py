@@ -308,8 +308,8 @@ def test_forward_and_backward_are_those_that_were_measured():
     draft = scheduled((2.0, 1), (2.0, 1), mode="training", batch=4, measured=(point(1, 0.25, 0.25), point(4, 1.0, 1.0)))
     assert draft.schedule.micro_batches == 4
     for stage in draft.stages:
-        assert stage.micro_batch_forward_s == pytest.approx(0.25)
-        assert stage.micro_batch_backward_s == pytest.approx((0.25 + 3 * 0.375) / 4)
+        assert stage.micro_batch(4).forward_s == pytest.approx(0.25)
+        assert stage.micro_batch(4).backward_s == pytest.approx((0.25 + 3 * 0.375) / 4)
 
 
 def test_a_plan_tells_what_the_times_of_its_micro_batches_were_read_off():

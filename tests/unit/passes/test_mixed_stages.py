@@ -64,7 +64,8 @@ def test_all_units_of_a_pool_work_on_one_stage_each_at_its_speed(mode: str) -> N
     assert plan.bound <= plan.value
     assert plan.found_by == "mixed stages"
     assert plan.unused_devices == ()
-    taken = share_out([each.micro_batch_s for each in stage.of_replicas], plan.schedule.micro_batches, BY_SPEED)
+    count = plan.schedule.micro_batches
+    taken = share_out([each.micro_batch(count).whole_s for each in stage.of_replicas], count, BY_SPEED)
     given = f"gives {taken.count(0)} to 1 x fast and {len(taken) - taken.count(0)} to 2 x slow"
     assert any(given in note for note in plan.notes), plan.notes
     assert any("than the best plan found whose stages have one type each" in note for note in plan.notes)
@@ -91,7 +92,7 @@ def test_replicas_of_several_types_agree_by_rules(rule: str) -> None:
 def test_the_step_is_that_of_the_busiest_replica_with_what_it_is_dealt() -> None:
     plan = planned(mode="training")
     [stage], count = plan.stages, plan.schedule.micro_batches
-    times_s = [each.micro_batch_s for each in stage.of_replicas]
+    times_s = [each.micro_batch(count).whole_s for each in stage.of_replicas]
     taken = share_out(times_s, count, BY_SPEED)
     busiest_s = max(taken.count(replica) * time_s for replica, time_s in enumerate(times_s))
     assert plan.schedule.step_s == pytest.approx(busiest_s + stage.all_reduce_s + stage.own_s)

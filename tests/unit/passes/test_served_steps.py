@@ -44,7 +44,7 @@ def test_the_step_begins_with_a_pull_and_ends_with_a_push(plan: Plan):
     first = plan.stages[0]
     assert first.rows is not None
     assert first.rows.network_s == pytest.approx(64 * 8 * 4 * round(first.rows.requests_s / 108e-6) / (2.5e9 / 8))
-    least_s = first.pull_s(count) + first.push_s + first.micro_batch_forward_s + first.micro_batch_backward_s
+    least_s = first.pull_s(count) + first.push_s + first.micro_batch(count).whole_s
     assert plan.schedule.step_s >= least_s > first.pull_s(count) > 0
 
 

@@ -123,9 +123,9 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("version", ..., 'expected a record with "version": 3'),
-        ("version", True, 'expected a record with "version": 3'),
-        ("version", 4, "has version 4, this heterps-compile reads version 3: a newer release wrote it, so upgrade"),
+        ("version", ..., 'expected a record with "version": 4'),
+        ("version", True, 'expected a record with "version": 4'),
+        ("version", 5, "has version 5, this heterps-compile reads version 4: a newer release wrote it, so upgrade"),
         ("version", 0, "has version 0, and there is none below 1: the file is damaged or no plan; compile again"),
         ("model.batch", "64", "model.batch: Input should be a valid integer, got '64'"),
         ("model.batch", 2**63, "model.batch: Input should be less than or equal to 9223372036854775807"),
@@ -201,8 +201,8 @@ def test_a_wrong_place_is_named(path, value, said):
     [
         ("", "is not JSON: Expecting value at line 1, column 1"),
         ("[1, 2", "is not JSON: Expecting ',' delimiter at line 1, column 6"),
-        ("[]", 'expected a record with "version": 3'),
-        ("null", 'expected a record with "version": 3'),
+        ("[]", 'expected a record with "version": 4'),
+        ("null", 'expected a record with "version": 4'),
         ('{"version": NaN}', "NaN is no number"),
         ('{"version": -Infinity}', "-Infinity is no number"),
         ('{"version": 1, "version": 1}', "the key 'version' stands twice"),

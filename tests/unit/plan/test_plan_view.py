@@ -161,7 +161,7 @@ def test_the_totals_say(changes, line, said):
 
 
 def test_readings_that_agree_are_one_line():
-    one = replace(PLAN.stages[0], micro_batch_forward_s=0.0)
+    one = replace(PLAN.stages[0], times=())
     plan = replace(PLAN, stages=(one,), schedule=replace(PLAN.schedule, step_s=one.time_s, micro_batches=1))
     rows = totals(plan, Medium.GLANCE)
     assert rows["throughput"] == "16,000 samples/s, a batch every 4 ms (floor 1,000)"

@@ -14,6 +14,7 @@ from heterps_compile.plan.planned_schedule import readings_of
 from heterps_compile.plan.planned_stage import PlannedStage, TypeReplicas
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.formats import diff_text
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 STAGE = PLAN.stages[0]
 PRICES = {device.name: device.price_per_hour for device in PLAN.devices}
@@ -24,7 +25,14 @@ DEVICES = {device.name: device for device in PLAN.devices}
 def types(own: int, other: int) -> tuple[TypeReplicas, ...]:
     def of(name: str, count: int, share: float, compute_s: float) -> TypeReplicas:
         return TypeReplicas(
-            name, DEVICES[name].kind, count, share, compute_s, 0.25 * compute_s, count * PRICES[name], 0.002, 0.004
+            name,
+            DEVICES[name].kind,
+            count,
+            share,
+            compute_s,
+            0.25 * compute_s,
+            count * PRICES[name],
+            (MicroBatch(PLAN.schedule.micro_batches, 0.002, 0.004),),
         )
 
     return of(STAGE.device, own, 0.75, 0.5), of(OTHER.name, other, 0.25, 0.4)

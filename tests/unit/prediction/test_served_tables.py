@@ -157,8 +157,9 @@ def test_the_step_is_that_of_the_compiled_plan(memory: str, servers: int, stages
     for index, stage in enumerate(plan.stages):
         own = [n for n, layer in zip(plan.tables.names, plan.tables.layers, strict=True) if layer in stage.layers]
         tables = [{"name": name, "size_bytes": 1000 * 8 * 4, "rows_bytes_per_sample": 8 * 4} for name in own]
-        times = {"device": "cpu", "samples": [64], "forward_s": [stage.micro_batch_forward_s]}
-        times["backward_s"] = [stage.micro_batch_backward_s]
+        known = stage.times[::-1]
+        times = {"device": "cpu", "samples": [64 // each.count for each in known]}
+        times |= {"forward_s": [each.forward_s for each in known], "backward_s": [each.backward_s for each in known]}
         size = len(own) * 1000 * 8 * 4
         dense = max(size, 1000)  # as much again, which the optimizer of the stage updates
         times["update_s"] = stage.update_s * (size + dense) / dense

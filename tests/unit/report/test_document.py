@@ -9,6 +9,7 @@ from heterps_compile.plan.plan import Artifact
 from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.report.document import to_document
 from heterps_compile.report.rows import layer_rows
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
 ROWS = layer_rows(PLAN, LAYERS, COSTS)
@@ -21,8 +22,8 @@ def document(plan=SAVED) -> dict:
 def test_the_document_is_this_byte_for_byte(golden):
     """With a stage of two device types, which has keys that others lack, and one whose files are not known."""
     mixed = (
-        TypeReplicas("v100", "gpu", 1, 0.75, 0.003, 0.0005, 2.42, 0.0005, 0.001),
-        TypeReplicas("t4", "gpu", 2, 0.25, 0.002, 0.0004, 0.7, 0.001, 0.002),
+        TypeReplicas("v100", "gpu", 1, 0.75, 0.003, 0.0005, 2.42, (MicroBatch(4, 0.0005, 0.001),)),
+        TypeReplicas("t4", "gpu", 2, 0.25, 0.002, 0.0004, 0.7, (MicroBatch(4, 0.001, 0.002),)),
     )
     plan = with_stage(SAVED, 1, mixed=mixed, replicas=3, price_per_hour=3.12, recompute=True)
     files = (SAVED.artifacts[0] + (Artifact("stage_0.onnx.data", "f" * 64),), SAVED.artifacts[1])

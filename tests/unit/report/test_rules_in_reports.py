@@ -4,7 +4,7 @@ from functools import cache
 from io import StringIO
 
 import pytest
-from agreeing import agreeing, pool
+from agreeing import agreeing
 
 from heterps_compile.columns.column import Medium, pairs
 from heterps_compile.console import make_console
@@ -64,7 +64,7 @@ def test_the_page_tells_it():
 
 def test_simulate_and_its_trace_name_the_rule():
     made = plan()
-    step = simulate_plan(made, plan_loads(made, pool()), made.schedule.name, made.schedule.micro_batches)
+    step = simulate_plan(made, plan_loads(made), made.schedule.name, made.schedule.micro_batches)
     stream = StringIO()
     print_steps(make_console(stream, 120), made, [step], [])
     assert f"{RULE} after the last backward of 1 stage" in stream.getvalue()

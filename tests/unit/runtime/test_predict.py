@@ -10,6 +10,7 @@ from heterps_compile.cost.roofline import Phases
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.pipeline.routes import Route
 from heterps_compile.runtime.predict import Messages, Overheads, predict, step_on_cores
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 
 def layout(*widths: int, training: bool = False, schedule: str = "gpipe", micro_batches: int = 4) -> Layout:
@@ -58,7 +59,7 @@ def test_a_message_takes_the_time_of_the_link_and_nobody_waits_for_an_empty_one(
 
 
 def test_a_plan_tells_its_step_on_fewer_cores_where_it_knows_a_micro_batch():
-    stages = tuple(replace(s, kind="cpu", micro_batch_forward_s=0.1, backend="torch") for s in PLAN.stages)
+    stages = tuple(replace(s, kind="cpu", times=(MicroBatch(4, 0.1),), backend="torch") for s in PLAN.stages)
     plan = replace(PLAN, stages=stages, batch=16, schedule=replace(PLAN.schedule, micro_batches=4))
     assert step_on_cores(plan, layout(1, 1), 1) == pytest.approx(4 * 0.2)
     assert step_on_cores(plan, layout(1, 1, micro_batches=8), 1) == pytest.approx(1.6)  # as large, twice as many

@@ -3,7 +3,8 @@
 import pytest
 from simulated import simulate
 
-from heterps_compile.schedule.load import MicroBatch, StageLoad, delayed, held_bytes, occupied, simulate_step
+from heterps_compile.schedule.load import StageLoad, delayed, held_bytes, occupied, simulate_step
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.simulate import held_over_time, worker_spans
 

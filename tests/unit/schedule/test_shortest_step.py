@@ -7,7 +7,8 @@ import pytest
 
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.served_rows import ServedRows
-from heterps_compile.schedule.load import MicroBatch, StageLoad, StageWhole, mean_micro_batch
+from heterps_compile.schedule.load import StageLoad, StageWhole
+from heterps_compile.schedule.micro_batch import MicroBatch, mean_micro_batch
 from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,

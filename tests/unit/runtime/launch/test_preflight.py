@@ -23,6 +23,7 @@ from heterps_compile.runtime.launch.prepare import (
 )
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1])
 PREPARED = Prepared(Path("m.heterps"), PLAN, "ab" * 32, LAYOUT, places_of(LAYOUT, 1))
@@ -118,7 +119,7 @@ def test_processes_that_share_cores_are_told():
 
 def test_where_the_plan_tells_it_the_step_on_shared_cores_is_told():
     """Two micro-batches of two stages, forward 0.1 s: 0.2 s a step on two cores, 0.4 s on one."""
-    stages = tuple(replace(s, kind="cpu", replicas=1, micro_batch_forward_s=0.1) for s in PLAN.stages)
+    stages = tuple(replace(s, kind="cpu", replicas=1, times=(MicroBatch(2, 0.1),)) for s in PLAN.stages)
     plan = replace(PLAN, stages=stages, schedule=replace(PLAN.schedule, name="gpipe", micro_batches=2))
     layout = make_layout(plan, training=False)
     prepared = replace(PREPARED, plan=plan, layout=layout, places=places_of(layout, 0))

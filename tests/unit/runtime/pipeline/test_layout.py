@@ -8,6 +8,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
+from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.order import Action, Phase
 
 
@@ -126,7 +127,7 @@ def test_an_unknown_schedule_is_told_with_the_known_ones():
 def several_types(*micro_batch_s: float, counts: tuple[int, ...] = (1, 1)) -> Plan:
     names = [(f"type {i}", "gpu" if i else "cpu") for i in range(len(counts))]
     mixed = tuple(
-        TypeReplicas(name, kind, count, 1 / len(counts), 1.0, 0.0, 1.0, time_s / 3, time_s * 2 / 3)
+        TypeReplicas(name, kind, count, 1 / len(counts), 1.0, 0.0, 1.0, (MicroBatch(8, time_s / 3, time_s * 2 / 3),))
         for (name, kind), count, time_s in zip(names, counts, micro_batch_s, strict=True)
     )
     plan = plan_of(sum(counts), 1, micro_batches=8)

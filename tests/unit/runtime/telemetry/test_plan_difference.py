@@ -23,6 +23,7 @@ from heterps_compile.runtime.telemetry.plan_difference import (
 from heterps_compile.runtime.telemetry.rank_recorder import rank_starts
 from heterps_compile.runtime.telemetry.step_report import step_report
 from heterps_compile.runtime.telemetry.step_sums import SumsOfSteps
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 MS = 1e-3
 PLANNED_S = 27 * MS
@@ -32,7 +33,7 @@ PLANNED_S = 27 * MS
 def planned(mode: str = "training", **of_stages: Any) -> Plan:
     times = [(1, 2), (2, 4)] if mode == "training" else [(1, 0), (2, 0)]
     stages = tuple(
-        replace(stage, replicas=1, micro_batch_forward_s=f * MS, micro_batch_backward_s=b * MS, micro_batch_delay_s=0.0)
+        replace(stage, replicas=1, times=(MicroBatch(4, f * MS, b * MS),))
         for stage, (f, b) in zip(PLAN.stages, times, strict=True)
     )
     request = replace(PLAN.request, mode=mode)
@@ -183,6 +184,6 @@ def _told(rank: int, step: int) -> RankStep:
 def test_without_times_in_the_plan_or_of_a_stage_nothing_is_said():
     mean = measured(12, (1, 0), (3, 0))
     untimed = planned()
-    untimed = replace(untimed, stages=(replace(untimed.stages[0], micro_batch_forward_s=0.0), untimed.stages[1]))
+    untimed = replace(untimed, stages=(replace(untimed.stages[0], times=()), untimed.stages[1]))
     assert plan_difference(untimed, PLANNED_S, mean) is None
     assert plan_difference(planned(), PLANNED_S, MeanStep(1.0, {0: mean.stages[0]})) is None

@@ -21,6 +21,7 @@ from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, 
 from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines, table_lines
 from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
+from heterps_compile.schedule.micro_batch import MicroBatch
 
 DEVICES = {0: "cpu", 1: "v100"}
 
@@ -267,7 +268,7 @@ def test_measured_stands_beside_planned(followed):
     )
     shared = drawn(comparison_table(plan, summary, as_planned=True, shared_step_s=0.048)).splitlines()
     assert shared[4].split() == ["ranks", "sharing", "cores", "48", "ms", "80", "ms", "1.67"]
-    of_two = replace(PLAN.stages[1], replicas=2, micro_batch_forward_s=0.01, micro_batch_backward_s=0.02)
+    of_two = replace(PLAN.stages[1], replicas=2, times=(MicroBatch(4, 0.01, 0.02),))
     divided = replace(plan, stages=(PLAN.stages[0], of_two), schedule=replace(plan.schedule, micro_batches=4))
     rows = drawn(comparison_table(divided, summary, as_planned=True)).splitlines()
     assert rows[-1].split() == [
