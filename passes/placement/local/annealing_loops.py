@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.rule_times import TIME_TOLERANCE
+from heterps_compile.cost.stage_law import divided, ring_part, steady_time
 
 COST, PRICE, LATENCY, SLOWEST, ONE_UNIT = range(5)
 """What is minimised: see :mod:`heterps_compile.cost.objective`; the last two are the slowest stage's time."""
@@ -59,7 +60,7 @@ class Tables(NamedTuple):
         fixed_talk: [T], the part of the time to talk that replicas do not divide.
         rate, limits, capacity_bytes: [T], of a unit its price and its memory, and how many units there are.
         together: [T], units that are rented as one machine.
-        units_per_machine, inner: [T], see ``Machines``; 0 units where every unit is alone.
+        units_per_machine, inner: [T], see ``Machines``; 1 unit where every unit is alone.
         per_byte, latency_s: [T, T] of links, [1, T] of types.
         layer: [P], at every position.
         starts, producer, size_bytes, low, high, reader, before: See ``LinkTraffic``; entries of a position by ascending
@@ -163,6 +164,36 @@ class Cooling(NamedTuple):
     coldest: float
     cheapest: float
     dearest: float
+
+
+def fewest_units(
+    parts: tuple[float, float, float, float, float, float], per_machine: float, inner: float, limit_s: float
+) -> tuple[float, float]:
+    """Return the fewest replicas, two or more, that take at most a time, and ET of them; 0 where no number does.
+
+    Args:
+        parts: F, C - F, E, D - E, s and g of a stage.
+        per_machine: Units of a machine, 1 where each is alone.
+        inner: Bandwidth of a machine's card over the bandwidth inside.
+        limit_s: The time.
+    """
+    fixed_s, parallel_s, fixed_data_s, parallel_data_s, sync_s, shared_s = parts
+    if limit_s <= fixed_s or shared_s > limit_s:
+        return 0.0, 0.0
+    units = max(np.ceil(parallel_s / (limit_s - fixed_s)), 2.0)
+    for _ in range(60):
+        spent_s = fixed_data_s + sync_s * ring_part(units, per_machine, inner)
+        if parallel_data_s < 0:  # which grows with replicas
+            if spent_s > limit_s and units > parallel_data_s / (limit_s - spent_s):
+                return 0.0, 0.0
+            break
+        if spent_s >= limit_s:
+            return 0.0, 0.0
+        needed = np.ceil(parallel_data_s / (limit_s - spent_s))
+        if needed <= units:
+            break
+        units = needed
+    return units, steady_time(divided(fixed_s, parallel_s, units), divided(spent_s, parallel_data_s, units), shared_s)
 
 
 def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Cooling) -> int:  # noqa: PLR0915 -- see below
@@ -345,34 +376,12 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             fixed_data_s = tables.fixed_data_s[high, type_] - tables.fixed_data_s[low, type_]
             fixed_data_s += tables.fixed_talk[type_] * talk
             sync_s = tables.sync_s[high, type_] - tables.sync_s[low, type_]
-            divided_s, divided_data_s = compute_s - fixed_s, data_s - fixed_data_s
-            limit_s, machine = to_batch_s * (1 + TIME_TOLERANCE), tables.units_per_machine[type_]
-            once_s, units, stuck = max(compute_s, data_s, shared_s), 1.0, False
-            time_s, spent_s = once_s, 0.0
+            once_s, units, stuck = steady_time(compute_s, data_s, shared_s), 1.0, False
+            limit_s, time_s = to_batch_s * (1 + TIME_TOLERANCE), once_s
             if rules.objective != ONE_UNIT and once_s > limit_s:
-                stuck = limit_s <= fixed_s or shared_s > limit_s
-                if not stuck:
-                    units = max(np.ceil(divided_s / (limit_s - fixed_s)), 2.0)
-                    for _ in range(60):
-                        spent_s = fixed_data_s
-                        if machine > 0:
-                            inside = min(units, machine)
-                            spent_s += sync_s * tables.inner[type_] * (1 - 1 / inside)
-                            spent_s += sync_s * (1 - 1 / np.ceil(units / machine))
-                        if divided_data_s >= 0:
-                            if spent_s >= limit_s:
-                                stuck = True
-                                break
-                            needed = np.ceil(divided_data_s / (limit_s - spent_s))
-                        else:
-                            stuck = spent_s > limit_s and units > divided_data_s / (limit_s - spent_s)
-                            break
-                        if needed <= units:
-                            break
-                        units = needed
-                        if machine == 0:
-                            break
-                    time_s = max(fixed_s + divided_s / units, spent_s + divided_data_s / units, shared_s)
+                parts = (fixed_s, compute_s - fixed_s, fixed_data_s, data_s - fixed_data_s, sync_s, shared_s)
+                units, time_s = fewest_units(parts, tables.units_per_machine[type_], tables.inner[type_], limit_s)
+                stuck = units == 0
             if tables.forbidden[high, type_] > tables.forbidden[low, type_]:
                 stuck = True
             held, hopeless = 0.0, 0.0
