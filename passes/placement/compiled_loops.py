@@ -1,8 +1,8 @@
 """Loops that numba compiles to machine code, which is kept on disk: only their first start on a machine compiles.
 
-Functions of this package that a loop calls are compiled with it: the law of a stage has one source for loops and arrays
-(``cost/stage_law.py``). The code is kept by the time of a loop's file and by a hash of these functions and of all
-constants: a change of one, in any file, compiles the loop again. It lies beside the bytecode; where that folder is
+Functions that a loop calls are compiled into it, and make no arrays: the law of a stage has one source for loops and
+arrays (``cost/stage_law.py``). The code is kept by the time of a loop's file and by a hash of these functions and of
+all constants: a change of one, in any file, compiles the loop again. It lies beside the bytecode; where that folder is
 read-only, in the user's cache (``~/.cache/numba``); or where ``NUMBA_CACHE_DIR`` says. Where none of them can be
 written, every process compiles again, and a warning of the logger says so.
 
@@ -33,6 +33,9 @@ from heterps_compile.logger import LOG
 NOT_COMPILED = (
     "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
 )
+
+_UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Else numba counts references to every array that is passed on, which takes most of a loop's time."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -81,7 +84,7 @@ def _keyed(function: Callable[..., object], **instead: Callable[..., object]) ->
             value = _choose
         if isinstance(value, FunctionType):
             called = _keyed(value, **instead)
-            scope[name] = numba.njit(error_model="numpy")(called)
+            scope[name] = numba.njit(error_model="numpy", forceinline=True, **_UNCOUNTED)(called)
             used.append((called.__qualname__, inspect.getsource(value)))
         elif isinstance(value, int | float | str):
             used.append((name, value))

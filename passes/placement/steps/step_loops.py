@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.stage_law import Alone, divided, micro_batch, moving_time, ring_part
-from heterps_compile.passes.placement.local.annealing_loops import COST, PRICE, Cooling, Tables
+from heterps_compile.passes.placement.local.annealing_loops import COST, PRICE, Cooling, Tables, pay, set_talk
 
 _NUMBERS = 12  # that a change draws
 
@@ -116,12 +116,12 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
     """Change a plan many times, in place; return how many actions were simulated, and stages priced."""
     of, counts, training = tables.of, tables.counts, tables.training
     types, room = of.compute_s.shape[1], walk.bounds.shape[1]
-    linked, most_units = of.per_byte.shape[0] > 1, tables.hops_s.shape[1] - 1
+    most_units = tables.hops_s.shape[1] - 1
     bounds, kinds, units = walk.bounds[0], walk.types[0], walk.units[0]
     size, place = walk.sizes[0]
     value, excess, _ = walk.numbers[0]
     to_bounds, to_kinds, to_units = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
-    talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
+    talk_s = np.empty((3, room))
     forward_s, backward_s, moving_s, behind_s, on_card_s = np.empty((5, room))
     way_s, delay_s, rest_s = np.empty((3, room))
     turn, warm_up = np.empty(room, np.int64), np.empty(room, np.int64)
@@ -206,33 +206,12 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 value, excess = np.inf, 0.0
                 break
             continue
-        # what stages pay to talk
-        for stage in range(to_size):
-            talk_s[stage] = in_s[stage] = out_s[stage] = 0.0
-            if not linked:
-                cell, type_ = (to_bounds[stage], to_bounds[stage + 1]), to_kinds[stage]
-                talk_s[stage] = of.moved_bytes[cell] * of.per_byte[0, type_] + of.talks[cell] * of.latency_s[0, type_]
-        if linked:
-            for stage in range(to_size - 1):
-                begins, ends, type_ = of.layer[to_bounds[stage]], of.layer[to_bounds[stage + 1]], to_kinds[stage]
-                for entry in range(of.starts[ends + 1] - 1, of.starts[ends] - 1, -1):
-                    if of.producer[entry] < begins:
-                        break
-                    slowest, reads = 0.0, stage + 1
-                    for read in range(of.low[entry], of.high[entry]):
-                        while of.layer[to_bounds[reads + 1]] <= of.reader[read]:
-                            reads += 1
-                        slowest = max(slowest, of.per_byte[type_, to_kinds[reads]])
-                        out_s[stage] = max(out_s[stage], of.latency_s[type_, to_kinds[reads]])
-                        if of.before[read] < of.layer[to_bounds[reads]]:
-                            talk_s[reads] += of.size_bytes[entry] * of.per_byte[to_kinds[reads], type_]
-                            in_s[reads] = max(in_s[reads], of.latency_s[to_kinds[reads], type_])
-                    talk_s[stage] += of.size_bytes[entry] * slowest
+        set_talk(of, to_bounds, to_kinds, to_size, talk_s)
         # what a micro-batch takes
         used[:] = 0.0
         for stage in range(to_size):
             low, high, type_, k = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage], to_units[stage]
-            talk = talk_s[stage] + in_s[stage] + out_s[stage]
+            talk = talk_s[0, stage]
             used[type_] += k
             compute_s = max(of.compute_s[high, type_] - of.compute_s[low, type_], 0.0)
             fixed_s = max(of.fixed_compute_s[high, type_] - of.fixed_compute_s[low, type_], 0.0)
@@ -293,14 +272,8 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 least_s = max(least_s, begin_s + turns * ahead_s + rest_s[stage], on_card_s[stage])
             begin_s += ahead_s + delay_s[stage]
             end_s += back_s + delay_s[stage]
-        paid, crowded = 0.0, crowded + max(rules.fewest - to_size, 0) + max(to_size - rules.most, 0)
-        for type_ in range(types):
-            together = of.together[type_]
-            paid += np.ceil(used[type_] / together) * together * of.rate[type_]
-            if used[type_] > of.limits[type_]:
-                crowded += used[type_] / of.limits[type_] - 1
-        if paid > rules.budget:
-            crowded += paid / rules.budget - 1
+        paid, beyond = pay(of, rules, used, to_size)
+        crowded += beyond
         ceiling = value * (1 + price * excess) * (1 - heat * np.log(1.0 - u[1])) if step >= 0 else np.inf
         worked += to_size
         to_value, to_excess, step_s, is_taken = 0.0, 0.0, least_s, True
