@@ -395,8 +395,8 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             once_s, units, stuck = steady_time(compute_s, data_s, shared_s), 1.0, False
             limit_s, time_s = to_batch_s * (1 + TIME_TOLERANCE), once_s
             if rules.objective != ONE_UNIT and once_s > limit_s:
-                parts = (fixed_s, compute_s - fixed_s, fixed_data_s, data_s - fixed_data_s, sync_s, shared_s)
-                units, time_s = fewest_units(parts, tables.units_per_machine[type_], tables.inner[type_], limit_s)
+                sums = (fixed_s, compute_s - fixed_s, fixed_data_s, data_s - fixed_data_s, sync_s, shared_s)
+                units, time_s = fewest_units(sums, tables.units_per_machine[type_], tables.inner[type_], limit_s)
                 stuck = units == 0
             if tables.forbidden[high, type_] > tables.forbidden[low, type_]:
                 stuck = True
