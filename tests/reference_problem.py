@@ -31,17 +31,19 @@ def pipeline_of(problem: GivenProblem, plan: GivenPlan) -> Pipeline:
 
 
 def _stage(problem: GivenProblem, plan: GivenPlan, stage: GivenStage) -> Stage:
-    """Slow every replica as Amdahl's law does, and sum gradients in one ring over the slowest network."""
+    """Lengthen micro-batches by what replicas do not divide, and sum gradients in one ring over the slowest network."""
     width, size = stage.width, plan.micro_batch
     forward, backward, update, held, kept = [], [], [], [], []
     whole = sum if problem.training else max
     for each in stage.replicas:
         times = [problem.layers[i].by_group[each.device, each.tensor_parallel] for i in stage.layers]
         of_type = problem.known_pool.device_type(each.device).compute_parallel
-        slow = [width * (1 - one.parallel(of_type)) + one.parallel(of_type) for one in times]
-        forward += [sum(s * one.forward_time_s(size) for s, one in zip(slow, times, strict=True))] * each.count
+        passes = [[one.forward_time_s(n) + one.backward_time_s(n) for one in times] for n in (size, plan.batch)]
+        serial = sum((1 - one.parallel(of_type)) * whole_s for one, whole_s in zip(times, passes[1], strict=True))
+        longer = 1 + (width - 1) * serial / plan.micro_batches / sum(passes[0]) if sum(passes[0]) else 1.0
+        forward += [longer * sum(one.forward_time_s(size) for one in times)] * each.count
         if problem.training:
-            backward += [sum(s * one.backward_time_s(size) for s, one in zip(slow, times, strict=True))] * each.count
+            backward += [longer * sum(one.backward_time_s(size) for one in times)] * each.count
         update.append(sum(one.update_s for one in times))
         held.append(sum(one.parameter_bytes for one in times))
         kept.append(whole(one.activation_bytes_per_sample for one in times) * size)

@@ -6,11 +6,14 @@ The formula stands in ``sync_rules/network.py``; here is its share(k) where unit
 Left out: sums through parameter servers (``server_cost.py``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .stage_law import ring_part
 
 Floats = NDArray[np.float64]
 
@@ -31,11 +34,15 @@ class Machines:
         """Return some of them."""
         return Machines(self.units[index], self.inner[index])
 
+    @staticmethod
+    def join(parts: "Sequence[Machines]") -> "Machines":
+        """Put lists of them one after the other."""
+        return Machines(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("units", "inner")))
+
     def broadcast(self, shape: tuple[int, ...]) -> "Machines":
         """Return them for every element of a shape."""
         return Machines(np.broadcast_to(self.units, shape), np.broadcast_to(self.inner, shape))
 
     def share(self, replicas: Floats) -> Floats:
         """Return the part of s that k replicas take; it never falls with k."""
-        inside = np.minimum(replicas, self.units)
-        return np.asarray(self.inner * (1 - 1 / inside) + (1 - 1 / np.ceil(replicas / self.units)))
+        return np.asarray(ring_part(replicas, self.units, self.inner))

@@ -39,7 +39,8 @@ from heterps_compile.sync_rules.network import ring_share
 
 from .all_reduce import Machines
 from .problem import Bools, Floats, Ints, Problem
-from .rule_times import TIME_TOLERANCE, RuleDemand, RuleSums, RuleWork, rule_works
+from .rule_times import TIME_TOLERANCE, RuleDemand, RuleSums, RuleWork, joined, rule_works, taken
+from .stage_law import divided, steady_time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,11 +126,11 @@ class StageWork:
 
     def take(self, index: object) -> "StageWork":
         """Return the work of some of the stages; every array must have the full shape."""
-        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))
+        return StageWork(*(taken(getattr(self, name), index) for name in self.__slots__))
 
     def compute_time_s(self, units: Floats) -> Floats:
         """Return CT(k)."""
-        return self.serial_compute_s + (self.compute_s - self.serial_compute_s) / units
+        return np.asarray(divided(self.serial_compute_s, self.compute_s - self.serial_compute_s, units))
 
     def sync_time_s(self, units: Floats) -> Floats:
         """Return the all-reduce of k replicas, or the rule that takes the least, a part of DT(k)."""
@@ -154,11 +155,12 @@ class StageWork:
 
     def moving_time_s(self, units: Floats) -> Floats:
         """Return DT(k) without what replicas agree by."""
-        return np.asarray(self.serial_data_s + (self.data_s - self.serial_data_s) / units)
+        return np.asarray(divided(self.serial_data_s, self.data_s - self.serial_data_s, units))
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k), the longest of CT, DT and g: they overlap."""
-        return _at_least(np.maximum(self.compute_time_s(units), self.data_time_s(units)), self.shared_s)
+        shared_s = 0.0 if self.shared_s is None else self.shared_s
+        return np.asarray(steady_time(self.compute_time_s(units), self.data_time_s(units), shared_s))
 
     def demand(self) -> "ReplicaDemand":
         """Return what it takes to find units for a time."""
@@ -237,23 +239,25 @@ class ReplicaDemand:
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
         """Return the demand of some of the stages."""
-        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))
+        return ReplicaDemand(*(taken(getattr(self, name), index) for name in self.__slots__))
 
     @staticmethod
     def join(parts: "Sequence[ReplicaDemand]") -> "ReplicaDemand":
         """Put the demands of lists of stages one after the other."""
         columns = ([getattr(part, name) for part in parts] for name in ReplicaDemand.__slots__)
-        return ReplicaDemand(*(_joined(column) for column in columns))
+        return ReplicaDemand(*(joined(column) for column in columns))
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k)."""
         if self.rules is not None:
             return np.asarray(np.minimum.reduce([rule.time_s(units) for rule in self.rules]))
-        compute_s = self.fixed_compute_s + self.shared_compute_s / units
-        data_s = self.fixed_data_s + self.shared_data_s / units
+        compute_s = divided(self.fixed_compute_s, self.shared_compute_s, units)
+        data_s = divided(self.fixed_data_s, self.shared_data_s, units)
         if self.machines is not None and self.sync_s is not None:
             data_s = data_s + self.sync_s * self.machines.share(units)
-        return np.where(units > 1, _at_least(np.maximum(compute_s, data_s), self.least_s), self.once_s)
+        return np.where(
+            units > 1, steady_time(compute_s, data_s, 0.0 if self.least_s is None else self.least_s), self.once_s
+        )
 
     def fastest_units(self) -> Floats:
         """Return the fewest replicas beyond which more make nothing faster; inf where every further one does.
@@ -381,21 +385,6 @@ class ReplicaDemand:
             units[units > most] = np.inf
         units[one] = 1.0
         return units
-
-
-def _taken(values: Any, index: Any) -> Any:
-    if isinstance(values, tuple):
-        return tuple(each.take(index) for each in values)
-    return values.take(index) if isinstance(values, Machines) else None if values is None else values[index]
-
-
-def _joined(column: Sequence[Any]) -> Any:
-    if isinstance(column[0], tuple):
-        return tuple(map(RuleDemand.join, zip(*column, strict=True)))
-    if isinstance(column[0], Machines):
-        units, inner = ([getattr(part, name) for part in column] for name in ("units", "inner"))
-        return Machines(np.concatenate(units), np.concatenate(inner))
-    return None if column[0] is None else np.concatenate(column)
 
 
 def _at_least(time_s: Floats, least_s: Floats | None) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .problem import Floats, Problem
 from .served_rows import pull_s
+from .stage_law import divided
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +55,13 @@ class RowSums:
 
     def network_s(self, units: Floats) -> Floats:
         """Return what the rows of a batch take one way with so many replicas."""
-        return _divided(self.rows_s, self.serial_rows_s, units)
+        return np.asarray(divided(self.serial_rows_s, self.rows_s - self.serial_rows_s, units), np.float64)
 
     def without(self, data_s: Floats, units: Floats) -> Floats:
         """Return data movement of batches in the steady state without pulls and pushes."""
-        moved_s = self.network_s(units) + _divided(self.requests_s, self.serial_requests_s, units)
+        moved_s = self.network_s(units) + divided(
+            self.serial_requests_s, self.requests_s - self.serial_requests_s, units
+        )
         return np.asarray(np.maximum(0.0, data_s - self.directions * moved_s), np.float64)
 
     def shared_without(self, shared_s: Floats) -> Floats:
@@ -69,7 +72,3 @@ class RowSums:
         """Return what moves beside the computation of one of so many micro-batches."""
         rounds = np.ceil(count / units)
         return np.asarray((rounds - 1) / rounds * pull_s(self.network_s(units), self.requests_s, units, count))
-
-
-def _divided(whole_s: Floats, serial_s: Floats, units: Floats) -> Floats:
-    return np.asarray(serial_s + (whole_s - serial_s) / units, np.float64)

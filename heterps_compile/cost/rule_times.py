@@ -38,6 +38,7 @@ from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, SyncRule
 
 from .all_reduce import Machines
 from .halving import MOST_LEVELS, halving_shares, least_of_ring, power_below, power_from
+from .stage_law import divided, steady_time
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -160,6 +161,11 @@ class RuleWork:
         """Return some of the stages."""
         return self.map(lambda table: table[index])
 
+    @staticmethod
+    def join(parts: "Sequence[RuleWork]") -> "RuleWork":
+        """Put the work of lists of stages one after the other."""
+        return parts[0].map(lambda *arrays: np.concatenate(arrays), *parts[1:])
+
     def map(self, function: Callable[..., Floats], *others: "RuleWork") -> "RuleWork":
         """Return the work with a function applied to each array, and to the same one of others."""
         arrays: dict[str, Any] = {
@@ -272,30 +278,19 @@ class RuleDemand:
 
     def take(self, index: Any) -> "RuleDemand":
         """Return the demand of some of the stages."""
-        return RuleDemand(*(None if part is None else _take(part, index) for part in self._parts()))  # type: ignore[arg-type]  # only the last two may be None
+        return RuleDemand(*(taken(getattr(self, name), index) for name in self.__slots__))
 
     @staticmethod
     def join(parts: "Sequence[RuleDemand]") -> "RuleDemand":
         """Put the demands of lists of stages one after the other."""
-        first, *others = (part.work for part in parts)
-        work = first.map(lambda *arrays: np.concatenate(arrays), *others)
-        plain = [[getattr(part, name) for part in parts] for name in tuple(RuleDemand.__slots__)[1:-1]]
-        machines = None
-        if parts[0].machines is not None:
-            named = ([getattr(part.machines, name) for part in parts] for name in ("units", "inner"))
-            machines = Machines(*map(np.concatenate, named))
-        columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in plain]
-        return RuleDemand(*[work, *columns, machines])
-
-    def _parts(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+        columns = ([getattr(part, name) for part in parts] for name in RuleDemand.__slots__)
+        return RuleDemand(*(joined(column) for column in columns))
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k); inf where so many may not have the rule."""
-        compute_s = self.fixed_compute_s + self.shared_compute_s / units
-        data_s = self.fixed_data_s + self.shared_data_s / units + self.work.time_s(units, self.machines)
-        time_s = np.maximum(compute_s, data_s)
-        time_s = time_s if self.least_s is None else np.maximum(time_s, self.least_s)
+        compute_s = divided(self.fixed_compute_s, self.shared_compute_s, units)
+        data_s = divided(self.fixed_data_s, self.shared_data_s, units) + self.work.time_s(units, self.machines)
+        time_s = steady_time(compute_s, data_s, 0.0 if self.least_s is None else self.least_s)
         return np.where(units > 1, time_s, self.once_s)
 
     def fastest_units(self) -> Floats:
@@ -444,5 +439,17 @@ def _between_roots(rise_s: Floats, left_s: Floats, falls_s: Floats) -> tuple[Flo
     return np.where(none, np.inf, low), np.where(none, 0.0, high)
 
 
-def _take(part: Any, index: Any) -> Any:
-    return part.take(index) if hasattr(part, "form") or isinstance(part, Machines) else part[index]
+def taken(values: Any, index: Any) -> Any:
+    """Return some of the stages of a part of a demand: arrays, whatever has them, or several of these."""
+    if isinstance(values, tuple):
+        return tuple(each.take(index) for each in values)
+    return None if values is None else values[index] if isinstance(values, np.ndarray) else values.take(index)
+
+
+def joined(column: Sequence[Any]) -> Any:
+    """Put a part of the demands of lists of stages one after the other, likewise."""
+    if isinstance(column[0], tuple):
+        return tuple(map(joined, zip(*column, strict=True)))
+    if column[0] is None or isinstance(column[0], np.ndarray):
+        return None if column[0] is None else np.concatenate(column)
+    return column[0].join(column)

@@ -14,8 +14,8 @@ as they do at least (``cost/served_rows.py``).
 The parts add up to the step, each is what it lengthens the step by, in this order: the busiest replica's work, fill and
 drain, transfers, pulls and pushes, all-reduce, update, overhead.
 
-Of k replicas of a stage each takes ``k (1 - alpha) + alpha`` times as long for a layer as one alone would, so that
-together they do a batch in ``C (1 - alpha) + C alpha / k``, as the search has it (``cost/replicas.py``).
+Of k replicas of a stage each adds ``(k - 1) (1 - alpha)`` of a micro-batch's part of the batch to what a layer takes
+alone, so that together they do a batch in ``C (1 - alpha) + C alpha / k``, as in the search (``cost/stage_law.py``).
 
 Of a problem whose batches are of one replica each (``batch_of: "replica"``) there is no step: batches follow one
 another without a flush, and what is predicted is the time from one to the next, the longest of what stages take over
@@ -44,6 +44,8 @@ from itertools import pairwise
 from typing import Any
 
 from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.cost.stage_law import Alone, divided
+from heterps_compile.cost.stage_law import micro_batch as micro_batch_law
 from heterps_compile.errors import InputError
 from heterps_compile.plan.idle_units import sampleless_notes
 from heterps_compile.plan.plan_notes import NO_ROOM, NO_ROOM_FOR_TABLES
@@ -294,14 +296,15 @@ class _KindWork:
         self.problem, self.replicas, self.micro_batch = problem, replicas, plan.micro_batch
         micro_batch = plan.micro_batch
         times = [problem.layers[i].by_group[replicas.device, replicas.tensor_parallel] for i in stage.layers]
-        slower = [self._slower(each, stage.width) for each in times]
-        self.forward_s = sum(f * each.forward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
-        self.backward_s = sum(f * each.backward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
-        own_s = self.forward_s + self.backward_s
-        if ahead_s > own_s:
-            usual = 1 / TRAINING_FACTOR if problem.training else 1.0
-            share = self.forward_s / own_s if own_s > 0 else usual
-            self.forward_s, self.backward_s = ahead_s * share, ahead_s * (1 - share)
+        forward_s = sum(each.forward_time_s(micro_batch) for each in times)
+        backward_s = sum(each.backward_time_s(micro_batch) for each in times)
+        wholes_s = [each.forward_time_s(plan.batch) + each.backward_time_s(plan.batch) for each in times]
+        serial_s = sum(self._serial(each) * whole_s for each, whole_s in zip(times, wholes_s, strict=True))
+        compute_s = divided(serial_s, sum(wholes_s) - serial_s, stage.width)
+        usual = 1 / TRAINING_FACTOR if problem.training else 1.0
+        alone = Alone(forward_s, backward_s, backward_s, sum(wholes_s), 0.0, ahead_s, usual)
+        passes = micro_batch_law(alone, compute_s, 0.0, stage.width, plan.micro_batches)
+        self.forward_s, self.backward_s = float(passes.forward_s), float(passes.backward_s)
         parts = zip(times, stage.layers, strict=True)
         held = [1 - served_part(problem, plan, layer, each) for each, layer in parts]
         self.update_s = sum(part * each.update_s for part, each in zip(held, times, strict=True))
@@ -312,12 +315,11 @@ class _KindWork:
         kept = [each.activation_bytes_per_sample for each in times]
         self.sample_bytes = sum(kept) if problem.training else max(kept)
 
-    def _slower(self, times: GivenTimes, width: int) -> float:
-        """Return k (1 - alpha) + alpha, by which a micro-batch takes longer than alone, with k replicas."""
+    def _serial(self, times: GivenTimes) -> float:
+        """Return the part of a layer's passes that replicas do not divide."""
         if self.problem.batch_of == REPLICA:
-            return 1.0
-        alpha = times.parallel(self.problem.known_pool.device_type(times.device).compute_parallel)
-        return width * (1 - alpha) + alpha
+            return 0.0
+        return 1 - times.parallel(self.problem.known_pool.device_type(times.device).compute_parallel)
 
     def held_bytes(self, micro_batches: float) -> float:
         """Return what a unit holds with so many micro-batches under way."""

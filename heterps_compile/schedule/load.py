@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from heterps_compile.cost import stage_law
 from heterps_compile.cost.memory import ALWAYS, AUTO, MEMORY_TOLERANCE, NEVER, SAFETY_FACTOR, MemoryParts
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.roofline import TRAINING_FACTOR, Phases
@@ -178,9 +179,7 @@ def occupied(count: int, compute_s: float, data_s: float, forward_share: float) 
         data_s: As above.
         forward_share: Part of the computation that is forward; 1 in inference.
     """
-    time_s = max(compute_s, data_s)
-    forward_s = time_s * forward_share
-    return MicroBatch(count, forward_s, time_s - forward_s, (time_s - compute_s) * forward_share)
+    return MicroBatch(count, *map(float, stage_law.occupied(compute_s, data_s, forward_share)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +211,12 @@ class StageWhole:
             phases: Of one of them on one unit.
             training: Whether there are backwards.
         """
-        rounds = max(1.0, count / self.replicas)
-        backward_s = (phases.backward_s + (rounds - 1) * phases.accumulate_s) / rounds
-        own_s = phases.forward_s + backward_s
-        return occupied(
-            count,
-            self.replicas * self.compute_s / count + own_s - self.phases.whole_s / count,
-            (self.replicas * self.data_s + (count - 1) * self.latency_s) / count
-            + (0.0 if self.rows is None else self.rows.ahead_s(self.replicas, count)),
-            phases.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
-        )
+        rows_s = 0.0 if self.rows is None else self.rows.ahead_s(self.replicas, count)
+        usual = 1 / TRAINING_FACTOR if training else 1.0
+        own = phases.forward_s, phases.backward_s, phases.accumulate_s, self.phases.whole_s
+        alone = stage_law.Alone(*own, self.latency_s, rows_s, usual)
+        passes = stage_law.micro_batch(alone, self.compute_s, self.data_s, self.replicas, count)
+        return MicroBatch(count, *map(float, passes))
 
 
 def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[MicroBatch]:

@@ -30,6 +30,7 @@ from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.row_sums import RowSums
 from heterps_compile.cost.segments import FlatStages, crossing_bytes, flatten_stages
 from heterps_compile.cost.served_rows import pull_s
+from heterps_compile.cost.stage_law import Alone, micro_batch, moving_time
 from heterps_compile.sync_rules.network import Network
 
 from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
@@ -275,33 +276,19 @@ class StageWorks:
         work, k = self.work.take(index), units.ravel()
         rows = None if self.rows is None else self.rows.take(index)
         behind_s, most_sync_s = self._behind_s(of, work, index, k)
-        data_s, shared_s = work.moving_time_s(k) + most_sync_s, work.shared_s
+        data_s, shared_s = work.moving_time_s(k), 0.0 if work.shared_s is None else work.shared_s
+        ahead_s, of_rows = 0.0, (np.zeros(len(k)),) * 3
         if rows is not None:
-            data_s = rows.without(data_s, k)
-            shared_s = None if shared_s is None else rows.shared_without(shared_s)
-        data_s = np.maximum(0.0, (data_s if shared_s is None else np.maximum(data_s, shared_s)) - most_sync_s)
-        moved_s, data_s = (0 * data_s, data_s) if of.ways is None else (data_s, 0 * data_s)
-        forward_s, backward_s, accumulate_s, whole_s = (
-            self.sums(table)[index] for table in (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
-        )
-        rounds = np.maximum(1.0, count / k)
-        backward_s = (backward_s + (rounds - 1) * accumulate_s) / rounds
-        own_s = forward_s + backward_s
-        latency_s = self.messages * of.own_latency_s[self.type]
-        compute_s = k * work.compute_time_s(k) / count + own_s - whole_s / count
-        data_s = (k * data_s + (count - 1) * latency_s[index]) / count
-        none = np.zeros(len(k))
-        of_rows = (none, none, none)
-        if rows is not None:
-            data_s = data_s + rows.ahead_s(k, count)
-            of_rows = (rows.network_s(k), rows.requests_s, rows.one_server_s)
-        usual = 1 / TRAINING_FACTOR if of.training else 1.0
-        share = np.where(own_s > 0, forward_s / np.where(own_s > 0, own_s, 1.0), usual) if of.training else 1.0
-        busy_s = np.maximum(compute_s, data_s)
-        batch_s = work.time_s(k)
-        found = (
-            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, behind_s, batch_s, moved_s, *of_rows,
-        )  # fmt: skip
+            data_s = rows.without(data_s + most_sync_s, k) - most_sync_s
+            shared_s = rows.shared_without(shared_s)
+            ahead_s, of_rows = rows.ahead_s(k, count), (rows.network_s(k), rows.requests_s, rows.one_server_s)
+        data_s = moving_time(data_s, most_sync_s, shared_s)
+        on_card_s, data_s = (0 * data_s, data_s) if of.ways is None else (data_s, 0 * data_s)
+        sums = (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
+        own, latency_s = (self.sums(table)[index] for table in sums), self.messages * of.own_latency_s[self.type]
+        alone = Alone(*own, latency_s[index], ahead_s, 1 / TRAINING_FACTOR if of.training else 1.0)
+        passes = micro_batch(alone, work.compute_time_s(k), data_s, k, count)
+        found = (*passes, behind_s, work.time_s(k), on_card_s, *of_rows)
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
 
     def _behind_s(self, of: StepProblem, work: StageWork, index: Ints, k: Floats) -> tuple[Floats, Floats]:

@@ -1,9 +1,10 @@
 """Loops that numba compiles to machine code, which is kept on disk: only their first start on a machine compiles.
 
-The code is kept by the time of a loop's own file and by a hash of the constants that the loop takes from other files: a
-changed constant compiles it again. It lies beside the bytecode; where that folder is read-only, in the user's cache
-(``~/.cache/numba``); or where ``NUMBA_CACHE_DIR`` says. Where none of them can be written, every process compiles
-again, and a warning of the logger says so.
+Functions that a loop calls are compiled into it, and make no arrays: the law of a stage has one source for loops and
+arrays (``cost/stage_law.py``). The code is kept by the time of a loop's file and by a hash of these functions and of
+all constants: a change of one, in any file, compiles the loop again. It lies beside the bytecode; where that folder is
+read-only, in the user's cache (``~/.cache/numba``); or where ``NUMBA_CACHE_DIR`` says. Where none of them can be
+written, every process compiles again, and a warning of the logger says so.
 
 Compiling takes some seconds, so a loop that is wanted later is compiled by a process of its own meanwhile::
 
@@ -24,6 +25,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 from heterps_compile.escape import printable
 from heterps_compile.logger import LOG
 
@@ -31,20 +34,28 @@ NOT_COMPILED = (
     "plans were not annealed, since the loop of it was being compiled for the first time on this machine, which goes on"
 )
 
+_UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Else numba counts references to every array that is passed on, which takes most of a loop's time."""
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the machine code of a function; it is compiled, or read from disk, when it is called."""
-    return cast("Callable[_P, _R]", _dispatcher(function))
+def compiled(function: Callable[_P, _R], **instead: Callable[..., object]) -> Callable[_P, _R]:
+    """Return the machine code of a function; it is compiled, or read from disk, when it is called.
+
+    Args:
+        function: A loop.
+        instead: By name, functions that the loop calls in place of those that its file has.
+    """
+    return cast("Callable[_P, _R]", _dispatcher(function, **instead))
 
 
 @cache
-def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
+def _dispatcher(function: Callable[..., object], **instead: Callable[..., object]) -> Callable[..., object]:
     import numba  # noqa: PLC0415  # takes a third of a second
 
-    keyed = _keyed(function)
+    keyed = _keyed(function, **instead)
     try:
         made = numba.njit(nogil=True, error_model="numpy", cache=True)(keyed)
     except RuntimeError:  # no folder to keep it in
@@ -58,29 +69,45 @@ def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
     return cast("Callable[..., object]", made)
 
 
-def _keyed(function: Callable[..., object]) -> FunctionType:
-    """Copy a function under a name with a hash of its constants, which numba has in the names of what it keeps."""
+def _keyed(function: Callable[..., object], **instead: Callable[..., object]) -> FunctionType:
+    """Copy a function under a name with a hash of what it uses, which numba has in the names of what it keeps.
+
+    The copy calls the machine code of the functions that it names, and a branch in place of numpy's ``where``.
+    """
+    import numba  # noqa: PLC0415  # as above
+
     original = cast("FunctionType", function)
-    values = {name: original.__globals__.get(name) for name in original.__code__.co_names}
-    constants = sorted((name, value) for name, value in values.items() if isinstance(value, int | float | str))
-    key = hashlib.sha256(repr(constants).encode()).hexdigest()[:12]
-    copy = FunctionType(
-        original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
-    )
+    scope, used = original.__globals__ | instead, list[tuple[str, object]]()
+    for name in sorted(set(original.__code__.co_names) & set(scope)):
+        value = scope[name]
+        if value is np.where:
+            value = _choose
+        if isinstance(value, FunctionType):
+            called = _keyed(value, **instead)
+            scope[name] = numba.njit(error_model="numpy", forceinline=True, **_UNCOUNTED)(called)
+            used.append((called.__qualname__, inspect.getsource(value)))
+        elif isinstance(value, int | float | str):
+            used.append((name, value))
+    key = hashlib.sha256(repr(used).encode()).hexdigest()[:12]
+    copy = FunctionType(original.__code__, scope, original.__name__, original.__defaults__, original.__closure__)
     copy.__qualname__ = f"{original.__qualname__}-{key}"
     return copy
 
 
-def is_kept(function: Callable[..., object]) -> bool:
-    """Return whether code of a function was kept since its source was written, with the constants of today."""
-    folder, source = _folder(function), Path(inspect.getfile(function))
-    kept = () if folder is None else folder.glob(f"{source.stem}.{_keyed(function).__qualname__}-*.nbi")
+def _choose(condition: bool, one: float, other: float) -> float:
+    return one if condition else other
+
+
+def is_kept(function: Callable[..., object], **instead: Callable[..., object]) -> bool:
+    """Return whether code of a function was kept since its source was written, with what it uses today."""
+    folder, source = _folder(function, **instead), Path(inspect.getfile(function))
+    kept = () if folder is None else folder.glob(f"{source.stem}.{_keyed(function, **instead).__qualname__}-*.nbi")
     return any(index.stat().st_mtime >= source.stat().st_mtime for index in kept)
 
 
-def _folder(function: Callable[..., object]) -> Path | None:
+def _folder(function: Callable[..., object], **instead: Callable[..., object]) -> Path | None:
     """Return where code of a function is kept; None where it cannot be."""
-    path = cast("Any", _dispatcher(function)).stats.cache_path
+    path = cast("Any", _dispatcher(function, **instead)).stats.cache_path
     return None if path is None else Path(path)
 
 

@@ -118,15 +118,14 @@ def test_the_value_is_the_best_of_all_plans_and_only_if_there_is_none_a_problem_
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_step_that_is_searched_is_the_predicted_one(seed):
-    """One stage a layer, whose values skip over the others' cuts, with all units if these divide all of a layer."""
+    """One stage a layer, whose values skip over the others' cuts, with all units, which may divide a part of one."""
     given, _ = drawn(seed, "throughput")
     mode, places = "training" if given.training else "inference", range(len(given.layers))
     posed = pose_given(given, Request(objective="throughput", reading=ALONE, mode=mode))
     of = _steps(given, posed)
     problem = of.problem
     for types in product(range(problem.type_count), repeat=len(places)):
-        room = [int(problem.max_units[t]) // types.count(t) for t in types]
-        units = [k if problem.compute_parallel[t] == 1 else min(k, 1) for t, k in zip(types, room, strict=True)]
+        units = [int(problem.max_units[t]) // types.count(t) for t in types]
         if 0 in units:
             continue
         placement = Placement(types, tuple(i for i in places[1:] if types[i] == types[i - 1]))

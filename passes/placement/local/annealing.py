@@ -267,7 +267,7 @@ def loop_tables(table: SegmentTable) -> Tables:
         "limits": np.maximum(problem.max_units, 1e-9).astype(np.float64),
         "capacity_bytes": problem.memory_bytes,
         "together": np.ones(shape[1]) if together is None else together.astype(np.float64),
-        "units_per_machine": np.zeros(shape[1]) if machines is None else machines.units,
+        "units_per_machine": np.ones(shape[1]) if machines is None else machines.units,
         "inner": np.zeros(shape[1]) if machines is None else machines.inner,
         "layer": table.positions,
         **_link_tables(table),

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.rule_times import TIME_TOLERANCE
+from heterps_compile.cost.stage_law import divided, ring_part, steady_time
 
 COST, PRICE, LATENCY, SLOWEST, ONE_UNIT = range(5)
 """What is minimised: see :mod:`heterps_compile.cost.objective`; the last two are the slowest stage's time."""
@@ -59,7 +60,7 @@ class Tables(NamedTuple):
         fixed_talk: [T], the part of the time to talk that replicas do not divide.
         rate, limits, capacity_bytes: [T], of a unit its price and its memory, and how many units there are.
         together: [T], units that are rented as one machine.
-        units_per_machine, inner: [T], see ``Machines``; 0 units where every unit is alone.
+        units_per_machine, inner: [T], see ``Machines``; 1 unit where every unit is alone.
         per_byte, latency_s: [T, T] of links, [1, T] of types.
         layer: [P], at every position.
         starts, producer, size_bytes, low, high, reader, before: See ``LinkTraffic``; entries of a position by ascending
@@ -165,19 +166,91 @@ class Cooling(NamedTuple):
     dearest: float
 
 
+def fewest_units(
+    parts: tuple[float, float, float, float, float, float], per_machine: float, inner: float, limit_s: float
+) -> tuple[float, float]:
+    """Return the fewest replicas, two or more, that take at most a time, and ET of them; 0 where no number does.
+
+    Args:
+        parts: F, C - F, E, D - E, s and g of a stage.
+        per_machine: Units of a machine, 1 where each is alone.
+        inner: Bandwidth of a machine's card over the bandwidth inside.
+        limit_s: The time.
+    """
+    fixed_s, parallel_s, fixed_data_s, parallel_data_s, sync_s, shared_s = parts
+    if limit_s <= fixed_s or shared_s > limit_s:
+        return 0.0, 0.0
+    units = max(np.ceil(parallel_s / (limit_s - fixed_s)), 2.0)
+    for _ in range(60):
+        spent_s = fixed_data_s + sync_s * ring_part(units, per_machine, inner)
+        if parallel_data_s < 0:  # which grows with replicas
+            if spent_s > limit_s and units > parallel_data_s / (limit_s - spent_s):
+                return 0.0, 0.0
+            break
+        if spent_s >= limit_s:
+            return 0.0, 0.0
+        needed = np.ceil(parallel_data_s / (limit_s - spent_s))
+        if needed <= units:
+            break
+        units = needed
+    return units, steady_time(divided(fixed_s, parallel_s, units), divided(spent_s, parallel_data_s, units), shared_s)
+
+
+def set_talk(tables: Tables, bounds: Ints, kinds: Ints, count: int, talk_s: Floats) -> None:
+    """Set what stages pay to talk, in the first row of [3, W]; the others are latencies received and sent."""
+    per_byte, latency_s = tables.per_byte, tables.latency_s
+    if per_byte.shape[0] == 1:
+        for stage in range(count):
+            cell, type_ = (bounds[stage], bounds[stage + 1]), kinds[stage]
+            talk_s[0, stage] = tables.moved_bytes[cell] * per_byte[0, type_] + tables.talks[cell] * latency_s[0, type_]
+        return
+    for stage in range(count):
+        talk_s[0, stage] = talk_s[1, stage] = talk_s[2, stage] = 0.0
+    for stage in range(count - 1):
+        begins, ends, type_ = tables.layer[bounds[stage]], tables.layer[bounds[stage + 1]], kinds[stage]
+        for entry in range(tables.starts[ends + 1] - 1, tables.starts[ends] - 1, -1):
+            if tables.producer[entry] < begins:
+                break
+            slowest, reads = 0.0, stage + 1
+            for read in range(tables.low[entry], tables.high[entry]):
+                while tables.layer[bounds[reads + 1]] <= tables.reader[read]:
+                    reads += 1
+                slowest = max(slowest, per_byte[type_, kinds[reads]])
+                talk_s[2, stage] = max(talk_s[2, stage], latency_s[type_, kinds[reads]])
+                if tables.before[read] < tables.layer[bounds[reads]]:
+                    talk_s[0, reads] += tables.size_bytes[entry] * per_byte[kinds[reads], type_]
+                    talk_s[1, reads] = max(talk_s[1, reads], latency_s[kinds[reads], type_])
+            talk_s[0, stage] += tables.size_bytes[entry] * slowest
+    for stage in range(count):
+        talk_s[0, stage] += talk_s[1, stage] + talk_s[2, stage]
+
+
+def pay(tables: Tables, rules: Rules, used: Floats, count: int) -> tuple[float, float]:
+    """Return the price of units, and what a plan of so many stages exceeds limits by."""
+    paid, excess = 0.0, float(max(rules.fewest - count, 0) + max(count - rules.most, 0))
+    for type_ in range(len(used)):
+        together = tables.together[type_]
+        paid += np.ceil(used[type_] / together) * together * tables.rate[type_]
+        if used[type_] > tables.limits[type_]:
+            excess += used[type_] / tables.limits[type_] - 1
+    if paid > rules.budget:
+        excess += paid / rules.budget - 1
+    return paid, excess
+
+
 def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Cooling) -> int:  # noqa: PLR0915 -- see below
     """Change a plan many times, in place; return how many stages were priced.
 
-    It is one loop, since numba would compile, and copy into it, every function that it called.
+    Most is one loop: each array that is passed on takes time.
     """
     last, types = tables.compute_s.shape[0] - 1, tables.compute_s.shape[1]
-    linked, room = tables.per_byte.shape[0] > 1, walk.bounds.shape[1]
+    room = walk.bounds.shape[1]
     bounds, kinds, count = walk.bounds[0], walk.types[0], walk.stages[0]
     batch_s, value, excess = walk.numbers[0]
     stuck_excess = 0.0
     at_floor = rules.objective in (PRICE, LATENCY)
     to_bounds, to_kinds = np.empty(room, np.int64), np.empty(room, np.int64)
-    talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
+    talk_s = np.empty((3, room))
     # of stages of the plan, and of what it is changed into: talk, units, time, passed, excess, stuck
     had, has, is_kept = np.empty((6, room)), np.empty((6, room)), False
     used, u, priced = np.empty(types), np.empty(11), 0
@@ -286,39 +359,13 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
         if not at_floor and step >= 0 and (u[6] < rules.hurried or kind == 9):
             factor = -rules.hurry * np.log(1.0 - u[7])
             to_batch_s = min(batch_s * np.exp(factor if u[6] < 0.75 * rules.hurried else -factor), rules.slowest_s)
-        # what stages pay to talk
-        for stage in range(to_count):
-            talk_s[stage] = in_s[stage] = out_s[stage] = 0.0
-            if not linked:
-                cell, type_ = (to_bounds[stage], to_bounds[stage + 1]), to_kinds[stage]
-                talk_s[stage] = tables.moved_bytes[cell] * tables.per_byte[0, type_]
-                talk_s[stage] += tables.talks[cell] * tables.latency_s[0, type_]
-        if linked:
-            for stage in range(to_count - 1):
-                begins, ends, type_ = (
-                    tables.layer[to_bounds[stage]],
-                    tables.layer[to_bounds[stage + 1]],
-                    to_kinds[stage],
-                )
-                for entry in range(tables.starts[ends + 1] - 1, tables.starts[ends] - 1, -1):
-                    if tables.producer[entry] < begins:
-                        break
-                    slowest, reads = 0.0, stage + 1
-                    for read in range(tables.low[entry], tables.high[entry]):
-                        while tables.layer[to_bounds[reads + 1]] <= tables.reader[read]:
-                            reads += 1
-                        slowest = max(slowest, tables.per_byte[type_, to_kinds[reads]])
-                        out_s[stage] = max(out_s[stage], tables.latency_s[type_, to_kinds[reads]])
-                        if tables.before[read] < tables.layer[to_bounds[reads]]:
-                            talk_s[reads] += tables.size_bytes[entry] * tables.per_byte[to_kinds[reads], type_]
-                            in_s[reads] = max(in_s[reads], tables.latency_s[to_kinds[reads], type_])
-                    talk_s[stage] += tables.size_bytes[entry] * slowest
+        set_talk(tables, to_bounds, to_kinds, to_count, talk_s)
         # what the plan costs, and by how much it exceeds what it must keep to
-        paid, passed_s, attained_s, to_excess, to_stuck = 0.0, 0.0, 0.0, 0.0, 0.0
+        passed_s, attained_s, to_excess, to_stuck = 0.0, 0.0, 0.0, 0.0
         used[:] = 0.0
         for stage in range(to_count):
             low, high, type_ = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage]
-            talk = talk_s[stage] + in_s[stage] + out_s[stage]
+            talk = talk_s[0, stage]
             has[0, stage] = talk
             if is_kept and to_batch_s == batch_s:
                 as_was = stage
@@ -345,34 +392,12 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             fixed_data_s = tables.fixed_data_s[high, type_] - tables.fixed_data_s[low, type_]
             fixed_data_s += tables.fixed_talk[type_] * talk
             sync_s = tables.sync_s[high, type_] - tables.sync_s[low, type_]
-            divided_s, divided_data_s = compute_s - fixed_s, data_s - fixed_data_s
-            limit_s, machine = to_batch_s * (1 + TIME_TOLERANCE), tables.units_per_machine[type_]
-            once_s, units, stuck = max(compute_s, data_s, shared_s), 1.0, False
-            time_s, spent_s = once_s, 0.0
+            once_s, units, stuck = steady_time(compute_s, data_s, shared_s), 1.0, False
+            limit_s, time_s = to_batch_s * (1 + TIME_TOLERANCE), once_s
             if rules.objective != ONE_UNIT and once_s > limit_s:
-                stuck = limit_s <= fixed_s or shared_s > limit_s
-                if not stuck:
-                    units = max(np.ceil(divided_s / (limit_s - fixed_s)), 2.0)
-                    for _ in range(60):
-                        spent_s = fixed_data_s
-                        if machine > 0:
-                            inside = min(units, machine)
-                            spent_s += sync_s * tables.inner[type_] * (1 - 1 / inside)
-                            spent_s += sync_s * (1 - 1 / np.ceil(units / machine))
-                        if divided_data_s >= 0:
-                            if spent_s >= limit_s:
-                                stuck = True
-                                break
-                            needed = np.ceil(divided_data_s / (limit_s - spent_s))
-                        else:
-                            stuck = spent_s > limit_s and units > divided_data_s / (limit_s - spent_s)
-                            break
-                        if needed <= units:
-                            break
-                        units = needed
-                        if machine == 0:
-                            break
-                    time_s = max(fixed_s + divided_s / units, spent_s + divided_data_s / units, shared_s)
+                sums = (fixed_s, compute_s - fixed_s, fixed_data_s, data_s - fixed_data_s, sync_s, shared_s)
+                units, time_s = fewest_units(sums, tables.units_per_machine[type_], tables.inner[type_], limit_s)
+                stuck = units == 0
             if tables.forbidden[high, type_] > tables.forbidden[low, type_]:
                 stuck = True
             held, hopeless = 0.0, 0.0
@@ -389,14 +414,8 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             used[type_] += units
             passed_s += compute_s + data_s
         priced += to_count
-        for type_ in range(types):
-            together = tables.together[type_]
-            paid += np.ceil(used[type_] / together) * together * tables.rate[type_]
-            if used[type_] > tables.limits[type_]:
-                to_excess += used[type_] / tables.limits[type_] - 1
-        to_excess += max(rules.fewest - to_count, 0) + max(to_count - rules.most, 0)
-        if paid > rules.budget:
-            to_excess += paid / rules.budget - 1
+        paid, beyond = pay(tables, rules, used, to_count)
+        to_excess += beyond
         if attained_s > rules.slowest_s * (1 + 1e-9):
             to_excess += attained_s / rules.slowest_s - 1
         if rules.objective == COST:

@@ -27,7 +27,7 @@ from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.rule_times import TIME_TOLERANCE
 
-from .annealing_loops import Tables
+from .annealing_loops import Tables, fewest_units
 
 
 class Talk(NamedTuple):
@@ -167,7 +167,6 @@ def cheapest_paths(tables: Tables, talk: Talk, grid: Ints, terms: Terms) -> Path
             slowest, latest = 0.0, 0.0
             if linked:
                 slowest, latest = tables.per_byte[t].max(), tables.latency_s[t].max()
-            machine = tables.units_per_machine[t]
             for j in range(i + 1, nodes + 1):
                 high, behind = grid[j], types if j < nodes else 1
                 compute_s = tables.compute_s[high, t] - tables.compute_s[low, t]
@@ -216,18 +215,10 @@ def cheapest_paths(tables: Tables, talk: Talk, grid: Ints, terms: Terms) -> Path
                         talk_s = talk.far_s[i, j, t] + in_s + out_s
                         data_s, units = own_s + in_s + out_s, least
                         if units > 1 or data_s > limit_s:
-                            units = max(units, 2.0)
                             spent_s = own_fixed_s + tables.fixed_talk[t] * talk_s
-                            divided_s = data_s - spent_s
-                            if machine > 0:
-                                inside = min(units, machine)
-                                spent_s += sync_s * tables.inner[t] * (1 - 1 / inside)
-                                spent_s += sync_s * (1 - 1 / np.ceil(units / machine))
-                            if divided_s >= 0 and spent_s < limit_s:
-                                units = max(units, np.ceil(divided_s / (limit_s - spent_s)))
-                            elif spent_s > limit_s and (divided_s >= 0 or units > divided_s / (limit_s - spent_s)):
-                                continue
-                            if units > limits[t]:
+                            parts = (fixed_s, compute_s - fixed_s, spent_s, data_s - spent_s, sync_s, shared_s)
+                            units, _ = fewest_units(parts, tables.units_per_machine[t], tables.inner[t], limit_s)
+                            if units == 0 or units > limits[t]:
                                 continue
                         for k in range(last + 1):
                             to, total = min(k + 1, last), cost[i, p, t, k] + units * prices[t]

@@ -27,7 +27,6 @@ from heterps_compile.passes.placement.local.segment_table import SegmentTable, s
 from heterps_compile.progress import tell
 from heterps_compile.schedule.load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES
 from heterps_compile.schedule.step_problem import StepProblem, plain_step_problem
-from heterps_compile.sync_rules.network import ring_share
 from heterps_compile.units import counted
 
 from .step_loops import ODDS, StepRules, StepTables, StepWalk, anneal_steps
@@ -207,7 +206,7 @@ class AnnealSteps:
         starts, counts = np.array(placement.starts()), self.tables.counts
         bounds, place = np.searchsorted(self._positions, starts), int(np.searchsorted(counts, count))
         is_known = place < len(counts) and counts[place] == count and len(starts) <= self.rules.most
-        is_known = is_known and max(units) < self.tables.share.shape[1]
+        is_known = is_known and max(units) < self.tables.hops_s.shape[1]
         if not is_known or not np.array_equal(self._positions[bounds], starts):
             return None
         kinds = np.array([placement.types[first] for first in starts.tolist()])
@@ -266,8 +265,6 @@ def step_tables(of: StepProblem, table: SegmentTable) -> StepTables:
     counts = np.array([count for count in of.all_counts if count <= _MOST_COUNT])
     parts = [of.parts(count) for count in counts.tolist()]
     replicas = np.arange(1, counts[-1] + 1)
-    units = np.repeat(replicas[:, None], problem.type_count, axis=1).astype(np.float64)
-    share = np.asarray(ring_share(units) if problem.machines is None else problem.machines.share(units))
     hops_s = np.zeros((problem.type_count, len(replicas) + 1))
     if of.training and np.any(problem.sync_s > 0):
         hops_s[:, 1:] = [[network.hops_s(k) for k in replicas.tolist()] for network in of.networks]
@@ -297,7 +294,6 @@ def step_tables(of: StepProblem, table: SegmentTable) -> StepTables:
         stacked([part.accumulate_s for part in parts]),
         sums(of.parts(1).whole_s),
         stacked(behind),
-        np.ascontiguousarray(np.concatenate([np.zeros((problem.type_count, 1)), share.T], axis=1)),
         hops_s,
         talks,
         crossing_bytes(problem)[table.positions] / (2 if of.training else 1),
@@ -306,5 +302,5 @@ def step_tables(of: StepProblem, table: SegmentTable) -> StepTables:
         np.require(of.own_latency_s, requirements=("C", "W")),
         of.ways is not None,
         of.training,
-        1 / TRAINING_FACTOR,
+        1 / TRAINING_FACTOR if of.training else 1.0,
     )

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
-from heterps_compile.passes.placement.local.annealing_loops import COST, PRICE, Cooling, Tables
+from heterps_compile.cost.stage_law import Alone, divided, micro_batch, moving_time, ring_part
+from heterps_compile.passes.placement.local.annealing_loops import COST, PRICE, Cooling, Tables, pay, set_talk
 
 _NUMBERS = 12  # that a change draws
 
@@ -41,7 +42,7 @@ class StepTables(NamedTuple):
         whole_s: [P, T], likewise of the whole batch.
         behind_s: [4, P, T], sums of own work behind the last backward: whatever the replicas are, and the three parts
             of a rule's.
-        share, hops_s: [T, K + 1], of so many replicas: the part of sync_s, and what messages take.
+        hops_s: [T, K + 1], what messages of an all-reduce take, of so many replicas.
         talks: [P, P], messages of a stage.
         way_bytes: [P], that cross a cut in one direction.
         way_per_byte, way_latency_s: [T, T], between two stages.
@@ -58,7 +59,6 @@ class StepTables(NamedTuple):
     accumulate_s: Floats
     whole_s: Floats
     behind_s: Floats
-    share: Floats
     hops_s: Floats
     talks: Floats
     way_bytes: Floats
@@ -116,13 +116,13 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
     """Change a plan many times, in place; return how many actions were simulated, and stages priced."""
     of, counts, training = tables.of, tables.counts, tables.training
     types, room = of.compute_s.shape[1], walk.bounds.shape[1]
-    linked, most_units = of.per_byte.shape[0] > 1, tables.share.shape[1] - 1
+    most_units = tables.hops_s.shape[1] - 1
     bounds, kinds, units = walk.bounds[0], walk.types[0], walk.units[0]
     size, place = walk.sizes[0]
     value, excess, _ = walk.numbers[0]
     to_bounds, to_kinds, to_units = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
-    talk_s, in_s, out_s = np.empty(room), np.empty(room), np.empty(room)
-    forward_s, backward_s, moving_s, behind_s, moved_s = np.empty((5, room))
+    talk_s = np.empty((3, room))
+    forward_s, backward_s, moving_s, behind_s, on_card_s = np.empty((5, room))
     way_s, delay_s, rest_s = np.empty((3, room))
     turn, warm_up = np.empty(room, np.int64), np.empty(room, np.int64)
     is_wired = np.empty((2, room), np.bool_)
@@ -206,41 +206,21 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 value, excess = np.inf, 0.0
                 break
             continue
-        # what stages pay to talk
-        for stage in range(to_size):
-            talk_s[stage] = in_s[stage] = out_s[stage] = 0.0
-            if not linked:
-                cell, type_ = (to_bounds[stage], to_bounds[stage + 1]), to_kinds[stage]
-                talk_s[stage] = of.moved_bytes[cell] * of.per_byte[0, type_] + of.talks[cell] * of.latency_s[0, type_]
-        if linked:
-            for stage in range(to_size - 1):
-                begins, ends, type_ = of.layer[to_bounds[stage]], of.layer[to_bounds[stage + 1]], to_kinds[stage]
-                for entry in range(of.starts[ends + 1] - 1, of.starts[ends] - 1, -1):
-                    if of.producer[entry] < begins:
-                        break
-                    slowest, reads = 0.0, stage + 1
-                    for read in range(of.low[entry], of.high[entry]):
-                        while of.layer[to_bounds[reads + 1]] <= of.reader[read]:
-                            reads += 1
-                        slowest = max(slowest, of.per_byte[type_, to_kinds[reads]])
-                        out_s[stage] = max(out_s[stage], of.latency_s[type_, to_kinds[reads]])
-                        if of.before[read] < of.layer[to_bounds[reads]]:
-                            talk_s[reads] += of.size_bytes[entry] * of.per_byte[to_kinds[reads], type_]
-                            in_s[reads] = max(in_s[reads], of.latency_s[to_kinds[reads], type_])
-                    talk_s[stage] += of.size_bytes[entry] * slowest
+        set_talk(of, to_bounds, to_kinds, to_size, talk_s)
         # what a micro-batch takes
         used[:] = 0.0
         for stage in range(to_size):
             low, high, type_, k = to_bounds[stage], to_bounds[stage + 1], to_kinds[stage], to_units[stage]
-            talk = talk_s[stage] + in_s[stage] + out_s[stage]
+            talk = talk_s[0, stage]
             used[type_] += k
             compute_s = max(of.compute_s[high, type_] - of.compute_s[low, type_], 0.0)
             fixed_s = max(of.fixed_compute_s[high, type_] - of.fixed_compute_s[low, type_], 0.0)
             data_s = max(of.data_s[high, type_] - of.data_s[low, type_], 0.0) + talk
             fixed_data_s = of.fixed_data_s[high, type_] - of.fixed_data_s[low, type_] + of.fixed_talk[type_] * talk
-            sync_s = max(of.sync_s[high, type_] - of.sync_s[low, type_], 0.0) * tables.share[type_, k]
+            sync_s = max(of.sync_s[high, type_] - of.sync_s[low, type_], 0.0)
+            sync_s *= ring_part(k, of.units_per_machine[type_], of.inner[type_])
             shared_s = of.shared_s[high, type_] - of.shared_s[low, type_]
-            data_s = max(fixed_data_s + (data_s - fixed_data_s) / k, shared_s - sync_s, 0.0)
+            data_s = moving_time(divided(fixed_data_s, data_s - fixed_data_s, k), sync_s, shared_s)
             behind_s[stage] = sync_s + tables.behind_s[0, high, type_] - tables.behind_s[0, low, type_]
             if sync_s > 0:
                 behind_s[stage] += tables.hops_s[type_, k]
@@ -248,23 +228,18 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 once_s = tables.behind_s[1, high, type_] - tables.behind_s[1, low, type_]
                 once_s += (tables.behind_s[2, high, type_] - tables.behind_s[2, low, type_]) * (1 - 1 / k)
                 behind_s[stage] += once_s + (tables.behind_s[3, high, type_] - tables.behind_s[3, low, type_]) * (k - 1)
-            moved_s[stage] = 0.0
+            on_card_s[stage] = 0.0
             if tables.is_apart:
-                moved_s[stage], data_s = data_s, 0.0
+                on_card_s[stage], data_s = data_s, 0.0
             ahead_s = max(tables.forward_s[to_place, high, type_] - tables.forward_s[to_place, low, type_], 0.0)
             back_s = max(tables.backward_s[to_place, high, type_] - tables.backward_s[to_place, low, type_], 0.0)
             adds_s = max(tables.accumulate_s[to_place, high, type_] - tables.accumulate_s[to_place, low, type_], 0.0)
-            rounds = max(1.0, count / k)
-            own_s = ahead_s + (back_s + (rounds - 1) * adds_s) / rounds
             whole_s = max(tables.whole_s[high, type_] - tables.whole_s[low, type_], 0.0)
-            compute_s = k * (fixed_s + (compute_s - fixed_s) / k) / count + own_s - whole_s / count
             latency_s = tables.talks[low, high] * tables.own_latency_s[type_]
-            busy_s = max(compute_s, (k * data_s + (count - 1) * latency_s) / count)
-            part = 1.0
-            if training:
-                part = ahead_s / own_s if own_s > 0 else tables.usual
-            forward_s[stage], backward_s[stage] = busy_s * part, busy_s * (1 - part)
-            moving_s[stage] = (busy_s - compute_s) * part
+            compute_s = divided(fixed_s, compute_s - fixed_s, k)
+            alone = Alone(ahead_s, back_s, adds_s, whole_s, latency_s, 0.0, tables.usual)
+            passes = micro_batch(alone, compute_s, data_s, k, count)
+            forward_s[stage], backward_s[stage], moving_s[stage] = passes.forward_s, passes.backward_s, passes.moving_s
         for stage in range(to_size):
             way_s[stage], delay_s[stage], after = 0.0, 0.0, to_size - 1
             is_wired[0, stage] = is_wired[1, stage] = False
@@ -290,19 +265,15 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
             if training:
                 busy_s = max(ahead_s + turns * back_s, turns * ahead_s + back_s) + rest_s[stage]
                 busy_s = max(busy_s, turns * (ahead_s + back_s))
-                least_s = max(least_s, begin_s + busy_s + max(behind_s[stage], end_s), moved_s[stage] + behind_s[stage])
+                least_s = max(
+                    least_s, begin_s + busy_s + max(behind_s[stage], end_s), on_card_s[stage] + behind_s[stage]
+                )
             else:
-                least_s = max(least_s, begin_s + turns * ahead_s + rest_s[stage], moved_s[stage])
+                least_s = max(least_s, begin_s + turns * ahead_s + rest_s[stage], on_card_s[stage])
             begin_s += ahead_s + delay_s[stage]
             end_s += back_s + delay_s[stage]
-        paid, crowded = 0.0, crowded + max(rules.fewest - to_size, 0) + max(to_size - rules.most, 0)
-        for type_ in range(types):
-            together = of.together[type_]
-            paid += np.ceil(used[type_] / together) * together * of.rate[type_]
-            if used[type_] > of.limits[type_]:
-                crowded += used[type_] / of.limits[type_] - 1
-        if paid > rules.budget:
-            crowded += paid / rules.budget - 1
+        paid, beyond = pay(of, rules, used, to_size)
+        crowded += beyond
         ceiling = value * (1 + price * excess) * (1 - heat * np.log(1.0 - u[1])) if step >= 0 else np.inf
         worked += to_size
         to_value, to_excess, step_s, is_taken = 0.0, 0.0, least_s, True
@@ -363,7 +334,7 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                     worked += 2 * to_size * count
                     step_s = 0.0
                     for stage in range(to_size):
-                        end_s = moved_s[stage]
+                        end_s = on_card_s[stage]
                         for replica in range(to_units[stage]):
                             end_s = max(end_s, free_s[0, stage, replica])
                         step_s = max(step_s, end_s + behind_s[stage] if training else end_s)

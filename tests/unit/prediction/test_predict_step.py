@@ -65,16 +65,6 @@ def test_replicas_share_micro_batches_and_add_up_gradients_of_16_gb() -> None:
     assert step.parts.all_reduce_s == pytest.approx(2 * 1 / 2 * 16, rel=1e-9)
 
 
-def test_what_replicas_do_not_divide_makes_each_take_longer() -> None:
-    given = problem()
-    given["layers"][0]["times"] = [{**GPU, "compute_parallel": 0.5}]
-    given["pool"]["device"][0]["compute_parallel"] = 0.75
-    step = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 2}])))
-    # four micro-batches of 3 s a layer, CT(2) = 12 (1 - alpha + alpha / 2)
-    assert step.parts.busiest_s == 12 * (0.5 + 0.5 / 2) + 12 * (0.25 + 0.75 / 2)
-    assert predicted(given, plan(ALONE)).parts.busiest_s == 24
-
-
 def test_an_update_is_what_no_replicas_divide_and_the_rest_is_as_it_was_told() -> None:
     given = problem()
     given["layers"][0]["times"][0] = {**GPU, "compute_parallel": 0.5}

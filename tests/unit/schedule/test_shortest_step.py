@@ -191,10 +191,10 @@ def test_among_steps_that_are_hardly_longer_the_one_that_holds_least_is_taken():
 def test_times_of_a_part_are_in_the_unit_of_what_they_are_made_of(training):
     """A thousandth of every time is a thousandth of the part; a fourth is forward, in inference all."""
     part_of = [
-        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 12.0 * unit, 12.0 * unit), 0.0).part(
-            4, Phases(1.0 * unit, 3.0 * unit, 3.0 * unit), training=training
+        StageWhole(2, 6.0 * unit, 4.0 * unit, Phases(4.0 * unit, 12.0 * back, 12.0 * back), 0.0).part(
+            4, Phases(1.0 * unit, 3.0 * back, 3.0 * back), training=training
         )
-        for unit in (1.0, 1e-3)
+        for unit, back in ((1.0, 1.0 * training), (1e-3, 1e-3 * training))
     ]
     assert part_of[1].forward_s == pytest.approx(part_of[0].forward_s / 1000)
     assert part_of[1].backward_s == pytest.approx(part_of[0].backward_s / 1000)

@@ -25,8 +25,11 @@ from heterps_compile.passes.placement.compiled_loops import compiled
 
 FACTOR = 2
 
-def twice(number):
+def law(number):
     return FACTOR * number
+
+def twice(number):
+    return law(number)
 
 def compile_twice():
     assert compiled(twice)(21) == 42
@@ -59,10 +62,13 @@ def test_another_process_compiles_once_and_here_the_code_is_read(toy: Any) -> No
     assert sum(cast("Any", compiled(toy.twice)).stats.cache_hits.values()) == 1
 
 
-def test_a_constant_that_has_changed_compiles_the_loop_again(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "upgraded"), [("FACTOR", 3), ("law", lambda number: 3 * number)])
+def test_what_a_loop_takes_from_other_files_compiles_it_again(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, name: str, upgraded: object
+) -> None:
     toy.compile_twice()
     assert is_kept(toy.twice)
-    monkeypatch.setattr(toy, "FACTOR", 3)  # as one that comes from another file, which was upgraded
+    monkeypatch.setattr(toy, name, upgraded)
     assert not is_kept(toy.twice)
     compiled_loops._dispatcher.cache_clear()
     assert compiled(toy.twice)(21) == 63
