@@ -40,6 +40,7 @@ class TrialJob:
         done_value: The metric after them.
         cores: That its processes may run on; empty for all.
         gpus: That they may see; None for all.
+        ray_address: Of the Ray cluster whose nodes run the ranks; None to run on this machine.
         seed: Of the run.
     """
 
@@ -60,6 +61,7 @@ class TrialJob:
     done_value: float | None = None
     cores: tuple[int, ...] = ()
     gpus: str | None = None
+    ray_address: str | None = None
     seed: int = 0
 
 

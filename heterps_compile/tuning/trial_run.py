@@ -18,15 +18,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
-from .trial_group import group_of_trial, run_in_group
 from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_job, write_result
 from .trial_log import LOG_FILE, validations_in
 from .trial_values import VARIABLE
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.launch.run_options import RunOptions
 
 _LONGEST = 1_500
 
@@ -90,14 +92,31 @@ def _trained(job: TrialJob) -> TrialResult:
     made = make_options(
         job.plan, train=job.train, data=job.data, validate=job.validate, given=_given(job, options), **options
     )
-    group = group_of_trial()
-    if group is not None:
-        run_in_group(made, group)
+    if job.ray_address is not None:
+        _run_on_ray(made, job.ray_address)
         return _result(job, validations_in(Path(job.folder)))
     result, _ = launch(made, sys.stderr, forks_this_process=True)
     if result.stopped_by:
         raise RunError(f"the trial was ended by signal {result.stopped_by} after {result.steps} steps")
     return _result(job, [(one.step, one.metrics) for one in result.validations])
+
+
+def _run_on_ray(options: "RunOptions", address: str) -> None:
+    """Run each rank of a trial in an actor on a Ray cluster.
+
+    Raises:
+        HeterpsError: if the run cannot start, or fails.
+    """
+    from heterps_compile.runtime.engines.contract import Job, Streams  # noqa: PLC0415 - only for trials on Ray
+    from heterps_compile.runtime.engines.ray_cluster import Ray  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
+
+    job = Job(options, prepare(options), environment={VARIABLE: os.environ[VARIABLE]})
+    engine = Ray(ray_address=address)
+    engine.check(job)
+    code = engine.start(job, Streams(sys.stdout, sys.stderr))
+    if code:
+        raise RunError(f"its run on Ray left with exit code {code}")
 
 
 def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]]) -> TrialResult:
