@@ -349,7 +349,8 @@ def _machines(state: SearchState) -> _Section | None:
     )
     drawn = None if wide is None else _drawn(wide, worker_gantt(state, width=NARROW))
     hint = "Busy: the part of the time since the search began that the workers of a class ran something."
-    without = "; ".join(f"no trial for {name}: {one_line(why)}" for name, why in state.without[:_MOST_ROWS])
+    vain = list(state.without.items())[:_MOST_ROWS]
+    without = "; ".join(f"no trial for {name}: {one_line(why)}" for name, why in vain)
     return _Section("machines", "Use of the machines", hint, drawn=drawn, heads=heads, rows=rows, more=without)
 
 

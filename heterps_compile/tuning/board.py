@@ -190,7 +190,7 @@ def _print_failures(console: Console, state: SearchState) -> None:
         console.print(Text(_failure_words(failure)))
     if len(found) > MOST_REASONS:
         console.print(Text(f"and {counted(len(found) - MOST_REASONS, 'more reason')} of failed attempts"))
-    for name, why in state.without[:MOST_CLASSES]:
+    for name, why in list(state.without.items())[:MOST_CLASSES]:
         console.print(Text(f"no trial for {_name(name)}: {shorten(printable(why), _MOST_REASON)}"))
     if state.misfits:
         reason = shorten(printable(state.misfits[-1][1]), _MOST_REASON)

@@ -21,7 +21,7 @@ class Worker:
     """One worker.
 
     Attributes:
-        name: As ``RecordedClass.worker_names`` has it.
+        name: As ``ComputeClass.worker_names`` has it.
         of: Its class.
         slot: From 0 on, within the class.
     """
@@ -79,4 +79,4 @@ class TrialEngine(ABC):
 
 def workers_of(classes: Sequence[WorkerClass]) -> tuple[Worker, ...]:
     """Return the workers of some classes, class by class."""
-    return tuple(Worker(name, each, slot) for each in classes for slot, name in enumerate(each.recorded.worker_names))
+    return tuple(Worker(name, each, slot) for each in classes for slot, name in enumerate(each.compute.worker_names))

@@ -142,7 +142,7 @@ class TrialPlans:
             "model": parts["model"],
             **compiled,
             "free": free,
-            "units": dict(of.recorded.types),
+            "units": dict(of.compute.types),
             "seed": self._seed,
         }
 
@@ -222,7 +222,7 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
     taken = Counter(
         s.of_replica(each)[0] for s, width in zip(plan.stages, widths, strict=True) for each in range(width)
     )
-    has = Counter(dict(of.recorded.types))
+    has = Counter(dict(of.compute.types))
     if any(taken[name] > has[name] for name in taken):
         raise InfeasibleError(
             f"{len(plan.stages)} stages with {sum(widths)} replicas in all need as many units, and a worker of "
@@ -230,7 +230,7 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
         )
     memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
     memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
-    return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.units), memory_bytes)
+    return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.compute.units), memory_bytes)
 
 
 def _refused(folder: Path, *, misfit: str = "", fault: str = "") -> TrialPlan:

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
-from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_job, write_result
+from .strict_json import read_json, write_json
+from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
 from .trial_log import LOG_FILE, validations_in
 from .trial_values import VARIABLE
 
@@ -39,7 +40,7 @@ def main() -> int:
 
     end_with_parent(os.getppid())
     began_s = time.monotonic()
-    job = read_job(Path(sys.argv[1]))
+    job = read_json(Path(sys.argv[1]), TrialJob)
     _print_to(Path(job.folder) / OUTPUT_FILE)
     print(f"process {os.getpid()}", flush=True)
     try:
@@ -50,7 +51,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - the user's files raise what they like; told, and kept in output.txt
         result = TrialResult(value=None, error=f"{type(error).__name__}: {one_line(str(error))}"[:_LONGEST])
         traceback.print_exc()
-    write_result(Path(job.folder), replace(result, time_s=time.monotonic() - began_s))
+    write_json(Path(job.folder) / RESULT_FILE, replace(result, time_s=time.monotonic() - began_s))
     return 0
 
 

@@ -21,7 +21,7 @@ def test_workers_take_their_types_and_as_many_cores_as_units() -> None:
 def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
     assert all(silence(address) for address in ("", "nowhere", "127.0.0.1:99999", "127.0.0.1:x"))
     pytest.importorskip("ray")
-    with pytest.raises(RunError, match="'127.0.0.1:1'.*--address"):
+    with pytest.raises(RunError, match=r"'127\.0\.0\.1:1'.*--address"):
         RayEngine(WORKERS, "127.0.0.1:1", tmp_path)
     assert not list(tmp_path.iterdir())
 
