@@ -41,7 +41,6 @@ from heterps_compile.tuning.ask_tell import Fidelity, Method
 from heterps_compile.tuning.assignment import LEAST_SHARE, RULE, AssignedSearch, SearchSettings
 from heterps_compile.tuning.brackets import Bracket
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
-from heterps_compile.tuning.configspace import to_configspace
 from heterps_compile.tuning.dehb import Dehb
 from heterps_compile.tuning.make_space import make_space
 from heterps_compile.tuning.parameters import Choice, Float, Integer
@@ -247,7 +246,7 @@ class Package:
     def search(self, problem: Problem, seed: int) -> Iterator[tuple[Config, float]]:
         folder = self._folder / f"{problem.name}-{seed}".replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "space.json").write_text(json.dumps(to_configspace(problem.space)))
+        (folder / "space.json").write_text(json.dumps(configspace_json(problem.space)))
         job = {"space": str(folder / "space.json"), "seed": seed, "folder": str(folder / "out")}
         of = problem.fidelity
         asked = self._say(job | {"least": of.least, "most": of.most, "eta": of.eta})
@@ -265,6 +264,22 @@ class Package:
     def close(self) -> None:
         self._child.kill()
         self._child.communicate()
+
+
+def configspace_json(space: Space) -> dict:
+    """Return an unconditional space as ConfigSpace 1.2 reads it."""
+    found = []
+    for each in space.parameters:
+        default = each.choices[0] if isinstance(each, Choice) else each.at(0.5)
+        about: dict[str, object] = {"name": each.name, "meta": None, "default_value": default}
+        if isinstance(each, Choice):
+            values = {"sequence": each.choices} if each.ordered else {"choices": each.choices, "weights": None}
+            found.append({"type": "ordinal" if each.ordered else "categorical", **about, **values})
+        else:
+            kind = "uniform_int" if isinstance(each, Integer) else "uniform_float"
+            found.append({"type": kind, **about, "lower": each.low, "upper": each.high, "log": each.log})
+    of = {"name": None, "conditions": [], "forbiddens": [], "python_module_version": "1.2.0", "format_version": 0.4}
+    return {**of, "hyperparameters": found}
 
 
 def environment(folder: Path) -> Path:
