@@ -47,16 +47,11 @@ def fails(trial: int, attempt: int) -> str:
 
 
 def hostile() -> SearchState:
-    printable = [name for name in HOSTILE if name.isprintable() and len(name) < 190]
-    parameters = [
-        {"type": "categorical", "name": f"model.{name}", "choices": HOSTILE[:3], "weights": None} for name in printable
-    ]
-    parameters.append({"type": "uniform_float", "name": "train.lr", "lower": 1e-4, "upper": 0.1, "log": True})
-    space = {"name": "s", "hyperparameters": parameters, "conditions": [], "forbiddens": [], "format_version": 0.4}
+    parameters = "".join(f"m{i} = {{ choice = {json.dumps(HOSTILE[i : i + 3])} }}\n" for i in range(4))
     record = replace(
         RECORD,
-        space_name=f"{HOSTILE[0]}.json",
-        space_text=json.dumps(space | {"python_module_version": "1.2.2"}),
+        space_name=f"{HOSTILE[0]}.toml",
+        space_text=f"[train]\nlr = {{ float = [1e-4, 0.1], log = true }}\n[model]\n{parameters}",
         metric=HOSTILE[1],
         method="random",
         rule=HOSTILE[4],
