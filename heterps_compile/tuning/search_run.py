@@ -41,7 +41,7 @@ from .space import split_parts
 from .strict_json import read_json
 from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
-from .trial_log import LOG_FILE, TrialLog
+from .trial_log import LOG_FILE, TrialLog, values_of
 from .trial_plans import TrialPlan, TrialPlans
 
 PROBES = 3
@@ -265,7 +265,7 @@ class SearchRun:
         if not fault:
             self._engine.start(worker, self._job(assigned, plan, folder))
         self._note(Started(at_s=self._now_s(), trial=number, attempt=attempt, worker=worker.name))
-        running = _Running(assigned, plan, folder, TrialLog(folder, self._record.metric))
+        running = _Running(assigned, plan, folder, TrialLog(folder))
         if fault:
             self._failed(worker, running, fault, is_certain=True)
         else:
@@ -304,7 +304,7 @@ class SearchRun:
     def _report(self) -> None:
         """Write down the validations of trials that run, as they come."""
         for running in self._running.values():
-            self._note_validations(running, running.log.read())
+            self._note_validations(running, values_of(running.log.read(), self._record.metric))
 
     def _note_validations(self, running: _Running, validations: Sequence[tuple[int, float]]) -> None:
         assert self._plans.length is not None, "known before trials start"  # noqa: S101

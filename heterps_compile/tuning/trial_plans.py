@@ -75,12 +75,14 @@ class Length:
 
     def steps(self, fidelity: float, batch: int) -> int:
         """Return how many steps of a batch a fidelity is, one at least."""
-        samples_of_one = {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
-        return max(1, round(fidelity * samples_of_one / batch))
+        return max(1, round(fidelity * self._samples_of_one(batch) / batch))
 
     def fidelity(self, steps: int, batch: int) -> float:
         """Return how far so many steps are, in the unit."""
-        return steps * batch / {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
+        return steps * batch / self._samples_of_one(batch)
+
+    def _samples_of_one(self, batch: int) -> int:
+        return {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
 
 
 class TrialPlans:

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from heterps_compile.escape import one_line, printable
 
 from .strict_json import read_json, write_json
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
-from .trial_log import LOG_FILE, validations_in
+from .trial_log import LOG_FILE, Validation, validations_in, values_of
 from .trial_values import VARIABLE
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _run_on_ray(options: "RunOptions", address: str) -> None:
         raise RunError(f"its run on Ray left with exit code {code}")
 
 
-def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]]) -> TrialResult:
+def _result(job: TrialJob, validations: Sequence[Validation]) -> TrialResult:
     """Return what a run came to by its validations.
 
     Raises:
@@ -132,10 +132,9 @@ def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]
     if job.metric not in last:
         known = ", ".join(map(printable, last))
         raise RunError(f"the metric {printable(job.metric)!r} was never reported; validations have {known}")
-    found = [(step, metrics[job.metric]) for step, metrics in validations if job.metric in metrics]
     if not math.isfinite(last[job.metric]):
         raise RunError(f"the metric {printable(job.metric)!r} is {last[job.metric]} at the end of the trial")
-    return TrialResult(value=last[job.metric], validations=tuple(one for one in found if math.isfinite(one[1])))
+    return TrialResult(value=last[job.metric], validations=tuple(values_of(validations, job.metric)))
 
 
 def _given(job: TrialJob, options: dict[str, Any]) -> set[str]:

@@ -8,6 +8,7 @@ import pytest
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.errors import MissingPackageError, RunError
 from heterps_compile.tuning.ray_engine import RayEngine, silence, taken_by
+from heterps_compile.tuning.ray_process import has_room
 from heterps_compile.tuning.trial_engine import workers_of
 from heterps_compile.tuning.worker_classes import worker_classes
 
@@ -15,7 +16,10 @@ WORKERS = workers_of(worker_classes(load_cluster("heterps-paper"), "pair=2x1:v10
 
 
 def test_workers_take_their_types_and_as_many_cores_as_units() -> None:
-    assert taken_by(WORKERS) == {"heterps_v100": 2, "heterps_cpu-core": 4, "CPU": 6, "GPU": 2}
+    takes = taken_by(WORKERS[0])
+    assert takes == {"heterps_v100": 1, "heterps_cpu-core": 2, "CPU": 3, "GPU": 1}
+    assert has_room({**takes, "CPU": 4}, takes)
+    assert not has_room({"heterps_v100": 1, "GPU": 1, "CPU": 4}, takes)
 
 
 def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
