@@ -25,6 +25,7 @@ from .compute_classes import ComputeClass, TrialCost
 from .model_file import BuiltModel, ModelFile
 from .parameters import Value
 from .space import Config, split_parts
+from .strict_json import read_json, write_json
 from .worker_classes import WorkerClass
 
 if TYPE_CHECKING:
@@ -83,6 +84,19 @@ class Length:
 
     def _samples_of_one(self, batch: int) -> int:
         return {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a model has no plan; the attributes are those of ``TrialPlan``."""
+
+    misfit: str
+    fault: str
+
+    @classmethod
+    def of(cls, error: HeterpsError) -> "_Refusal":
+        words = one_line(str(error))
+        return cls(words, "") if isinstance(error, InfeasibleError) else cls("", words)
 
 
 class TrialPlans:
@@ -150,21 +164,19 @@ class TrialPlans:
 
     def _made(self, folder: Path, config: Config, of: WorkerClass) -> TrialPlan:
         refused = folder.with_name(f"{folder.name}.{_REFUSED}")
-        if refused.is_file():
-            told = json.loads(refused.read_text("utf-8"))
-            return _refused(folder, misfit=str(told["misfit"]), fault=str(told["fault"]))
-        try:
-            if not (folder / "plan.json").is_file():
+        if not refused.is_file() and not (folder / "plan.json").is_file():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
                 self._compile(folder, config, of)
-        except HeterpsError as error:
-            made = _refused_by(folder, error)
-            refused.parent.mkdir(parents=True, exist_ok=True)
-            refused.write_text(json.dumps({"misfit": made.misfit, "fault": made.fault}) + "\n", "utf-8")
-            return made
+            except HeterpsError as error:
+                write_json(refused, _Refusal.of(error))
         try:
-            return _read(folder, split_parts(config)["plan"], of)
+            if not refused.is_file():
+                return _read(folder, split_parts(config)["plan"], of)
+            refusal = read_json(refused, _Refusal)
         except HeterpsError as error:
-            return _refused_by(folder, error)
+            refusal = _Refusal.of(error)
+        return TrialPlan(folder, 0, (), 0.0, 0.0, refusal.misfit, refusal.fault)
 
     def _compile(self, folder: Path, config: Config, of: WorkerClass) -> None:
         from heterps_compile.api import compile as compile_model  # noqa: PLC0415 - the passes, only where compiled
@@ -191,7 +203,6 @@ class TrialPlans:
             must_save=True,
             **options,
         )
-        folder.parent.mkdir(parents=True, exist_ok=True)
         made.save(folder)
 
 
@@ -233,15 +244,6 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
     memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
     memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
     return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.compute.units), memory_bytes)
-
-
-def _refused(folder: Path, *, misfit: str = "", fault: str = "") -> TrialPlan:
-    return TrialPlan(folder, 0, (), 0.0, 0.0, misfit, fault)
-
-
-def _refused_by(folder: Path, error: HeterpsError) -> TrialPlan:
-    words = one_line(str(error))
-    return _refused(folder, misfit=words) if isinstance(error, InfeasibleError) else _refused(folder, fault=words)
 
 
 def widths_of(plan: "Plan", values: Mapping[str, Value]) -> tuple[int, ...]:
