@@ -111,7 +111,7 @@ class Method(ABC):
     def next_trial(
         self, vector: Vector, fidelity: float, continues: int | None = None, place: tuple[int, ...] = ()
     ) -> Trial:
-        """Return the trial at a vector of the cube, with the next number."""
+        """Make the trial at a vector of the cube, with the next number."""
         return Trial(self._asked, self.space.config_at(vector), vector, fidelity, continues, place)
 
     def tell(self, number: int, loss: float) -> None:
@@ -162,7 +162,7 @@ class Method(ABC):
 
     @abstractmethod
     def propose(self) -> Trial:
-        """Return the next trial."""
+        """Choose the next trial."""
 
     @abstractmethod
     def learn(self, trial: Trial, loss: float) -> None:

@@ -131,7 +131,7 @@ class Integer(Float):
         return isinstance(value, int) and Float.accepts(self, value)
 
     def restricted(self, clause: Clause) -> Self | None:
-        """Return the parameter with the values that meet a clause; None if none does.
+        """Narrow the parameter to the values that meet a clause; None if none does.
 
         Values that a clause excludes one by one leave the range as it is, unless they leave nothing of it.
         """

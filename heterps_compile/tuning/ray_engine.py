@@ -176,7 +176,7 @@ class RayEngine(TrialEngine):
 
 
 def taken_by(worker: Worker) -> dict[str, int]:
-    """Return the Ray resources that a worker takes."""
+    """Count the Ray resources of a worker."""
     taken: Counter[str] = Counter()
     for device, units in worker.of.devices:
         taken.update({f"{PREFIX}{device.name}": units, "CPU": units})
@@ -186,7 +186,7 @@ def taken_by(worker: Worker) -> dict[str, int]:
 
 
 def silence(address: str) -> str:
-    """Return the error of a connection to ``HOST:PORT``; "" if it is accepted."""
+    """Connect to ``HOST:PORT``; return the error, "" if there is none."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()

@@ -146,7 +146,7 @@ def has_room(node: Mapping[str, float], takes: Mapping[str, float]) -> bool:
 
 
 def no_cluster(where: str, reason: str) -> RunError:
-    """Return the error of an address without a cluster."""
+    """Make the error of an address without a cluster."""
     return RunError(
         f"no cluster of Ray answers at {printable(where)!r} ({one_line(reason)[:300]}); start one (ray start --head), "
         "or name it (--address HOST:PORT)"

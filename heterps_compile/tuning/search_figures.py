@@ -102,7 +102,7 @@ class Outlook:
 
 
 def ranked(state: SearchState, trials: Sequence[TrialState] | None = None) -> list[TrialState]:
-    """Return the trials with a result, the best first: longer ones before shorter ones, as in ``SearchState.best``.
+    """Rank the trials with a result: longer ones before shorter ones, as in ``SearchState.best``.
 
     Args:
         state: The search.

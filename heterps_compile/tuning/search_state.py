@@ -95,7 +95,7 @@ class TrialState:
 
     @property
     def failed_s(self) -> list[float]:
-        """Return how long each failed attempt took, in seconds."""
+        """Measure each failed attempt, in seconds."""
         failed = [attempt for attempt in self.attempts if attempt.reason]
         return [max(each.ended_at_s - each.started_at_s, LEAST_S) for each in failed if each.ended_at_s is not None]
 

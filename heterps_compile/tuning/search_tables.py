@@ -35,7 +35,7 @@ class SearchTable:
 
 
 def rung_table(state: SearchState) -> SearchTable:
-    """Return the trials by their length, the shortest first."""
+    """Count the trials by their length, the shortest first."""
     rows = []
     for fidelity in sorted({trial.fidelity for trial in state.trials}):
         own = [trial for trial in state.trials if trial.fidelity == fidelity]
@@ -47,7 +47,7 @@ def rung_table(state: SearchState) -> SearchTable:
 
 
 def part_table(state: SearchState) -> SearchTable:
-    """Return the disjoint parts of the space; no rows if there is one part."""
+    """List the disjoint parts of the space; no rows if there is one part."""
     rows = []
     for index, name in enumerate(state.record.parts if len(state.record.parts) > 1 else ()):
         own = [trial for trial in state.trials if trial.part == index]
@@ -66,7 +66,7 @@ def part_table(state: SearchState) -> SearchTable:
 
 
 def class_table(state: SearchState) -> SearchTable:
-    """Return the use of every class of workers."""
+    """List the use of every class of workers."""
     heads = ("workers", "never used", "busy", RUNNING, FINISHED, "failed attempts", state.record.currency)
     rows = [
         (
@@ -85,7 +85,7 @@ def class_table(state: SearchState) -> SearchTable:
 
 
 def running_table(state: SearchState) -> SearchTable:
-    """Return every worker's running trial, with its time so far and the prediction for its class."""
+    """List every worker's running trial, its time so far and its predicted time."""
     running = [(each, each.running) for use in class_uses(state) for each in use.used if each.running is not None]
     rows = [
         (

@@ -30,7 +30,7 @@ class TrialLog:
         self._offset = 0
 
     def read(self) -> list[Validation]:
-        """Return the new validations. Half a line is left for the next time."""
+        """Read the new validations. Half a line is left for the next time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -44,13 +44,13 @@ class TrialLog:
 
 
 def values_of(validations: Iterable[Validation], metric: str) -> list[tuple[int, float]]:
-    """Return the steps and the finite values of a metric."""
+    """Select the finite values of a metric, with their steps."""
     values = [(steps, metrics.get(metric, math.nan)) for steps, metrics in validations]
     return [one for one in values if math.isfinite(one[1])]
 
 
 def validations_in(folder: Path) -> list[Validation]:
-    """Return all validations in the log of an attempt."""
+    """Read all validations in the log of an attempt."""
     try:
         with (folder / LOG_FILE).open("rb") as file:
             return [one for line in file if (one := _validation(line)) is not None]
