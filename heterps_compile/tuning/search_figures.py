@@ -310,7 +310,7 @@ def _slot(worker: str) -> tuple[int, str]:
 
 def _ended_at_s(trial: TrialState) -> float:
     ended_s = trial.attempts[-1].ended_at_s if trial.attempts else None
-    return trial.asked_at_s if ended_s is None else ended_s
+    return trial.at_s if ended_s is None else ended_s
 
 
 def _loss(state: SearchState, trial: TrialState) -> float:

@@ -4,7 +4,7 @@ Left out: deciding what to run next (``search_run.py``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from heterps_compile.errors import InputError
@@ -50,19 +50,11 @@ class Attempt:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialState:
-    """How a trial stands.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialState(Asked):
+    """How a trial stands: the event that asked for it, and what followed.
 
     Attributes:
-        number: From 0 on, in the order asked.
-        part: Index of the part of the space.
-        class_name: The class it is for.
-        config: Its configuration.
-        fidelity: How far it trains in all.
-        continues: The trial whose checkpoint it trains on from.
-        predicted_s: What it was predicted to take.
-        asked_at_s: When it was chosen.
         status: ``WAITING`` (for an attempt), ``RUNNING``, ``TOLD`` or ``FAILED`` (left for good).
         attempts: In order.
         curve: Validations of the attempt that counts: how far it had trained, and the metric.
@@ -72,14 +64,6 @@ class TrialState:
         checkpoint: Below the folder of the search.
     """
 
-    number: int
-    part: int
-    class_name: str
-    config: Mapping[str, Value]
-    fidelity: float
-    continues: int | None
-    predicted_s: float
-    asked_at_s: float
     status: str = WAITING
     attempts: tuple[Attempt, ...] = ()
     curve: tuple[tuple[float, float], ...] = ()
@@ -87,6 +71,11 @@ class TrialState:
     time_s: float | None = None
     money: float = 0.0
     checkpoint: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Return its number, from 0 on, in the order asked."""
+        return self.trial
 
     @property
     def reason(self) -> str:
@@ -196,18 +185,7 @@ class SearchState:
         if event.continues is not None:
             self._of(event.continues, TOLD, FAILED)
         self.without.pop(event.class_name, None)
-        self.trials.append(
-            TrialState(
-                event.trial,
-                event.part,
-                event.class_name,
-                event.config,
-                event.fidelity,
-                event.continues,
-                event.predicted_s,
-                event.at_s,
-            )
-        )
+        self.trials.append(TrialState(**{each.name: getattr(event, each.name) for each in fields(event)}))
 
     def _start(self, event: Started) -> None:
         trial = self._of(event.trial, WAITING)
