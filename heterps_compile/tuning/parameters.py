@@ -128,7 +128,7 @@ class Integer(Float):
 
     def accepts(self, value: Value) -> bool:
         """Return whether the parameter can have the value."""
-        return isinstance(value, int) and Float.accepts(self, value)
+        return isinstance(value, int) and super(Integer, self).accepts(value)
 
     def restricted(self, clause: Clause) -> Self | None:
         """Narrow the parameter to the values that meet a clause; None if none does.
@@ -139,7 +139,7 @@ class Integer(Float):
             named = sum(self.accepts(value) for value in clause.values)
             return self if self.high - self.low + 1 > named else None
         if clause.relation == IN:
-            return Float.restricted(self, clause)
+            return super(Integer, self).restricted(clause)
         edge = self.order(clause.values[0])
         low = max(self.low, math.floor(edge) + 1) if clause.relation == ABOVE else self.low
         high = min(self.high, math.ceil(edge) - 1) if clause.relation == BELOW else self.high

@@ -16,10 +16,10 @@ from heterps_compile.escape import printable, short
 from .ask_tell import Fidelity
 from .compute_classes import ComputeClass, check_classes
 from .strict_json import STRICT, read_json, write_json
+from .tune_options import TUNE
 
 RECORD_FILE = "search.json"
-METHOD = "dehb"
-ETA = 3
+_USUAL = {option.name: option.default for option in TUNE.options}
 
 _UNITS = ("steps", "samples", "epochs")
 
@@ -40,14 +40,14 @@ class SearchOptions:
         validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
     """
 
-    method: str = METHOD
+    method: str = _USUAL["method"]
     metric: str
     trials: int
-    eta: int = ETA
-    seed: int = 0
+    eta: int = _USUAL["eta"]
+    seed: int = _USUAL["seed"]
     time_limit_s: float | None = None
-    retries: int = 1
-    engine: str = "local"
+    retries: int = _USUAL["retries"]
+    engine: str = _USUAL["engine"]
     validate_every: int | None = None
 
 

@@ -23,18 +23,16 @@ from heterps_compile.runtime.validation.best import LOSS
 from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
-from .assignment import RULE, RULES, parts_of
+from .assignment import RULE, parts_of
 from .brackets import trials_to_longest
 from .search_methods import lengths_of, make_search
 from .search_record import RECORD_FILE, SearchOptions, SearchRecord, write_record
 from .space import Space
 from .space_file import read_space_text, space_of_text
-from .trial_engine import ENGINES
+from .tune_options import ENGINE_NAMES, RULE_NAMES, TUNE
 from .worker_classes import WorkerClass, recorded_classes, worker_classes
 
 POOL_FILE = "pool.toml"
-POOL = "local"
-USUAL_FIDELITY = "1:9:epochs"
 
 _FIDELITY = re.compile(r"(?:([0-9.eE+]{1,20}):)?([0-9.eE+]{1,20}):(steps|samples|epochs)")
 _MONEY = re.compile(r"\s*([0-9.eE+]{1,20})\s*([A-Z]{3})?\s*")
@@ -67,9 +65,9 @@ class SearchRequest(SearchOptions):
     validate: str | None = None
     is_maximised: bool | None = None
     rule: str | None = None
-    fidelity: str = USUAL_FIDELITY
+    fidelity: str = TUNE.option("fidelity").default
     budget: str | None = None
-    pool: str = POOL
+    pool: str = TUNE.option("pool").default
     workers: str | None = None
     address: str | None = None
     verifies: bool = True
@@ -112,10 +110,10 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     Raises:
         HeterpsError: for the first thing that is wrong.
     """
-    if request.rule is not None and request.rule not in RULES:
-        raise UnknownNameError("rule of assignment", request.rule, RULES)
-    if request.engine not in ENGINES:
-        raise UnknownNameError("engine", request.engine, ENGINES)
+    if request.rule is not None and request.rule not in RULE_NAMES:
+        raise UnknownNameError("rule of assignment", request.rule, RULE_NAMES)
+    if request.engine not in ENGINE_NAMES:
+        raise UnknownNameError("engine", request.engine, ENGINE_NAMES)
     _check_address(request.engine, request.address)
     space_text = read_space_text(Path(request.space))
     space = space_of_text(request.space, space_text)
@@ -270,7 +268,7 @@ def _check_address(engine: str, address: str | None) -> None:
 def _check_cores(request: SearchRequest, classes: tuple[WorkerClass, ...]) -> None:
     """Refuse a worker for every unit of a pool that is larger than this machine, unless it was asked for by number."""
     units, cores = sum(each.compute.workers * each.compute.units for each in classes), usable_cores()
-    if request.workers is None and request.engine == ENGINES[0] and units > cores:
+    if request.workers is None and request.engine == ENGINE_NAMES[0] and units > cores:
         raise InputError(
             f"the pool has {units:,} units, each of them a worker, and this machine has {counted(cores, 'core')}; say "
             f"how many run at once (--workers {printable(classes[0].name)}=1x1), or --engine ray"

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from .trial_job import TrialJob
 from .worker_classes import WorkerClass
 
-ENGINES = ("local", "ray")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worker:
