@@ -4,7 +4,7 @@ Left out: doing it (``trial_run.py``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,7 +69,6 @@ class TrialResult:
     Attributes:
         value: The metric at the end; None where the trial failed.
         validations: Steps done, and the metric.
-        time_s: From the start of the trial's process to its end.
         error: Why it failed, in one sentence; "" where it did not.
     """
 
@@ -77,7 +76,6 @@ class TrialResult:
 
     value: float | None
     validations: tuple[tuple[int, float], ...] = ()
-    time_s: float = field(default=0.0)
     error: str = ""
 
 

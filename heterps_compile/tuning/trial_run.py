@@ -12,11 +12,9 @@ import math
 import os
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +37,16 @@ def main() -> int:
     from heterps_compile.runtime.launch.fork_server import end_with_parent  # noqa: PLC0415 - in the process of a trial
 
     end_with_parent(os.getppid())
-    began_s = time.monotonic()
     job = read_json(Path(sys.argv[1]), TrialJob)
     _print_to(Path(job.folder) / OUTPUT_FILE)
     print(f"process {os.getpid()}", flush=True)
     try:
         result = run_trial(job)
-    except HeterpsError as error:
-        result = TrialResult(value=None, error=one_line(str(error))[:_LONGEST])
-        traceback.print_exc()
     except Exception as error:  # noqa: BLE001 - the user's files raise what they like; told, and kept in output.txt
-        result = TrialResult(value=None, error=f"{type(error).__name__}: {one_line(str(error))}"[:_LONGEST])
+        kind = "" if isinstance(error, HeterpsError) else f"{type(error).__name__}: "
+        result = TrialResult(value=None, error=f"{kind}{one_line(str(error))}"[:_LONGEST])
         traceback.print_exc()
-    write_json(Path(job.folder) / RESULT_FILE, replace(result, time_s=time.monotonic() - began_s))
+    write_json(Path(job.folder) / RESULT_FILE, result)
     return 0
 
 
