@@ -102,7 +102,7 @@ def space_of_text(name: str, text: str) -> Space:
 
 def _check_ending(name: str) -> None:
     if not name.endswith(".toml"):
-        raise InputError(f"{printable(name)} is no .toml file. Fix: write the space as TOML (docs/tuning.md)")
+        raise InputError(f"{printable(name)} is no .toml file. Fix: begin a search with the space as TOML")
 
 
 def parse_space(given: Mapping[str, object]) -> Space:
