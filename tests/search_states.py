@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from heterps_compile.tuning.ask_tell import Trial
+from heterps_compile.tuning.compute_classes import ComputeClass
 from heterps_compile.tuning.journal import Asked, Ended, Event, Failed, Reported, Resumed, Started, Told
 from heterps_compile.tuning.search_methods import make_search
-from heterps_compile.tuning.search_record import RecordedClass, SearchRecord
+from heterps_compile.tuning.search_record import SearchRecord
 from heterps_compile.tuning.search_state import SearchState, state_of
 from heterps_compile.tuning.space import Config
 from heterps_compile.tuning.space_file import space_of_text
@@ -35,8 +36,8 @@ activation = { choice = ["relu", "gelu", "tanh"] }
 micro_batches = { choice = [1, 2, 4, 8] }
 """
 CLASSES = (
-    RecordedClass("gpu", 2, 1, 16e9, 2.42, 14e12),
-    RecordedClass("cpu-core", 4, 1, 4e9, 0.04, 5e10),
+    ComputeClass("gpu", 2, 16e9, 2.42, 14e12, 1),
+    ComputeClass("cpu-core", 4, 4e9, 0.04, 5e10, 1),
 )
 RECORD = SearchRecord(
     space_name="space.toml",
@@ -113,7 +114,7 @@ class Simulated:
         self.method = make_search(self.record.method, space, self.record.fidelity, self.seed)
         self.random = np.random.default_rng(self.seed)
         self.free = [(of, worker) for of in self.record.classes for worker in of.worker_names]
-        self.running: list[tuple[float, int, int, float, RecordedClass, str]] = []
+        self.running: list[tuple[float, int, int, float, ComputeClass, str]] = []
         self.trials: dict[int, Trial] = {}
         self.money: dict[int, float] = {}
 
@@ -136,7 +137,7 @@ class Simulated:
             self.events.append(asked)
             self.start(trial.number, 0, of, worker)
 
-    def start(self, number: int, attempt: int, of: RecordedClass, worker: str) -> None:
+    def start(self, number: int, attempt: int, of: ComputeClass, worker: str) -> None:
         """Begin an attempt; a worker of the first class is five times as fast as others."""
         self.events.append(Started(at_s=self.now_s, trial=number, attempt=attempt, worker=worker))
         speed = 10.0 if of is self.record.classes[0] else 2.0

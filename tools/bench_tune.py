@@ -24,11 +24,8 @@ as on 16 cores, tables take the same everywhere. ``least_share`` 1 keeps the mix
 
 import argparse
 import heapq
-import json
-import subprocess
 import sys
 import tomllib
-import venv
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,12 +33,12 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from dehb_package import Package
 
 from heterps_compile.tuning.ask_tell import Fidelity, Method
 from heterps_compile.tuning.assignment import LEAST_SHARE, RULE, AssignedSearch, SearchSettings
 from heterps_compile.tuning.brackets import Bracket
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
-from heterps_compile.tuning.configspace import to_configspace
 from heterps_compile.tuning.dehb import Dehb
 from heterps_compile.tuning.make_space import make_space
 from heterps_compile.tuning.parameters import Choice, Float, Integer
@@ -49,32 +46,10 @@ from heterps_compile.tuning.search_methods import make_search
 from heterps_compile.tuning.space import Config, Space, Vector
 from heterps_compile.tuning.space_file import parse_space
 
-PACKAGE = "dehb==0.1.2"
 OURS = "dehb"
 OTHERS = ("random", "hyperband")
 THEIRS = "the package"
 REPEATING = "repeating"
-
-_CHILD = """
-import json, sys, warnings
-warnings.filterwarnings("ignore")
-import ConfigSpace, numpy as np
-from dehb import DEHB
-plain = lambda value: value.item() if isinstance(value, np.generic) else value
-for line in sys.stdin:
-    said = json.loads(line)
-    if "space" in said:
-        space = ConfigSpace.ConfigurationSpace.from_json(said["space"])
-        space.seed(said["seed"])
-        search = DEHB(f=lambda *a, **k: {}, cs=space, min_fidelity=said["least"], max_fidelity=said["most"],
-                      eta=said["eta"], seed=said["seed"], n_workers=1, output_path=said["folder"], log_level="ERROR",
-                      save_freq="end")
-    else:
-        search.tell(asked, {"fitness": said["loss"], "cost": float(asked["fidelity"])})
-    asked = search.ask()
-    print(json.dumps({"config": {k: plain(v) for k, v in dict(asked["config"]).items()},
-                      "fidelity": float(asked["fidelity"])}), flush=True)
-"""
 
 
 @dataclass(frozen=True)
@@ -233,47 +208,6 @@ def ours(problem: Problem, method: str, seed: int) -> Iterator[tuple[Config, flo
         trial = of.ask()
         loss = yield trial.config, trial.fidelity
         of.tell(trial.number, loss)
-
-
-class Package:
-    """The package in an interpreter of its own: it is asked here, and told the losses of this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "runs"
-        self._child = subprocess.Popen(
-            [environment(folder), "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def search(self, problem: Problem, seed: int) -> Iterator[tuple[Config, float]]:
-        folder = self._folder / f"{problem.name}-{seed}".replace(" ", "-")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "space.json").write_text(json.dumps(to_configspace(problem.space)))
-        job = {"space": str(folder / "space.json"), "seed": seed, "folder": str(folder / "out")}
-        of = problem.fidelity
-        asked = self._say(job | {"least": of.least, "most": of.most, "eta": of.eta})
-        while True:
-            loss = yield asked["config"], asked["fidelity"]
-            asked = self._say({"loss": loss})
-
-    def _say(self, said: dict) -> dict:
-        if self._child.stdin is None or self._child.stdout is None:
-            raise RuntimeError("the child has no pipes")
-        self._child.stdin.write(json.dumps(said) + "\n")
-        self._child.stdin.flush()
-        return json.loads(self._child.stdout.readline())
-
-    def close(self) -> None:
-        self._child.kill()
-        self._child.communicate()
-
-
-def environment(folder: Path) -> Path:
-    """Return the interpreter of an environment that has the package, made where it is not there."""
-    python = folder / "bin/python"
-    if not python.is_file():
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", PACKAGE, "numpy<2"], check=True)
-    return python
 
 
 def rank_test(one: tuple[float, ...], other: tuple[float, ...]) -> float:

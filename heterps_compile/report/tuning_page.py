@@ -8,7 +8,7 @@ Left out: how the search stands (``tuning/search_state.py``), the pictures (``pi
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from jinja2 import Environment
@@ -19,8 +19,6 @@ from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.packages import __version__
 from heterps_compile.tuning.importance import LEAST_TRIALS, Importance, Importances, importances
 from heterps_compile.tuning.search_figures import (
-    BEST,
-    FINISHED,
     better_but_shorter,
     chain,
     class_uses,
@@ -32,10 +30,10 @@ from heterps_compile.tuning.search_figures import (
     money_words,
     outlook_words,
     ranked,
-    rungs,
     value_words,
 )
-from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD, WAITING, SearchState, TrialState
+from heterps_compile.tuning.search_state import SearchState, TrialState
+from heterps_compile.tuning.search_tables import SearchTable, class_table, part_table, rung_table, value_of
 from heterps_compile.tuning.space import Space
 from heterps_compile.tuning.space_file import space_of_text
 from heterps_compile.units import counted, format_duration, format_money, format_share
@@ -116,11 +114,11 @@ def tuning_page(state: SearchState) -> str:
         for section in (
             _best_value(state),
             _learning_curves(state),
-            _rungs(state),
+            _table(rung_table(state)),
             _importance(found),
             _configurations(state, space, found),
             _machines(state),
-            _parts(state),
+            _table(part_table(state)),
             _failures(state),
             _misfits(state),
         )
@@ -177,7 +175,7 @@ def _tiles(state: SearchState) -> Iterator[_Tile]:
         trained = f"trial {best.number}, after {lengths(state, best.fidelity)}"
         shorter = better_but_shorter(state)
         trained += (
-            "" if shorter is None else f"; better: {_value_of(shorter)}, after {lengths(state, shorter.fidelity)}"
+            "" if shorter is None else f"; better: {value_of([shorter])}, after {lengths(state, shorter.fidelity)}"
         )
         yield _Tile(f"best {record.metric}", metric_words([best.value])[0], trained)
     counts = counts_words(state).split(", ")
@@ -241,25 +239,13 @@ def _learning_curves(state: SearchState) -> _Section | None:
     return _Section("learning-curves", wide.title, drawn=_drawn(wide, learning_curves(state, width=NARROW)))
 
 
-def _rungs(state: SearchState) -> _Section | None:
-    found = rungs(state)
-    if not found:
+def _table(found: SearchTable) -> _Section | None:
+    if not found.rows:
         return None
-    heads = (_Head("length"), *(_Head(name, True) for name in (FINISHED, RUNNING, WAITING, FAILED, BEST)))
-    rows = [
-        (
-            lengths(state, rung.fidelity),
-            *(f"{rung.counts[status]:,}" for status in (TOLD, RUNNING, WAITING, FAILED)),
-            "-" if rung.best is None or rung.best.value is None else _value_of(rung.best),
-        )
-        for rung in found
-    ]
-    more = f"{counted(len(rows) - _MOST_ROWS, 'more length')} not shown" if len(rows) > _MOST_ROWS else ""
-    return _Section("rungs", "Rungs", heads=heads, rows=tuple(rows[:_MOST_ROWS]), more=more)
-
-
-def _value_of(trial: TrialState) -> str:
-    return "" if trial.value is None else f"{metric_words([trial.value])[0]}, trial {trial.number}"
+    heads = (_Head(found.label), *(_Head(name, True) for name in found.numbers))
+    left = len(found.rows) - _MOST_ROWS
+    more = f"{counted(left, f'more {found.label}')} not shown" if left > 0 else ""
+    return _Section(found.id, found.title.capitalize(), heads=heads, rows=tuple(found.rows)[:_MOST_ROWS], more=more)
 
 
 def _importance(found: Importances) -> _Section | None:
@@ -327,59 +313,18 @@ def _configurations(state: SearchState, space: Space, found: Importances) -> _Se
 
 
 def _machines(state: SearchState) -> _Section | None:
-    wide = worker_gantt(state)
-    heads = (
-        _Head("class"),
-        *(_Head(name, True) for name in ("workers", "never used", "busy", FINISHED, "failed attempts")),
-        _Head("runs"),
-        _Head(state.record.currency, True),
-    )
-    rows = tuple(
-        (
-            use.name,
-            f"{use.workers:,}",
-            f"{use.workers - len(use.used):,}",
-            format_share(use.busy),
-            f"{use.told:,}",
-            f"{use.failed:,}",
-            _numbers([trial.number for trial in use.running]) or "-",
-            format_money(use.money),
-        )
-        for use in class_uses(state)
-    )
+    wide, section = worker_gantt(state), _table(class_table(state))
+    if section is None:
+        return None
     drawn = None if wide is None else _drawn(wide, worker_gantt(state, width=NARROW))
     hint = "Busy: the part of the time since the search began that the workers of a class ran something."
-    without = "; ".join(f"no trial for {name}: {one_line(why)}" for name, why in state.without[:_MOST_ROWS])
-    return _Section("machines", "Use of the machines", hint, drawn=drawn, heads=heads, rows=rows, more=without)
+    without = [f"no trial for {name}: {one_line(why)}" for name, why in list(state.without.items())[:_MOST_ROWS]]
+    return replace(section, drawn=drawn, hint=hint, more="; ".join(filter(None, [section.more, *without])))
 
 
 def _numbers(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown} and {len(numbers) - 8:,} more" if len(numbers) > 8 else shown
-
-
-def _parts(state: SearchState) -> _Section | None:
-    if len(state.record.parts) < 2:
-        return None
-    heads = (_Head("part"), *(_Head(name, True) for name in ("trials", FINISHED, FAILED, "mean time", BEST)))
-    rows = []
-    for index, name in enumerate(state.record.parts):
-        own = [trial for trial in state.trials if trial.part == index]
-        told = [trial for trial in own if trial.value is not None]
-        times_s = [trial.time_s for trial in told if trial.time_s is not None]
-        best = next((trial for trial in ranked(state) if trial.part == index), None)
-        rows.append(
-            (
-                name,
-                f"{len(own):,}",
-                f"{len(told):,}",
-                f"{sum(trial.status == FAILED for trial in own):,}",
-                format_duration(sum(times_s) / len(times_s)) if times_s else "-",
-                "-" if best is None else _value_of(best),
-            )
-        )
-    more = f"{counted(len(rows) - _MOST_ROWS, 'more part')} not shown" if len(rows) > _MOST_ROWS else ""
-    return _Section("parts", "Parts of the space", heads=heads, rows=tuple(rows[:_MOST_ROWS]), more=more)
 
 
 def _failures(state: SearchState) -> _Section | None:

@@ -68,19 +68,11 @@ class Trial:
         vector: The configuration's place in the cube of the space.
         fidelity: How far to train in all, in the unit of the search.
         continues: Number of the trial, of the same configuration, whose checkpoint this one trains on from.
+        place: Where the result belongs in the method.
     """
 
     number: int
     config: Config
-    vector: Vector
-    fidelity: float
-    continues: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What a method would try: a vector, how far to train it, the trial it continues, and where the result belongs."""
-
     vector: Vector
     fidelity: float
     continues: int | None = None
@@ -99,8 +91,7 @@ class Method(ABC):
         self.space = space
         self.fidelity = fidelity
         self.random = np.random.default_rng(seed)
-        self.open: dict[int, tuple[Trial, Proposal]] = {}
-        self.losses: dict[int, float] = {}
+        self.open: dict[int, Trial] = {}
         self.best: tuple[Trial, float] | None = None
         self._asked = 0
         self._tried: set[tuple[float, str]] = set()
@@ -111,13 +102,17 @@ class Method(ABC):
         Raises:
             InfeasibleError: where the space forbids whatever is drawn.
         """
-        proposal = self.propose(self._asked)
-        config = self.space.config_at(proposal.vector)
-        trial = Trial(self._asked, config, proposal.vector, proposal.fidelity, proposal.continues)
-        self.open[trial.number] = trial, proposal
-        self._tried.add((trial.fidelity, identity(config)))
+        trial = self.propose()
+        self.open[trial.number] = trial
+        self._tried.add((trial.fidelity, identity(trial.config)))
         self._asked += 1
         return trial
+
+    def next_trial(
+        self, vector: Vector, fidelity: float, continues: int | None = None, place: tuple[int, ...] = ()
+    ) -> Trial:
+        """Make the trial at a vector of the cube, with the next number."""
+        return Trial(self._asked, self.space.config_at(vector), vector, fidelity, continues, place)
 
     def tell(self, number: int, loss: float) -> None:
         """Take the loss of a trial.
@@ -156,20 +151,19 @@ class Method(ABC):
 
     def _close(self, number: int, loss: float) -> None:
         if number not in self.open:
-            known = "was told already" if number in self.losses else "was never asked for"
+            known = "was told already" if 0 <= number < self._asked else "was never asked for"
             raise InputError(f"trial {short(number)} {known}; tell each trial once")
-        trial, proposal = self.open.pop(number)
-        self.losses[number] = loss
+        trial = self.open.pop(number)
         if math.isfinite(loss) and (
             self.best is None or (-trial.fidelity, loss) < (-self.best[0].fidelity, self.best[1])
         ):
             self.best = trial, loss
-        self.learn(trial, proposal, loss)
+        self.learn(trial, loss)
 
     @abstractmethod
-    def propose(self, number: int) -> Proposal:
-        """Return what to try as the trial of a number."""
+    def propose(self) -> Trial:
+        """Choose the next trial."""
 
     @abstractmethod
-    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+    def learn(self, trial: Trial, loss: float) -> None:
         """Take the loss of a trial, infinite where it failed."""

@@ -31,8 +31,8 @@ from .compute_classes import ComputeClass, CorrectedTimes, Predict, TrialCost, c
 from .search_methods import make_search
 from .space import Config, Space
 from .subspaces import Subspace, split_space
+from .tune_options import RULE_NAMES
 
-RULES = ("whole", "plain", "cost")
 _UNASSIGNED = ("whole", "plain")
 REVIEWED = 25
 LEAST_SHARE = 0.5
@@ -90,7 +90,7 @@ class SearchSettings:
         method: Name of the search method of every part.
         fidelity: How long trials train.
         seed: Of everything drawn.
-        rule: How trials are assigned; one of ``RULES``.
+        rule: How trials are assigned; one of ``RULE_NAMES``.
         least_share: From 0 to 1, see ``LEAST_SHARE``; 1 keeps the mix of the parts as it is wanted.
         budget: What may be spent on workers, in the currency of their prices.
         probes: Configurations of every part whose times the first shares are made of.
@@ -112,8 +112,8 @@ class SearchSettings:
             UnknownNameError: where there is no such rule.
             InputError: where a number is out of its range.
         """
-        if self.rule not in RULES:
-            raise UnknownNameError("rule of assignment", self.rule, RULES)
+        if self.rule not in RULE_NAMES:
+            raise UnknownNameError("rule of assignment", self.rule, RULE_NAMES)
         if not 0 <= self.least_share <= 1:
             raise InputError(f"least_share is {self.least_share}; it is a part of the trials, from 0 to 1")
         if not self.budget > 0:

@@ -9,32 +9,24 @@ from rich.text import Text
 
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.escape import printable, shorten
-from heterps_compile.units import counted, format_duration, format_money, format_share
+from heterps_compile.units import counted
 
 from .search_figures import (
-    BEST,
-    FINISHED,
     Failure,
     better_but_shorter,
-    class_uses,
     config_words,
     counts_words,
     failures,
-    length_s,
     lengths,
     metric_words,
     money_words,
     outlook_words,
-    ranked,
-    rungs,
 )
-from .search_state import FAILED, RUNNING, TOLD, WAITING, SearchState, TrialState
+from .search_state import SearchState, TrialState
+from .search_tables import SearchTable, class_table, part_table, rung_table, running_table
 
-MOST_RUNNING = 20
-MOST_RUNGS = 20
-MOST_CLASSES = 20
+MOST_ROWS = 20
 MOST_REASONS = 5
-MOST_PARTS = 20
 _MOST_VALUE = 40  # characters of a value of the best configuration
 _MOST_NAME = 60
 _MOST_REASON = 300
@@ -54,16 +46,11 @@ def print_board(console: Console, state: SearchState) -> None:
         console.print()
         console.print(Text("best configuration:"))
         console.print(pairs_table(_configuration(best, console.width)))
-    for title, table in (
-        ("rungs", _rungs(state)),
-        ("parts of the space", _parts(state, console.width)),
-        ("machines", _machines(state, console.width)),
-        ("running", _running(state, console.width)),
-    ):
-        if table.row_count:
+    for found in (rung_table(state), part_table(state), class_table(state), running_table(state)):
+        if found.rows:
             console.print()
-            console.print(Text(f"{title}:"))
-            console.print(table)
+            console.print(Text(f"{found.title}:"))
+            console.print(_drawn(found, console.width))
     _print_failures(console, state)
     if state.is_torn:
         console.print(note_text("half a line at the end of the journal, left by a writer that was killed, was dropped"))
@@ -106,79 +93,14 @@ def _configuration(trial: TrialState, width: int) -> list[tuple[str, str]]:
     ]
 
 
-def _rungs(state: SearchState) -> Table:
+def _drawn(found: SearchTable, width: int) -> Table:
     table = plain_table()
-    add_text(table, "length", no_wrap=True)
-    add_numbers(table, FINISHED, RUNNING, WAITING, FAILED, BEST)
-    found = rungs(state)
-    for rung in found[-MOST_RUNGS:]:
-        best = "-" if rung.best is None or rung.best.value is None else metric_words([rung.best.value])[0]
-        counts = (f"{rung.counts[status]:,}" for status in (TOLD, RUNNING, WAITING, FAILED))
-        table.add_row(Text(lengths(state, rung.fidelity)), *map(Text, counts), Text(best))
-    return _told_more(table, len(found) - MOST_RUNGS)
-
-
-def _parts(state: SearchState, width: int) -> Table:
-    table = plain_table()
-    add_text(table, "part")
-    add_numbers(table, FINISHED, FAILED, BEST)
-    if len(state.record.parts) < 2:
-        return table
-    best = {trial.part: trial for trial in reversed(ranked(state))}
-    for index, name in enumerate(state.record.parts[:MOST_PARTS]):
-        own = [trial for trial in state.trials if trial.part == index]
-        value = best[index].value if index in best else None
-        table.add_row(
-            name_text(name, 2 * width),
-            Text(f"{sum(trial.status == TOLD for trial in own):,}"),
-            Text(f"{sum(trial.status == FAILED for trial in own):,}"),
-            Text("-" if value is None else metric_words([value])[0]),
-        )
-    return _told_more(table, len(state.record.parts) - MOST_PARTS)
-
-
-def _machines(state: SearchState, width: int) -> Table:
-    table = plain_table()
-    add_text(table, "class")
-    add_numbers(table, "workers", "busy", RUNNING, FINISHED, "failed attempts", _name(state.record.currency))
-    uses = class_uses(state)
-    for use in uses[:MOST_CLASSES]:
-        table.add_row(
-            name_text(use.name, 2 * width),
-            Text(f"{use.workers:,}"),
-            Text(format_share(use.busy)),
-            Text(f"{len(use.running):,}"),
-            Text(f"{use.told:,}"),
-            Text(f"{use.failed:,}"),
-            Text(format_money(use.money)),
-        )
-    return _told_more(table, len(uses) - MOST_CLASSES)
-
-
-def _running(state: SearchState, width: int) -> Table:
-    """Draw what every worker runs, how long it has, and what was predicted for its class."""
-    table = plain_table()
-    add_text(table, "worker")
-    add_numbers(table, "trial", "to", "for", "predicted", "attempt", "last")
-    found = [(worker, worker.running) for use in class_uses(state) for worker in use.used if worker.running is not None]
-    for worker, trial in found[:MOST_RUNNING]:
-        last = metric_words([trial.curve[-1][1]])[0] if trial.curve else "-"
-        table.add_row(
-            name_text(worker.worker, 2 * width),
-            Text(f"{trial.number}"),
-            Text(lengths(state, trial.fidelity)),
-            Text(format_duration(length_s(state, trial.attempts[-1]))),
-            Text(format_duration(trial.predicted_s)),
-            Text(f"{len(trial.attempts)}"),
-            Text(last),
-        )
-    return _told_more(table, len(found) - MOST_RUNNING)
-
-
-def _told_more(table: Table, more: int) -> Table:
-    """Add a row that says how many others are not shown."""
-    if more > 0:
-        table.add_row(Text(f"… {more:,} more", style="dim"))
+    add_text(table, found.label)
+    add_numbers(table, *map(_name, found.numbers))
+    for label, *numbers in found.rows[:MOST_ROWS]:
+        table.add_row(name_text(label, 2 * width), *map(Text, numbers))
+    if len(found.rows) > MOST_ROWS:
+        table.add_row(Text(f"… {len(found.rows) - MOST_ROWS:,} more", style="dim"))
     return table
 
 
@@ -190,7 +112,7 @@ def _print_failures(console: Console, state: SearchState) -> None:
         console.print(Text(_failure_words(failure)))
     if len(found) > MOST_REASONS:
         console.print(Text(f"and {counted(len(found) - MOST_REASONS, 'more reason')} of failed attempts"))
-    for name, why in state.without[:MOST_CLASSES]:
+    for name, why in list(state.without.items())[:MOST_ROWS]:
         console.print(Text(f"no trial for {_name(name)}: {shorten(printable(why), _MOST_REASON)}"))
     if state.misfits:
         reason = shorten(printable(state.misfits[-1][1]), _MOST_REASON)

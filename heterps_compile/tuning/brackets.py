@@ -12,6 +12,7 @@ A rung begins when the one before it is told whole; meanwhile the next bracket b
 Left out: which trials go on (``hyperband.py``, ``dehb.py``).
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -46,13 +47,8 @@ class Bracket:
     index: int
     sizes: Sequence[int]
     first_level: int
-    started: list[int] = field(default_factory=list)
-    results: list[list[tuple[int, float]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Begin with nothing started."""
-        self.started = [0] * len(self.sizes)
-        self.results = [[] for _ in self.sizes]
+    started: Counter[int] = field(default_factory=Counter)
+    results: defaultdict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def next_rung(self) -> int | None:
         """Return the rung of the next trial; None where the bracket waits or is through."""
@@ -64,7 +60,7 @@ class Bracket:
     @property
     def is_told(self) -> bool:
         """Whether every trial of it is told."""
-        return all(len(told) == size for told, size in zip(self.results, self.sizes, strict=True))
+        return all(len(self.results[rung]) == size for rung, size in enumerate(self.sizes))
 
 
 class Brackets:
@@ -75,11 +71,6 @@ class Brackets:
         self.eta = fidelity.eta
         self.running: dict[int, Bracket] = {}
         self._begun = 0
-
-    @property
-    def begun(self) -> int:
-        """Return how many brackets have begun."""
-        return self._begun
 
     def start(self) -> tuple[Bracket, int]:
         """Return the bracket and the rung of the next trial, and count it as started."""

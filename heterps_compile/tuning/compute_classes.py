@@ -10,15 +10,17 @@ Left out: workers that join and leave.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
-from heterps_compile.escape import printable
+from heterps_compile.escape import printable, short
 
 from .space import Config
+from .strict_json import STRICT
 
 PRIOR = 2.0
 _SECONDS_AN_HOUR = 3600
+_MOST_WORKERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +29,48 @@ class ComputeClass:
 
     Attributes:
         name: Unique among the classes.
-        workers: How many there are.
+        workers: Number of workers, called ``name-0``, ``name-1``, and so on.
         memory_bytes: Of one worker.
         price_per_hour: Of one worker, in the currency of the budget.
-        flops_per_s: What one reaches in float32.
+        flops_per_s: Of one worker, in float32.
+        units: Of one worker, over all device types.
+        types: Names of one worker's device types, with the units of each; empty in a search that began with a version
+            that had one type a worker.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str
     workers: int
     memory_bytes: float
     price_per_hour: float
     flops_per_s: float
+    units: int = 1
+    types: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers.
 
         Raises:
-            InputError: where there are no workers, or a number is negative or none.
+            InputError: if one is out of its range.
         """
-        if self.workers < 1:
-            raise InputError(f"compute class {printable(self.name)!r} has {self.workers} workers; it needs one")
-        numbers = (self.memory_bytes, self.price_per_hour, self.flops_per_s)
-        if not all(number >= 0 for number in numbers) or not math.isfinite(self.price_per_hour + self.flops_per_s):
-            raise InputError(f"compute class {printable(self.name)!r} has a number that is negative or not finite")
+        shown = f"compute class {short(printable(self.name))}"
+        if not 1 <= self.workers <= _MOST_WORKERS:
+            raise InputError(f"{shown} has {self.workers} workers; expected 1 to {_MOST_WORKERS:,}")
+        if not all(0 <= number < math.inf for number in (self.memory_bytes, self.price_per_hour, self.flops_per_s)):
+            raise InputError(f"{shown} has a number that is negative or not finite")
+        types = dict(self.types) or {self.name: self.units}
+        if min(types.values()) < 1 or sum(types.values()) != self.units:
+            raise InputError(f"{shown} has {self.units} units; expected those of its device types, 1 or more of each")
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """Return the names of its workers."""
+        return tuple(f"{self.name}-{slot}" for slot in range(self.workers))
 
     def price_of(self, time_s: float) -> float:
         """Return what a worker costs for a time."""
         return self.price_per_hour * time_s / _SECONDS_AN_HOUR
-
-
-def classes_of(pool: Cluster) -> tuple[ComputeClass, ...]:
-    """Return a class for every device type of a pool, each unit of it a worker."""
-    return tuple(
-        ComputeClass(d.name, d.max_units, d.memory_bytes, d.price_per_hour, d.flops_per_s("float32"))
-        for d in pool.device_types
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +143,15 @@ class CorrectedTimes:
 
 
 def check_classes(classes: Sequence[ComputeClass]) -> None:
-    """Check that there are classes, of different names.
+    """Check that there are classes, with different names.
 
     Raises:
-        InputError: where not.
+        InputError: if there are none, too many workers, or two of a name.
     """
     if not classes:
         raise InputError("there is no compute class; name one")
     if len({each.name for each in classes}) < len(classes):
         raise InputError("two compute classes have one name; names must differ")
+    workers = sum(each.workers for each in classes)
+    if workers > _MOST_WORKERS:
+        raise InputError(f"the classes have {workers:,} workers; expected {_MOST_WORKERS:,} or fewer")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .ask_tell import Fidelity, Method, Proposal, Trial
+from .ask_tell import Fidelity, Method, Trial
 from .brackets import Bracket, Brackets, rung_sizes
 from .space import Space, Vector
 
@@ -65,7 +65,7 @@ class Dehb(Method):
             for level in range(levels)
         ]
 
-    def propose(self, number: int) -> Proposal:
+    def propose(self) -> Trial:
         """Return a promoted individual in the first round of brackets, and a new one afterwards."""
         bracket, rung = self._brackets.start()
         level = bracket.first_level + rung
@@ -75,15 +75,15 @@ class Dehb(Method):
         fidelity = self._brackets.levels[level]
         if rung and bracket.index < len(self._brackets.levels):
             vector, continues = self._promoted(level, bracket.sizes[rung])
-            return Proposal(vector, fidelity, continues, place)
-        return Proposal(self._child(bracket, rung, slot), fidelity, None, place)
+            return self.next_trial(vector, fidelity, continues, place)
+        return self.next_trial(self._child(bracket, rung, slot), fidelity, None, place)
 
-    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+    def learn(self, trial: Trial, loss: float) -> None:
         """Let the individual take its place, where it is no worse than the one that has it."""
-        bracket, rung, slot = proposal.place
+        bracket, rung, slot = trial.place
         population = self._populations[self._brackets.running[bracket].first_level + rung]
         if loss <= population.losses[slot]:
-            population.vectors[slot] = proposal.vector
+            population.vectors[slot] = trial.vector
             population.losses[slot] = loss
             population.trials[slot] = trial.number
         self._brackets.tell(bracket, rung, trial.number, loss)

@@ -1,6 +1,6 @@
 """Hyperband (Li et al., JMLR 2018): brackets of random configurations, the best of each rung trained on."""
 
-from .ask_tell import Fidelity, Method, Proposal, Trial
+from .ask_tell import Fidelity, Method, Trial
 from .brackets import Brackets
 from .space import Space, Vector
 
@@ -13,7 +13,7 @@ class Hyperband(Method):
         self._brackets = Brackets(fidelity)
         self._vectors: dict[int, Vector] = {}
 
-    def propose(self, number: int) -> Proposal:
+    def propose(self) -> Trial:
         """Return a draw, or the next best of the rung below."""
         bracket, rung = self._brackets.start()
         fidelity = self._brackets.levels[bracket.first_level + rung]
@@ -22,10 +22,11 @@ class Hyperband(Method):
             below = sorted(bracket.results[rung - 1], key=lambda told: (told[1], told[0]))
             continues = below[bracket.started[rung] - 1][0]
         vector = self.draw_new(fidelity) if continues is None else self._vectors[continues]
-        self._vectors[number] = vector
-        return Proposal(vector, fidelity, continues, (bracket.index, rung))
+        trial = self.next_trial(vector, fidelity, continues, (bracket.index, rung))
+        self._vectors[trial.number] = vector
+        return trial
 
-    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+    def learn(self, trial: Trial, loss: float) -> None:
         """Count the trial for its rung."""
-        bracket, rung = proposal.place
+        bracket, rung = trial.place
         self._brackets.tell(bracket, rung, trial.number, loss)

@@ -35,13 +35,12 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, short
 
 from .parameters import Value
-from .search_record import fault_of
+from .strict_json import STRICT, fault_of
 
 JOURNAL_FILE = "journal.jsonl"
 MOST_EVENTS = 2_000_000
 MOST_LINE_BYTES = 256 * 1024
 
-_PYDANTIC: dict[str, Any] = {"extra": "forbid", "strict": True}
 _LONGEST_REASON = 2_000
 
 
@@ -53,7 +52,7 @@ class _Event:
         at_s: When, in seconds from the start of the search.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     at_s: float
 

@@ -94,9 +94,9 @@ def deal_cores(workers: Sequence[Worker], cores: Sequence[int]) -> tuple[dict[st
     dealt: dict[str, tuple[int, ...]] = {}
     taken = 0
     for worker in workers:
-        count = min(worker.of.units, len(cores))
+        count = min(worker.of.compute.units, len(cores))
         dealt[worker.name] = tuple(sorted(cores[(taken + index) % len(cores)] for index in range(count)))
-        taken += worker.of.units
+        taken += worker.of.compute.units
     notes: tuple[str, ...] = ()
     if taken > len(cores):
         have = counted(len(cores), "core")

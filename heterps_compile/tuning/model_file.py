@@ -11,7 +11,8 @@ It is the user's own program and is run as one. An ``.onnx`` file stands for one
 Left out: compiling (``trial_plans.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,11 +69,8 @@ class ModelFile:
         import torch  # noqa: PLC0415 - only where models are built
 
         torch.manual_seed(seed)
-        try:
+        with self._failing("build() of "):
             made = self._build(dict(values))
-        except (Exception, SystemExit) as error:
-            told = one_line(where_it_failed(error, self.path))
-            raise InputError(f"build() of the model file {self._shown} fails: {told}") from error
         if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], tuple | dict):
             raise InputError(
                 f"build() of the model file {self._shown} gives {type(made).__name__}; it must return the model and a "
@@ -84,12 +82,17 @@ class ModelFile:
     def _run(self) -> Any:
         module = module_of(self.path, _MODULE)
         make_known(module)
-        try:
+        with self._failing(""):
             run_module(module)
-        except (Exception, SystemExit) as error:
-            told = one_line(where_it_failed(error, self.path))
-            raise InputError(f"the model file {self._shown} fails: {told}") from error
         build = getattr(module, "build", None)
         if not callable(build):
             raise InputError(f"the model file {self._shown} has no function build(config), which gives the model")
         return build
+
+    @contextmanager
+    def _failing(self, of: str) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            told = one_line(where_it_failed(error, self.path))
+            raise InputError(f"{of}the model file {self._shown} fails: {told}") from error

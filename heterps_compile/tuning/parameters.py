@@ -92,7 +92,8 @@ class Float:
 
     def accepts(self, value: Value) -> bool:
         """Return whether the parameter can have the value."""
-        return _is_number(value) and self.low <= float(value) <= self.high
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.low <= float(value) <= self.high
 
     def order(self, value: Value) -> float:
         """Return what ``above`` and ``below`` compare."""
@@ -103,7 +104,7 @@ class Float:
         if clause.relation == NOT_IN:
             return self
         if clause.relation == IN:
-            left = [float(value) for value in clause.values if self.accepts(value)]
+            left = [type(self.low)(value) for value in clause.values if self.accepts(value)]
             return replace(self, low=min(left), high=max(left)) if left else None
         edge = self.order(clause.values[0])
         low = max(self.low, edge) if clause.relation == ABOVE else self.low
@@ -115,42 +116,30 @@ class Float:
 
 
 @dataclass(frozen=True, slots=True)
-class Integer:
+class Integer(Float):
     """A whole number from ``low`` to ``high``, both of them possible, linear or on a logarithmic scale."""
 
-    name: str
     low: int
     high: int
-    log: bool = False
-    when: Condition = ALWAYS
 
     def at(self, u: float) -> int:
         """Return the value at a place from 0 to 1."""
         return min(max(round(_drawn(self._scale(), u, self.log)), self.low), self.high)
 
-    def place(self, value: Value) -> float:
-        """Return the place of a value, from 0 to 1."""
-        return _placed(self._scale(), value, self.log)
-
     def accepts(self, value: Value) -> bool:
         """Return whether the parameter can have the value."""
-        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
-
-    def order(self, value: Value) -> float:
-        """Return what ``above`` and ``below`` compare."""
-        return float(value)
+        return isinstance(value, int) and super(Integer, self).accepts(value)
 
     def restricted(self, clause: Clause) -> Self | None:
-        """Return the parameter with the values that meet a clause; None where none does.
+        """Narrow the parameter to the values that meet a clause; None if none does.
 
         Values that a clause excludes one by one leave the range as it is, unless they leave nothing of it.
         """
-        if clause.relation == IN:
-            left = [int(value) for value in clause.values if self.accepts(value)]
-            return replace(self, low=min(left), high=max(left)) if left else None
         if clause.relation == NOT_IN:
             named = sum(self.accepts(value) for value in clause.values)
             return self if self.high - self.low + 1 > named else None
+        if clause.relation == IN:
+            return super(Integer, self).restricted(clause)
         edge = self.order(clause.values[0])
         low = max(self.low, math.floor(edge) + 1) if clause.relation == ABOVE else self.low
         high = min(self.high, math.ceil(edge) - 1) if clause.relation == BELOW else self.high
@@ -212,10 +201,6 @@ def holder(clause: Clause, parameter: Parameter) -> Callable[[Value], bool]:
     if clause.relation == ABOVE:
         return lambda value: parameter.order(value) > edge
     return lambda value: parameter.order(value) < edge
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: Value, log: bool) -> float:

@@ -1,61 +1,64 @@
-"""A search as its journal left it: the same questions asked again, and the same answers told, in their order.
+"""Replay a journal: ask a new search the same questions, and tell it the same results, in their order.
 
-Methods and assignment are functions of their seed and of the calls they got. So what was asked before comes out again,
-and what comes out otherwise was made by other versions or another model file.
+Methods and assignment are functions of their seed and of the calls they got. So a new search asks for the same trials,
+unless other versions or another model file made the journal.
 
-Left out: the journal itself, and what runs next (``search_run.py``).
+Left out: the journal (``journal.py``), the next trial (``search_run.py``).
 """
 
 from collections.abc import Sequence
 
 from heterps_compile.errors import InfeasibleError, InputError
 
-from .assignment import Assigned, AssignedSearch
+from .assignment import AssignedSearch
 from .journal import Asked, Event, Failed, Nothing, Told
-from .search_record import SearchRecord
+from .search_state import SearchState
 
 
-def replay(search: AssignedSearch, record: SearchRecord, events: Sequence[Event]) -> dict[int, Assigned]:
-    """Bring a new search to where a journal left it; return the trials that are still to end, by number.
+def replay(search: AssignedSearch, state: SearchState, events: Sequence[Event]) -> None:
+    """Bring a new search to the end of a journal.
+
+    Args:
+        search: A search that was asked nothing yet.
+        state: The state after all events.
+        events: Of the journal.
 
     Raises:
-        InputError: where the search asks otherwise now.
+        InputError: if the search asks for another trial now.
     """
-    lost_s: dict[int, float] = {}
     for event in events:
-        match event:
-            case Asked():
-                _check_same(search.ask(event.class_name), event)
-            case Nothing():
-                _ask_in_vain(search, event)
-            case Told():
-                loss = record.loss_of(event.value)
-                search.tell(event.trial, loss, event.time_s, lost_s.pop(event.trial, 0.0))
-            case Failed():
-                lost_s[event.trial] = lost_s.get(event.trial, 0.0) + event.time_s
-                if event.is_left:
-                    search.tell_failed(event.trial, lost_s.pop(event.trial))
-            case _:
-                pass
-    return dict(search.open)
+        if isinstance(event, Asked | Nothing):
+            _ask_again(search, event)
+        elif isinstance(event, Told | Failed):
+            tell_result(search, state, event)
 
 
-def _check_same(assigned: Assigned | None, event: Asked) -> None:
-    now = None if assigned is None else (assigned.number, dict(assigned.config), assigned.part, assigned.continues)
-    if now != (event.trial, dict(event.config), event.part, event.continues):
-        raise InputError(
-            f"the search does not ask for trial {event.trial} of its journal any more; go on with the versions that "
-            "search.json names and with the same files, or begin another search"
-        )
+def tell_result(search: AssignedSearch, state: SearchState, event: Told | Failed) -> None:
+    """Tell a search the result of a trial, and the time of the attempts that failed.
+
+    Args:
+        search: The search.
+        state: A state after the event.
+        event: The result; nothing is told of a trial that runs again.
+    """
+    lost_s = sum(state.trials[event.trial].failed_s)
+    if isinstance(event, Told):
+        search.tell(event.trial, state.record.loss_of(event.value), event.time_s, lost_s)
+    elif event.is_left:
+        search.tell_failed(event.trial, lost_s)
 
 
-def _ask_in_vain(search: AssignedSearch, event: Nothing) -> None:
+def _ask_again(search: AssignedSearch, event: Asked | Nothing) -> None:
     try:
         assigned = search.ask(event.class_name)
     except InfeasibleError:
-        return
-    if assigned is not None:
+        assigned = None
+    now = None if assigned is None else (assigned.number, dict(assigned.config), assigned.part, assigned.continues)
+    was = (event.trial, dict(event.config), event.part, event.continues) if isinstance(event, Asked) else None
+    if now != was:
+        asks = "no trial" if assigned is None else f"trial {assigned.number} of another configuration"
+        has = f"trial {event.trial}" if isinstance(event, Asked) else "no trial"
         raise InputError(
-            f"the search has trial {assigned.number} for class {event.class_name!r} where its journal has none; go on "
-            "with the versions that search.json names and with the same files, or begin another search"
+            f"the search asks for {asks} where its journal has {has}. Fix: resume with the versions that search.json "
+            "names and with the same files, or begin another search"
         )

@@ -4,7 +4,7 @@ Left out: what goes on while it runs (``search_run.py``), starting processes (th
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ def run_search(search: Search, tell: Callable[[str], None], *, trials: int | Non
         record = search.record
         plans = TrialPlans(search.folder / PLANS_FOLDER, model, search.classes, record.seed, verifies=record.verifies)
         workers = workers_of(search.classes)
-        with make_engine(search, workers) as engine:
+        with closing(make_engine(search, workers)) as engine:
             for note in engine.notes:
                 tell(note)
             plans.length = _length(search, plans)

@@ -9,7 +9,6 @@ before two have ended, or after the search did.
 Left out: how it looks (``board.py``, ``report/tuning_page.py``), how much parameters matter (``importance.py``).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,21 +27,6 @@ LAST = 20
 """Trials that the end of a search is estimated from."""
 
 _LEAST = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """The trials of one length.
-
-    Attributes:
-        fidelity: How far they train in all.
-        counts: How many have each status.
-        best: The best one that was told.
-    """
-
-    fidelity: float
-    counts: Counter[str]
-    best: TrialState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +101,16 @@ class Outlook:
     why: str
 
 
-def ranked(state: SearchState) -> list[TrialState]:
-    """Return the trials that were told, the best first: longer ones before shorter ones, as in ``SearchState.best``.
+def ranked(state: SearchState, trials: Sequence[TrialState] | None = None) -> list[TrialState]:
+    """Rank the trials with a result: longer ones before shorter ones, as in ``SearchState.best``.
 
-    Of trials of one configuration, the longest stands for all.
+    Args:
+        state: The search.
+        trials: Some of its trials; None for all. Of trials of one configuration, the longest stands for all.
     """
-    further = {trial.continues for trial in state.trials if trial.value is not None}
-    told = [trial for trial in state.trials if trial.value is not None and trial.number not in further]
+    trials = state.trials if trials is None else trials
+    further = {trial.continues for trial in trials if trial.value is not None}
+    told = [trial for trial in trials if trial.value is not None and trial.number not in further]
     return sorted(told, key=lambda trial: (-trial.fidelity, _loss(state, trial)))
 
 
@@ -176,19 +163,6 @@ def chain(state: SearchState, trial: TrialState) -> list[TrialState]:
     while found[0].continues is not None:
         found.insert(0, state.trials[found[0].continues])
     return found
-
-
-def rungs(state: SearchState) -> list[Rung]:
-    """Return the trials by their length, the shortest first."""
-    return [
-        Rung(
-            fidelity,
-            Counter(t.status for t in own),
-            min((t for t in own if t.value is not None), key=lambda t: _loss(state, t), default=None),
-        )
-        for fidelity in sorted({trial.fidelity for trial in state.trials})
-        for own in [[trial for trial in state.trials if trial.fidelity == fidelity]]
-    ]
 
 
 def class_uses(state: SearchState) -> list[ClassUse]:
@@ -336,7 +310,7 @@ def _slot(worker: str) -> tuple[int, str]:
 
 def _ended_at_s(trial: TrialState) -> float:
     ended_s = trial.attempts[-1].ended_at_s if trial.attempts else None
-    return trial.asked_at_s if ended_s is None else ended_s
+    return trial.at_s if ended_s is None else ended_s
 
 
 def _loss(state: SearchState, trial: TrialState) -> float:

@@ -1,103 +1,73 @@
-"""``search.json``: what a search is, written once when it begins and read by whoever goes on with it or shows it.
+"""``search.json``: what a search is, written when it begins, and read to resume or show it.
 
 Left out: what came of it (``journal.py``).
 """
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from heterps_compile.errors import InputError
-from heterps_compile.escape import one_line, printable, short
+from heterps_compile.escape import printable, short
 
 from .ask_tell import Fidelity
+from .compute_classes import ComputeClass, check_classes
+from .strict_json import STRICT, read_json, write_json
+from .tune_options import TUNE
 
 RECORD_FILE = "search.json"
-SCHEMA = 1
+_USUAL = {option.name: option.default for option in TUNE.options}
 
-_MOST_WORKERS = 100_000
-_LARGEST_BYTES = 8 * 2**20
-_PYDANTIC: dict[str, Any] = {"extra": "forbid", "strict": True}
 _UNITS = ("steps", "samples", "epochs")
 
 
-def _units(one: tuple[str, int]) -> int:
-    return one[1]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedClass:
-    """A class of workers, as the search had it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """The options of a search that ``search.json`` has as they were given.
 
     Attributes:
-        name: Unique among the classes.
-        workers: How many there are; each runs one trial at a time. They are called ``name-0``, ``name-1``, and so on.
-        units: Of its device type that one worker has: cores, where these are CPUs.
-        memory_bytes: Of one worker.
-        price_per_hour: Of one worker, in ``SearchRecord.currency``.
-        flops_per_s: In float32.
-        types: What one worker has: names of device types, and units of each; empty where the search began with a
-            version that had one type a worker.
+        method: Of the search.
+        metric: Name of the optimised validation metric.
+        trials: Number of trials, short ones too.
+        eta: One in ``eta`` trials is promoted.
+        seed: Of everything drawn.
+        time_limit_s: Of one trial, in seconds; None for no limit.
+        retries: Number of times a failed trial is started again.
+        engine: Starts the trials.
+        validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
-
-    name: str
-    workers: int
-    units: int
-    memory_bytes: float
-    price_per_hour: float
-    flops_per_s: float
-    types: tuple[tuple[str, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            InputError: where one is out of its range.
-        """
-        numbers = (self.memory_bytes, self.price_per_hour, self.flops_per_s)
-        if not 1 <= self.workers <= _MOST_WORKERS or self.units < 1 or not all(0 <= n < math.inf for n in numbers):
-            raise InputError(f"class {short(printable(self.name))} has a number out of its range")
-        if self.types and (sum(units for _, units in self.types) != self.units or min(self.types, key=_units)[1] < 1):
-            raise InputError(f"class {short(printable(self.name))} has other units than its device types")
-
-    @property
-    def worker_names(self) -> tuple[str, ...]:
-        """Return how its workers are called."""
-        return tuple(f"{self.name}-{slot}" for slot in range(self.workers))
+    method: str = _USUAL["method"]
+    metric: str
+    trials: int
+    eta: int = _USUAL["eta"]
+    seed: int = _USUAL["seed"]
+    time_limit_s: float | None = None
+    retries: int = _USUAL["retries"]
+    engine: str = _USUAL["engine"]
+    validate_every: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord(SearchOptions):
     """A search.
 
     Attributes:
         schema: Of the file.
         space_name: The name of the space's file, whose ending says how it is read.
         space_text: The space as it was given.
-        method: Of the search.
-        metric: What is optimised, as validations call it.
         is_maximised: Whether more of it is better.
         least: Of the fidelity: the shortest trial.
         most: A whole trial.
         unit: What both count: steps, samples or epochs.
-        eta: One in so many trials is promoted.
-        seed: Of everything drawn.
-        trials: How many are run.
         rule: How trials are assigned to classes.
         classes: The workers.
         parts: Names of the disjoint parts of the space.
         budget: What may be spent, in the currency; None for no limit.
         currency: Of prices and of the budget.
-        time_limit_s: Of one trial; None for no limit.
-        retries: How often a trial that failed is started again.
-        engine: What starts trials.
-        validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
         verifies: Whether compiled models are run against the whole model.
         arguments: What trials are made of, by the option's name without dashes: train, model, data, ...
         hashes: SHA-256 of the files that trials run, by the option's name: train, model.
@@ -105,28 +75,19 @@ class SearchRecord:
         started_at: When it began, as ISO 8601 in UTC.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _PYDANTIC
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     space_name: str
     space_text: str
-    method: str
-    metric: str
     is_maximised: bool
     least: float
     most: float
     unit: str
-    eta: int
-    seed: int
-    trials: int
     rule: str
-    classes: tuple[RecordedClass, ...]
+    classes: tuple[ComputeClass, ...]
     parts: tuple[str, ...]
     budget: float | None
     currency: str
-    time_limit_s: float | None
-    retries: int
-    engine: str
-    validate_every: int | None = None
     verifies: bool = False
     arguments: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
@@ -149,10 +110,7 @@ class SearchRecord:
             raise InputError(f"{self.trials} trials with {self.retries} retries are no search")
         if self.unit not in _UNITS:
             raise InputError(f"the unit of fidelity is {short(self.unit)}; it is one of {', '.join(_UNITS)}")
-        if sum(each.workers for each in self.classes) > _MOST_WORKERS:
-            raise InputError(f"a search has {_MOST_WORKERS:,} workers at the most")
-        if not self.classes or len({each.name for each in self.classes}) < len(self.classes):
-            raise InputError("a search has classes of workers, with different names")
+        check_classes(self.classes)
         _ = self.fidelity  # which checks its numbers
 
     @property
@@ -175,54 +133,21 @@ class SearchRecord:
 
 
 def write_record(folder: Path, record: SearchRecord) -> None:
-    """Write ``search.json`` into a folder that has none, as a whole or not at all.
+    """Write ``search.json`` into a folder that has none.
 
     Raises:
-        InputError: where it cannot be written.
+        RunError: if it cannot be written.
     """
-    from pydantic import TypeAdapter  # noqa: PLC0415 - only where a search is written
-
-    text = TypeAdapter(SearchRecord).dump_json(record, indent=2)
-    target, new = folder / RECORD_FILE, folder / f".{RECORD_FILE}.new"
-    try:
-        with new.open("wb") as file:
-            file.write(text + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error
+    write_json(folder / RECORD_FILE, record)
 
 
 def read_record(folder: Path) -> SearchRecord:
     """Read the ``search.json`` of a folder.
 
     Raises:
-        InputError: where there is none, or it is something else.
+        InputError: naming the first fault.
     """
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - only where a search is read
-
     path = folder / RECORD_FILE
-    shown = printable(str(path))
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise InputError(f"{printable(str(folder))} is no folder of a search: it has no {RECORD_FILE}") from error
-    except OSError as error:
-        raise InputError(f"{shown} cannot be read: {error.strerror or error}") from error
-    if len(data) > _LARGEST_BYTES:
-        raise InputError(f"{shown} has more than {_LARGEST_BYTES:,} bytes, which are the most of a search")
-    try:
-        return TypeAdapter(SearchRecord).validate_json(data)
-    except ValidationError as error:
-        raise InputError(f"{shown} is no search: {fault_of(error)}") from error
-    except InputError as error:
-        raise InputError(f"{shown} is no search: {error}") from error
-
-
-def fault_of(error: Any) -> str:
-    """Return the first fault that pydantic found, in one line."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{short(printable(place))}: {one_line(first['msg'])}" if place else one_line(first["msg"])
+    if not path.is_file():
+        raise InputError(f"{printable(str(folder))} is no folder of a search: it has no {RECORD_FILE}")
+    return read_json(path, SearchRecord)

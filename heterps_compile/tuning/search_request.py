@@ -6,7 +6,7 @@ Left out: running it (``run_search.py``).
 import hashlib
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,28 +23,24 @@ from heterps_compile.runtime.validation.best import LOSS
 from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
-from .assignment import RULE, RULES, parts_of
+from .assignment import RULE, parts_of
 from .brackets import trials_to_longest
 from .search_methods import lengths_of, make_search
-from .search_record import RECORD_FILE, SearchRecord, write_record
+from .search_record import RECORD_FILE, SearchOptions, SearchRecord, write_record
 from .space import Space
 from .space_file import read_space_text, space_of_text
-from .trial_engine import ENGINES
+from .tune_options import ENGINE_NAMES, RULE_NAMES, TUNE
 from .worker_classes import WorkerClass, recorded_classes, worker_classes
 
 POOL_FILE = "pool.toml"
-METHOD = "dehb"
-POOL = "local"
-ETA = 3
-USUAL_FIDELITY = "1:9:epochs"
 
 _FIDELITY = re.compile(r"(?:([0-9.eE+]{1,20}):)?([0-9.eE+]{1,20}):(steps|samples|epochs)")
 _MONEY = re.compile(r"\s*([0-9.eE+]{1,20})\s*([A-Z]{3})?\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
-    """A search, as its user asks for it; paths as they were given.
+class SearchRequest(SearchOptions):
+    """A search as its user asks for it; paths as they were given.
 
     Attributes:
         space: The file of the space.
@@ -52,22 +48,13 @@ class SearchRequest:
         train: The training file.
         data: As ``--data`` takes it; "" where the training file has data().
         validate: As ``--validate`` takes it; None where it has validation_data().
-        metric: What is optimised.
-        is_maximised: Whether more is better; None where nobody said.
-        trials: How many.
-        method: Of the search.
+        is_maximised: Whether more of the metric is better; None if unknown.
         rule: Of the assignment; None for ``cost`` where there are several classes, else ``whole``.
         fidelity: ``least:most:unit``, or ``most:unit``.
-        eta: One in so many trials is promoted.
-        seed: Of everything drawn.
         budget: As ``20 USD``; None for no limit.
-        time_limit_s: Of one trial; None for no limit.
-        retries: How often a trial that failed is started again.
         pool: Name or path.
         workers: As after ``--workers``; None for one a unit.
-        engine: What starts trials.
         address: Of a cluster of Ray.
-        validate_every: Steps between two validations of a trial; None for the end of every epoch, and its own end.
         verifies: Whether compiled models are run against the whole model.
     """
 
@@ -76,22 +63,13 @@ class SearchRequest:
     train: str
     data: str = ""
     validate: str | None = None
-    metric: str
     is_maximised: bool | None = None
-    trials: int
-    method: str = METHOD
     rule: str | None = None
-    fidelity: str = USUAL_FIDELITY
-    eta: int = ETA
-    seed: int = 0
+    fidelity: str = TUNE.option("fidelity").default
     budget: str | None = None
-    time_limit_s: float | None = None
-    retries: int = 1
-    pool: str = POOL
+    pool: str = TUNE.option("pool").default
     workers: str | None = None
-    engine: str = ENGINES[0]
     address: str | None = None
-    validate_every: int | None = None
     verifies: bool = True
 
 
@@ -132,10 +110,10 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     Raises:
         HeterpsError: for the first thing that is wrong.
     """
-    if request.rule is not None and request.rule not in RULES:
-        raise UnknownNameError("rule of assignment", request.rule, RULES)
-    if request.engine not in ENGINES:
-        raise UnknownNameError("engine", request.engine, ENGINES)
+    if request.rule is not None and request.rule not in RULE_NAMES:
+        raise UnknownNameError("rule of assignment", request.rule, RULE_NAMES)
+    if request.engine not in ENGINE_NAMES:
+        raise UnknownNameError("engine", request.engine, ENGINE_NAMES)
     _check_address(request.engine, request.address)
     space_text = read_space_text(Path(request.space))
     space = space_of_text(request.space, space_text)
@@ -157,26 +135,18 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     folder = _check_folder(output)
     files = {"train": request.train, "model": request.model}
     record = SearchRecord(
+        **{each.name: getattr(request, each.name) for each in fields(SearchOptions)},
         space_name=Path(request.space).name,
         space_text=space_text,
-        method=request.method,
-        metric=request.metric,
         is_maximised=_is_maximised(request),
-        least=fidelity.least,
-        most=fidelity.most,
-        unit=fidelity.unit,
-        eta=fidelity.eta,
-        seed=request.seed,
-        trials=request.trials,
+        least=least,
+        most=most,
+        unit=unit,
         rule=rule,
-        classes=tuple(each.recorded for each in classes),
+        classes=tuple(each.compute for each in classes),
         parts=tuple(part.name for part in parts),
         budget=None if request.budget is None else parse_budget(request.budget, pool, classes),
         currency=pool.currency,
-        time_limit_s=request.time_limit_s,
-        retries=request.retries,
-        engine=request.engine,
-        validate_every=request.validate_every,
         verifies=request.verifies,
         arguments=_arguments(request),
         hashes={name: sha256_of(path) for name, path in files.items()},
@@ -207,7 +177,7 @@ def reopen_search(folder: Path, record: SearchRecord) -> Search:
             )
     space = space_of_text(record.space_name, record.space_text)
     classes = recorded_classes(load_cluster(folder / POOL_FILE), record.classes)
-    if tuple(each.recorded for each in classes) != record.classes:
+    if [replace(each.compute, types=()) for each in classes] != [replace(each, types=()) for each in record.classes]:
         raise InputError(
             f"{printable(str(folder / POOL_FILE))} is not the pool that the search began with; put it back"
         )
@@ -297,8 +267,8 @@ def _check_address(engine: str, address: str | None) -> None:
 
 def _check_cores(request: SearchRequest, classes: tuple[WorkerClass, ...]) -> None:
     """Refuse a worker for every unit of a pool that is larger than this machine, unless it was asked for by number."""
-    units, cores = sum(each.compute.workers * each.units for each in classes), usable_cores()
-    if request.workers is None and request.engine == ENGINES[0] and units > cores:
+    units, cores = sum(each.compute.workers * each.compute.units for each in classes), usable_cores()
+    if request.workers is None and request.engine == ENGINE_NAMES[0] and units > cores:
         raise InputError(
             f"the pool has {units:,} units, each of them a worker, and this machine has {counted(cores, 'core')}; say "
             f"how many run at once (--workers {printable(classes[0].name)}=1x1), or --engine ray"

@@ -8,12 +8,11 @@ Left out: starting processes (the engines), printing (``cli/tune.py``).
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from heterps_compile.errors import InfeasibleError, RunError
+from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.units import counted
 
@@ -34,14 +33,15 @@ from .journal import (
     read_journal,
 )
 from .parameters import Value
-from .replay import replay
+from .replay import replay, tell_result
 from .search_figures import lengths
 from .search_request import Search
-from .search_state import TOLD, Fold, SearchState
+from .search_state import LEAST_S, TOLD, SearchState, state_of
 from .space import split_parts
+from .strict_json import read_json
 from .trial_engine import Left, TrialEngine, Worker
-from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_result
-from .trial_log import LOG_FILE, TrialLog
+from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
+from .trial_log import LOG_FILE, TrialLog, values_of
 from .trial_plans import TrialPlan, TrialPlans
 
 PROBES = 3
@@ -56,7 +56,6 @@ MISFITS_TOLD = 3
 TRIALS_FOLDER = "trials"
 
 _WAIT_S = 0.5
-_LEAST_S = 1e-3  # a trial that never ran took no time, and a time is positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +64,23 @@ class _Running:
 
     Attributes:
         assigned: The trial.
-        attempt: From 0 on.
         plan: It runs by.
         folder: Of the attempt.
-        started_at_s: When.
-        log: What its run writes as it goes.
-        reported: The steps of validations that are in the journal.
+        log: The log of its run.
     """
 
     assigned: Assigned
-    attempt: int
     plan: TrialPlan
     folder: Path
-    started_at_s: float
     log: TrialLog
-    reported: set[int] = field(default_factory=set)
 
 
 def _result_of(folder: Path) -> tuple[TrialResult | None, str]:
     """Return what a trial left, and why it failed where it says so."""
+    path = folder / RESULT_FILE
     try:
-        result = read_result(folder)
-    except RunError as error:
+        result = read_json(path, TrialResult) if path.is_file() else None
+    except InputError as error:
         return None, str(error)
     return result, "" if result is None else result.error
 
@@ -127,10 +121,7 @@ class SearchRun:
         """
         record = search.record
         journal = read_journal(search.folder)
-        self._fold = Fold(record, str(search.folder))
-        for event in journal.events:
-            self._fold.take(event)
-        began = self._fold.state()
+        self._state = state_of(record, journal.events, folder=str(search.folder))
         self._search, self._record, self._workers = search, record, workers
         self._plans, self._engine, self._tell = plans, engine, tell
         settings = SearchSettings(
@@ -143,25 +134,20 @@ class SearchRun:
             probes=PROBES,
         )
         self._asking = AssignedSearch(settings, [each.compute for each in search.classes], plans.predict)
-        open_trials = replay(self._asking, record, journal.events)
+        replay(self._asking, self._state, journal.events)
         self._misfits = len(self._asking.refused)
-        self._waiting = [open_trials[number] for number in sorted(open_trials)]
+        self._waiting = [self._asking.open[number] for number in sorted(self._asking.open)]
         self._writer = JournalWriter(search.folder, journal.size_bytes)
-        self._clock, self._began_s = clock, clock() - began.now_s
-        self._wanted = trials or began.wanted
+        self._clock, self._began_s = clock, clock() - self._state.now_s
         self._running: dict[Worker, _Running] = {}
         self._closed: dict[str, str] = {}  # classes that nothing fits, with the reason
         self._vain: set[str] = set()  # classes that had nothing since the last result
-        self._attempts = {trial.number: len(trial.attempts) for trial in began.trials}
-        self._failures = Counter(event.trial for event in journal.events if isinstance(event, Failed))
-        self._tried = {(trial.fidelity, identity(trial.config)): trial.number for trial in reversed(began.trials)}
-        self._repeats = len(self._tried) < len(began.trials)
-        self._lost_s: dict[int, float] = {}  # in attempts that failed
-        for event in journal.events:
-            if isinstance(event, Failed):
-                self._lost_s[event.trial] = self._lost_s.get(event.trial, 0.0) + event.time_s
+        known = self._state.trials
+        self._tried = {(trial.fidelity, identity(trial.config)): trial.number for trial in reversed(known)}
+        self._repeats = len(self._tried) < len(known)
         if journal.events:
-            self._note(Resumed(at_s=self._now_s(), trials=self._wanted))
+            self._note(Resumed(at_s=self._now_s(), trials=trials or self._state.wanted))
+        self._wanted = trials or self._state.wanted
         if journal.is_torn:
             tell("the last line of the journal was cut off by the end of the process before: it is dropped")
 
@@ -190,7 +176,7 @@ class SearchRun:
             raise
         finally:
             self._writer.close()
-        return self._fold.state()
+        return self._state
 
     def _give_work(self) -> None:
         for worker in self._workers:
@@ -203,7 +189,7 @@ class SearchRun:
             self._note(Ended(at_s=self._now_s(), why=self._why_ended()))
 
     def _why_ended(self) -> str:
-        asked = len(self._attempts)
+        asked = len(self._state.trials)
         if asked >= self._wanted:
             return f"all {counted(self._wanted, 'trial')} ended"
         if not asked and self._closed:
@@ -221,7 +207,7 @@ class SearchRun:
         for at, waiting in enumerate(self._waiting):
             if waiting.class_name == name:
                 return self._waiting.pop(at)
-        if len(self._attempts) >= self._wanted or name in self._closed or name in self._vain:
+        if len(self._state.trials) >= self._wanted or name in self._closed or name in self._vain:
             return None
         assigned: Assigned | None
         try:
@@ -236,7 +222,6 @@ class SearchRun:
             self._vain.add(name)
             self._note(Nothing(at_s=self._now_s(), class_name=name, reason=reason))
             return None
-        self._attempts[assigned.number] = 0
         self._tell_repeated(assigned)
         self._note(
             Asked(
@@ -273,16 +258,14 @@ class SearchRun:
 
     def _start(self, worker: Worker, assigned: Assigned) -> None:
         number = assigned.number
-        attempt = self._attempts[number]
-        self._attempts[number] = attempt + 1
+        attempt = len(self._state.trials[number].attempts)
         plan = self._plans.plan(assigned.config, worker.of.name)
         folder = self._search.folder / TRIALS_FOLDER / str(number) / f"attempt-{attempt}"
         fault = plan.fault or plan.misfit
         if not fault:
             self._engine.start(worker, self._job(assigned, plan, folder))
-        started = Started(at_s=self._now_s(), trial=number, attempt=attempt, worker=worker.name)
-        self._note(started)
-        running = _Running(assigned, attempt, plan, folder, started.at_s, TrialLog(folder, self._record.metric))
+        self._note(Started(at_s=self._now_s(), trial=number, attempt=attempt, worker=worker.name))
+        running = _Running(assigned, plan, folder, TrialLog(folder))
         if fault:
             self._failed(worker, running, fault, is_certain=True)
         else:
@@ -291,7 +274,7 @@ class SearchRun:
     def _job(self, assigned: Assigned, plan: TrialPlan, folder: Path) -> TrialJob:
         parts = split_parts(assigned.config)
         assert self._plans.length is not None, "known before trials start"  # noqa: S101
-        before = None if assigned.continues is None else self._fold.trials[assigned.continues]
+        before = None if assigned.continues is None else self._state.trials[assigned.continues]
         done = before if before is not None and before.status == TOLD and before.checkpoint is not None else None
         length = self._plans.length
         run: dict[str, Value | tuple[int, ...]] = {
@@ -321,15 +304,14 @@ class SearchRun:
     def _report(self) -> None:
         """Write down the validations of trials that run, as they come."""
         for running in self._running.values():
-            self._note_validations(running, running.log.read())
+            self._note_validations(running, values_of(running.log.read(), self._record.metric))
 
     def _note_validations(self, running: _Running, validations: Sequence[tuple[int, float]]) -> None:
         assert self._plans.length is not None, "known before trials start"  # noqa: S101
+        number = running.assigned.number
         for steps, value in validations:
-            if steps not in running.reported:
-                running.reported.add(steps)
-                reached = self._plans.length.fidelity(steps, running.plan.batch)
-                number = running.assigned.number
+            reached = self._plans.length.fidelity(steps, running.plan.batch)
+            if reached not in dict(self._state.trials[number].curve):
                 self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
 
     def _take(self, left: Left) -> None:
@@ -342,57 +324,50 @@ class SearchRun:
             return
         self._note_validations(running, result.validations)
         number, now_s = running.assigned.number, self._now_s()
-        time_s = max(now_s - running.started_at_s, _LEAST_S)
-        lost_s = self._lost_s.get(number, 0.0)
-        self._asking.tell(number, self._record.loss_of(result.value), time_s, lost_s)
+        trial = self._state.trials[number]
+        time_s = max(now_s - trial.attempts[-1].started_at_s, LEAST_S)
         (running.folder / LOG_FILE).unlink(missing_ok=True)  # the journal has its validations
         checkpoint = running.folder / "checkpoint"
         relative = checkpoint.relative_to(self._search.folder)
-        money = left.worker.of.compute.price_of(time_s + lost_s)
-        self._note(
+        self._note_result(
             Told(
                 at_s=now_s,
                 trial=number,
                 value=result.value,
                 time_s=time_s,
-                money=money,
+                money=left.worker.of.compute.price_of(time_s + sum(trial.failed_s)),
                 checkpoint=str(relative) if checkpoint.is_dir() else None,
             )
         )
-        self._vain.clear()
         self._tell(self._told_words(number, left.worker, result.value, time_s))
 
     def _failed(self, worker: Worker, running: _Running, reason: str, *, is_certain: bool = False) -> None:
         """Take a failure: the trial waits for another attempt, or is left."""
         number, now_s = running.assigned.number, self._now_s()
-        time_s = max(now_s - running.started_at_s, _LEAST_S)
-        self._lost_s[number] = self._lost_s.get(number, 0.0) + time_s
-        self._failures[number] += 1
-        is_left = is_certain or self._failures[number] > self._record.retries
-        if is_left:
-            self._asking.tell_failed(number, self._lost_s[number])
-        else:
+        trial = self._state.trials[number]
+        time_s = max(now_s - trial.attempts[-1].started_at_s, LEAST_S)
+        is_left = is_certain or len(trial.failed_s) >= self._record.retries
+        if not is_left:
             self._waiting.append(running.assigned)
         reason = one_line(reason)[:1500]
-        self._note(
+        self._note_result(
             Failed(
                 at_s=now_s,
                 trial=number,
-                attempt=running.attempt,
+                attempt=len(trial.attempts) - 1,
                 reason=reason,
                 time_s=time_s,
-                money=worker.of.compute.price_of(self._lost_s[number]),
+                money=worker.of.compute.price_of(sum(trial.failed_s) + time_s),
                 is_left=is_left,
             )
         )
-        self._vain.clear()
         then = "it is left" if is_left else "it is started again"
         self._tell(f"trial {number} failed on {printable(worker.name)}, {then}: {printable(reason)}")
         if is_left:
             self._end_hopeless(reason)
 
     def _end_hopeless(self, reason: str) -> None:
-        state = self._fold.state()
+        state = self._state
         if state.count(TOLD) == 0 and sum(not trial.is_open for trial in state.trials) >= FIRST_FAILURES:
             raise RunError(f"the first {FIRST_FAILURES} trials all failed, the last since {reason}")
 
@@ -401,7 +376,7 @@ class SearchRun:
         if limit_s is None:
             return
         for worker, running in list(self._running.items()):
-            if self._now_s() - running.started_at_s > limit_s:
+            if self._now_s() - self._started_at_s(running) > limit_s:
                 self._engine.end(worker)
                 del self._running[worker]
                 self._failed(worker, running, f"it did not end within {limit_s:g} s (--time-limit), and was ended")
@@ -411,11 +386,14 @@ class SearchRun:
         limit_s = self._record.time_limit_s
         if limit_s is None:
             return _WAIT_S
-        oldest_s = min(running.started_at_s for running in self._running.values())
+        oldest_s = min(map(self._started_at_s, self._running.values()))
         return max(0.0, min(_WAIT_S, oldest_s + limit_s - self._now_s()))
 
+    def _started_at_s(self, running: _Running) -> float:
+        return self._state.trials[running.assigned.number].attempts[-1].started_at_s
+
     def _told_words(self, number: int, worker: Worker, value: float, time_s: float) -> str:
-        state = self._fold.state()
+        state = self._state
         trial, best = state.trials[number], state.best
         far = lengths(state, trial.fidelity)
         metric = printable(self._record.metric)
@@ -423,8 +401,13 @@ class SearchRun:
         return f"trial {number} on {printable(worker.name)}: {metric} {value:.6g} after {far}, {time_s:.1f} s{beside}"
 
     def _note(self, event: Event) -> None:
-        self._fold.take(event)
+        self._state.take(event)
         self._writer.add(event)
+
+    def _note_result(self, event: Told | Failed) -> None:
+        self._note(event)
+        tell_result(self._asking, self._state, event)
+        self._vain.clear()
 
     def _now_s(self) -> float:
         return self._clock() - self._began_s

@@ -4,7 +4,7 @@ Left out: deciding what to run next (``search_run.py``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from heterps_compile.errors import InputError
@@ -27,6 +27,9 @@ from .journal import (
 from .parameters import Value
 from .search_record import SearchRecord, read_record
 
+LEAST_S = 1e-3
+"""Seconds of a trial that never ran: a time is positive."""
+
 WAITING, RUNNING, TOLD, FAILED = "waiting", "running", "told", "failed"
 
 
@@ -35,7 +38,7 @@ class Attempt:
     """One attempt at a trial.
 
     Attributes:
-        worker: Where, as ``RecordedClass.worker_names`` has it.
+        worker: Where, as ``ComputeClass.worker_names`` has it.
         started_at_s: When.
         ended_at_s: When; None while it runs. An attempt that the end of the driver cut off ends with the driver.
         reason: Why it failed; "" where it did not.
@@ -47,19 +50,11 @@ class Attempt:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialState:
-    """How a trial stands.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialState(Asked):
+    """How a trial stands: the event that asked for it, and what followed.
 
     Attributes:
-        number: From 0 on, in the order asked.
-        part: Index of the part of the space.
-        class_name: The class it is for.
-        config: Its configuration.
-        fidelity: How far it trains in all.
-        continues: The trial whose checkpoint it trains on from.
-        predicted_s: What it was predicted to take.
-        asked_at_s: When it was chosen.
         status: ``WAITING`` (for an attempt), ``RUNNING``, ``TOLD`` or ``FAILED`` (left for good).
         attempts: In order.
         curve: Validations of the attempt that counts: how far it had trained, and the metric.
@@ -69,14 +64,6 @@ class TrialState:
         checkpoint: Below the folder of the search.
     """
 
-    number: int
-    part: int
-    class_name: str
-    config: Mapping[str, Value]
-    fidelity: float
-    continues: int | None
-    predicted_s: float
-    asked_at_s: float
     status: str = WAITING
     attempts: tuple[Attempt, ...] = ()
     curve: tuple[tuple[float, float], ...] = ()
@@ -86,9 +73,20 @@ class TrialState:
     checkpoint: str | None = None
 
     @property
+    def number(self) -> int:
+        """Return its number, from 0 on, in the order asked."""
+        return self.trial
+
+    @property
     def reason(self) -> str:
         """Return why its last attempt failed; "" where it did not."""
         return self.attempts[-1].reason if self.attempts else ""
+
+    @property
+    def failed_s(self) -> list[float]:
+        """Measure each failed attempt, in seconds."""
+        failed = [attempt for attempt in self.attempts if attempt.reason]
+        return [max(each.ended_at_s - each.started_at_s, LEAST_S) for each in failed if each.ended_at_s is not None]
 
     @property
     def is_open(self) -> bool:
@@ -96,33 +94,33 @@ class TrialState:
         return self.status in (WAITING, RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SearchState:
-    """How a search stands.
+    """How a search stands: a fold of the events of its journal.
 
     Attributes:
-        record: What it is.
-        trials: In the order asked.
-        wanted: How many trials it is to run in all.
-        misfits: Configurations that fit no class, each with the reason.
-        without: Classes that asked last in vain, each with why there was no trial for it.
-        now_s: When the last event was.
-        resumed_at_s: When the search went on in another process.
-        ended_why: Why it ended, in one sentence; None while it runs (or was killed).
+        record: The search's description.
+        folder: Its folder, as text.
         is_torn: Whether half a line at the end of the journal was dropped.
-        folder: Where it lies, as text.
+        wanted: Number of trials to run in all.
+        trials: In the order asked.
+        misfits: Configurations that fit no class, each with the reason.
+        without: Classes whose last request failed, each with the reason.
+        now_s: Time of the last event, in seconds.
+        resumed_at_s: Times at which the search resumed in another process, in seconds.
+        ended_why: Reason of the end, in one sentence; None while it runs (or was killed).
     """
 
     record: SearchRecord
-    trials: tuple[TrialState, ...]
-    wanted: int
-    misfits: tuple[tuple[Mapping[str, Value], str], ...]
-    without: tuple[tuple[str, str], ...]
-    now_s: float
-    resumed_at_s: tuple[float, ...]
-    ended_why: str | None
-    is_torn: bool
     folder: str
+    is_torn: bool
+    wanted: int
+    trials: list[TrialState] = field(default_factory=list)
+    misfits: list[tuple[Mapping[str, Value], str]] = field(default_factory=list)
+    without: dict[str, str] = field(default_factory=dict)
+    now_s: float = 0.0
+    resumed_at_s: list[float] = field(default_factory=list)
+    ended_why: str | None = None
 
     @property
     def best(self) -> TrialState | None:
@@ -143,62 +141,6 @@ class SearchState:
     def count(self, status: str) -> int:
         """Return how many trials have a status."""
         return sum(trial.status == status for trial in self.trials)
-
-
-def read_search(folder: Path) -> SearchState:
-    """Read how the search of a folder stands.
-
-    Raises:
-        InputError: where it is no folder of a search, or its journal is no journal, naming the line.
-    """
-    journal = read_journal(folder)
-    return state_of(read_record(folder), journal.events, folder=str(folder), is_torn=journal.is_torn)
-
-
-def state_of(record: SearchRecord, events: Sequence[Event], *, folder: str = "", is_torn: bool = False) -> SearchState:
-    """Return how a search stands after some events.
-
-    Raises:
-        InputError: naming the line of an event that cannot follow those before it.
-    """
-    made = Fold(record, folder)
-    for number, event in enumerate(events, 1):
-        try:
-            made.take(event)
-        except InputError as error:
-            raise InputError(f"{printable(str(Path(folder) / JOURNAL_FILE))}, line {number}: {error}") from error
-    return made.state(is_torn=is_torn)
-
-
-class Fold:
-    """Takes events in order, and says how the search stands after each."""
-
-    def __init__(self, record: SearchRecord, folder: str) -> None:
-        self.record = record
-        self.folder = folder
-        self.classes = {each.name: frozenset(each.worker_names) for each in record.classes}
-        self.trials: list[TrialState] = []
-        self.misfits: list[tuple[Mapping[str, Value], str]] = []
-        self.without: dict[str, str] = {}
-        self.wanted = record.trials
-        self.now_s = 0.0
-        self.resumed: list[float] = []
-        self.ended_why: str | None = None
-
-    def state(self, *, is_torn: bool = False) -> SearchState:
-        """Return how the search stands."""
-        return SearchState(
-            self.record,
-            tuple(self.trials),
-            self.wanted,
-            tuple(self.misfits),
-            tuple(self.without.items()),
-            self.now_s,
-            tuple(self.resumed),
-            self.ended_why,
-            is_torn,
-            self.folder,
-        )
 
     def take(self, event: Event) -> None:
         """Take an event.
@@ -243,22 +185,12 @@ class Fold:
         if event.continues is not None:
             self._of(event.continues, TOLD, FAILED)
         self.without.pop(event.class_name, None)
-        self.trials.append(
-            TrialState(
-                event.trial,
-                event.part,
-                event.class_name,
-                event.config,
-                event.fidelity,
-                event.continues,
-                event.predicted_s,
-                event.at_s,
-            )
-        )
+        self.trials.append(TrialState(**{each.name: getattr(event, each.name) for each in fields(event)}))
 
     def _start(self, event: Started) -> None:
         trial = self._of(event.trial, WAITING)
-        if event.worker not in self.classes[trial.class_name]:
+        of = next(each for each in self.record.classes if each.name == trial.class_name)
+        if event.worker not in of.worker_names:
             raise InputError(f"{short(event.worker)} is no worker of class {short(trial.class_name)}")
         if event.attempt != len(trial.attempts):
             raise InputError(f"attempt {event.attempt} at trial {event.trial} follows {len(trial.attempts)} others")
@@ -294,7 +226,7 @@ class Fold:
             raise InputError(f"{event.trials} trials are wanted in all, and {len(self.trials)} were asked for")
         self._cut_off()
         self.wanted = event.trials
-        self.resumed.append(event.at_s)
+        self.resumed_at_s.append(event.at_s)
         self.ended_why = None
 
     def _cut_off(self) -> None:
@@ -304,7 +236,7 @@ class Fold:
                 self._put(replace(self._end_attempt(trial, self.now_s, ""), status=WAITING))
 
     def _class(self, name: str) -> None:
-        if name not in self.classes:
+        if name not in {each.name for each in self.record.classes}:
             raise InputError(f"{short(name)} is no class of the search")
 
     def _of(self, number: int, *statuses: str) -> TrialState:
@@ -322,3 +254,28 @@ class Fold:
     def _end_attempt(trial: TrialState, at_s: float, reason: str) -> TrialState:
         last = replace(trial.attempts[-1], ended_at_s=at_s, reason=reason)
         return replace(trial, attempts=(*trial.attempts[:-1], last))
+
+
+def read_search(folder: Path) -> SearchState:
+    """Read how the search of a folder stands.
+
+    Raises:
+        InputError: where it is no folder of a search, or its journal is no journal, naming the line.
+    """
+    journal = read_journal(folder)
+    return state_of(read_record(folder), journal.events, folder=str(folder), is_torn=journal.is_torn)
+
+
+def state_of(record: SearchRecord, events: Sequence[Event], *, folder: str = "", is_torn: bool = False) -> SearchState:
+    """Return how a search stands after some events.
+
+    Raises:
+        InputError: naming the line of an event that cannot follow those before it.
+    """
+    state = SearchState(record, folder, is_torn, record.trials)
+    for number, event in enumerate(events, 1):
+        try:
+            state.take(event)
+        except InputError as error:
+            raise InputError(f"{printable(str(Path(folder) / JOURNAL_FILE))}, line {number}: {error}") from error
+    return state

@@ -3,7 +3,7 @@
 A configuration has a value for every active parameter and for no other. The methods see a space as a cube: a vector
 with one place from 0 to 1 for every parameter, active or not.
 
-Left out: how a space is written (``space_file.py``, ``configspace.py``), disjoint parts of it (``subspaces.py``).
+Left out: how a space is written (``space_file.py``), disjoint parts of it (``subspaces.py``).
 """
 
 from collections.abc import Mapping

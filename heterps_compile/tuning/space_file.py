@@ -4,11 +4,10 @@ A table is a group, or a parameter where it has one of the keys ``float``, ``int
 plain value is a constant. Groups nest, and their names begin those of their parameters. Of an ``exclusive`` group one
 member is chosen; an ``optional`` group is there or not; what is chosen is a parameter with the group's name.
 
-Left out: spaces of ConfigSpace (``configspace.py``), what must hold of a space (``space_laws.py``).
+Left out: what must hold of a space (``space_laws.py``).
 """
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from heterps_compile.escape import printable, short
 from heterps_compile.plain_file import open_plain
 from heterps_compile.units import in_words
 
-from .configspace import from_configspace
 from .make_space import make_space
 from .parameters import (
     ABOVE,
@@ -54,7 +52,7 @@ _LARGEST_BYTES = 4 * 2**20
 
 
 def read_space(path: Path) -> Space:
-    """Read a space from a ``.toml`` file of ours or a ``.json`` file of ConfigSpace.
+    """Read a space from a ``.toml`` file.
 
     Raises:
         InputError: naming the file, the place and the fault.
@@ -63,14 +61,13 @@ def read_space(path: Path) -> Space:
 
 
 def read_space_text(path: Path) -> str:
-    """Return what stands in the file of a space.
+    """Return the text of the file of a space.
 
     Raises:
         InputError: naming the file and the fault.
     """
     where = printable(str(path))
-    if path.suffix not in (".toml", ".json"):
-        raise InputError(f"{where}: a space is a .toml file, or a .json file that ConfigSpace wrote")
+    _check_ending(str(path))
     try:
         with open_plain(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
@@ -81,28 +78,31 @@ def read_space_text(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except ValueError as error:
-        raise InputError(f"{where} is no {path.suffix[1:].upper()}: {printable(str(error))}") from error
+        raise InputError(f"{where} is no TOML: {printable(str(error))}") from error
 
 
 def space_of_text(name: str, text: str) -> Space:
-    """Return the space that a file holds.
+    """Return the space in the text of a file.
 
     Args:
-        name: The file's name, whose ending says how it is read: ``.json`` of ConfigSpace, else as ours.
-        text: What is in it.
+        name: The file's name.
+        text: Its text.
 
     Raises:
         InputError: naming the file, the place and the fault.
     """
-    where, is_json = printable(name), name.endswith(".json")
+    _check_ending(name)
     try:
-        given = json.loads(text, object_pairs_hook=_once) if is_json else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is no {'JSON' if is_json else 'TOML'}: {printable(str(error))}") from error
-    try:
-        return from_configspace(given) if is_json else parse_space(given)
+        return parse_space(tomllib.loads(text))
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{printable(name)}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{printable(name)} is no TOML: {printable(str(error))}") from error
+
+
+def _check_ending(name: str) -> None:
+    if not name.endswith(".toml"):
+        raise InputError(f"{printable(name)} is no .toml file. Fix: begin a search with the space as TOML")
 
 
 def parse_space(given: Mapping[str, object]) -> Space:
@@ -278,13 +278,6 @@ def _check_name(group: str, key: str) -> None:
             f"{_shown(group)}: {_shown(key)} is no name; names have up to 64 letters, digits, dashes and underscores "
             "and begin with a letter"
         )
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return found
 
 
 def _shown(text: str) -> str:

@@ -6,6 +6,7 @@ The first law that is broken is told, in one sentence.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from heterps_compile.errors import InputError
@@ -178,7 +179,7 @@ def _both(one: Parameter | None, other: Parameter) -> Parameter | None:
     low, high = max(one.low, other.low), min(one.high, other.high)
     if low > high:
         return None
-    return type(above)(one.name, low, high, one.log, one.when)  # type: ignore[arg-type]
+    return replace(above, low=low, high=high)
 
 
 def _forbidden(space: Space) -> Iterator[str]:

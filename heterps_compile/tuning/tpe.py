@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.packages import need
 
-from .ask_tell import Fidelity, Method, Proposal, Trial
+from .ask_tell import Fidelity, Method, Trial
 from .parameters import Choice, Integer, Parameter, Value
 from .space import Config, Space
 
@@ -34,7 +34,7 @@ class Tpe(Method):
         self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         self._trials: dict[int, optuna.Trial] = {}
 
-    def propose(self, number: int) -> Proposal:
+    def propose(self) -> Trial:
         """Return what optuna suggests, or a draw where that is forbidden or was tried five times in a row.
 
         Raises:
@@ -50,8 +50,9 @@ class Tpe(Method):
             parameters = self.space.by_name
             self._study.enqueue_trial({name: _as_suggested(parameters[name], value) for name, value in config.items()})
             trial, config = self._suggested()
-        self._trials[number] = trial
-        return Proposal(self.space.vector_of(config), self.fidelity.most)
+        found = self.next_trial(self.space.vector_of(config), self.fidelity.most)
+        self._trials[found.number] = trial
+        return found
 
     def _suggested(self) -> "tuple[optuna.Trial, Config]":
         trial = self._study.ask()
@@ -61,7 +62,7 @@ class Tpe(Method):
                 config[parameter.name] = _suggest(trial, parameter)
         return trial, config
 
-    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+    def learn(self, trial: Trial, loss: float) -> None:
         """Tell optuna."""
         theirs = self._trials.pop(trial.number)
         if math.isfinite(loss):

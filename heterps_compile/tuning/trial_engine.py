@@ -7,13 +7,9 @@ Left out: the engines themselves (``local_engine.py``, ``ray_engine.py``), and w
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from .trial_job import TrialJob
 from .worker_classes import WorkerClass
-
-ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,14 +17,12 @@ class Worker:
     """One worker.
 
     Attributes:
-        name: As ``RecordedClass.worker_names`` has it.
+        name: As ``ComputeClass.worker_names`` has it.
         of: Its class.
-        slot: From 0 on, within the class.
     """
 
     name: str
     of: WorkerClass
-    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +39,10 @@ class Left:
 
 
 class TrialEngine(ABC):
-    """Starts trials. As a context, ends those that run with the block."""
+    """Starts trials, until it is closed."""
 
     notes: Sequence[str] = ()
     """What the user should know about how trials run, told once."""
-
-    def __enter__(self) -> Self:
-        """Return the engine."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End whatever runs."""
-        self.close()
 
     @abstractmethod
     def start(self, worker: Worker, job: TrialJob) -> None:
@@ -79,4 +63,4 @@ class TrialEngine(ABC):
 
 def workers_of(classes: Sequence[WorkerClass]) -> tuple[Worker, ...]:
     """Return the workers of some classes, class by class."""
-    return tuple(Worker(name, each, slot) for each in classes for slot, name in enumerate(each.recorded.worker_names))
+    return tuple(Worker(name, each) for each in classes for name in each.compute.worker_names)

@@ -8,7 +8,7 @@ Left out: writing the log (``runtime/telemetry/step_log.py``).
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 LOG_FILE = "log.jsonl"
@@ -17,22 +17,20 @@ _MOST_AT_ONCE_BYTES = 4 * 2**20
 _MOST_LINE_BYTES = 256 * 1024
 _VALIDATION = b'{"validation"'
 
+Validation = tuple[int, Mapping[str, float]]
+"""Steps done, and the metrics by name."""
+
 
 class TrialLog:
-    """Reads what the log of a trial has more than the last time."""
+    """Reads the lines of a trial's log that are new since the last time."""
 
-    def __init__(self, folder: Path, metric: str) -> None:
-        """Begin at the beginning.
-
-        Args:
-            folder: Of the attempt.
-            metric: Whose values are wanted.
-        """
-        self._path, self._metric = folder / LOG_FILE, metric
+    def __init__(self, folder: Path) -> None:
+        """Begin at the beginning of the log of an attempt's folder."""
+        self._path = folder / LOG_FILE
         self._offset = 0
 
-    def read(self) -> list[tuple[int, float]]:
-        """Return the new validations: steps done, and the metric. Half a line is left for the next time."""
+    def read(self) -> list[Validation]:
+        """Read the new validations. Half a line is left for the next time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -41,16 +39,18 @@ class TrialLog:
             return []  # it is not there yet, or not any more
         whole = data.rfind(b"\n") + 1
         self._offset += whole or (len(data) if len(data) > _MOST_LINE_BYTES else 0)
-        found = [_validation(line) for line in data[:whole].splitlines()]
-        return [
-            (steps, metrics[self._metric])
-            for steps, metrics in (one for one in found if one is not None)
-            if math.isfinite(metrics.get(self._metric, math.nan))
-        ]
+        found = map(_validation, data[:whole].splitlines())
+        return [one for one in found if one is not None]
 
 
-def validations_in(folder: Path) -> list[tuple[int, Mapping[str, float]]]:
-    """Return all validations that the log of an attempt has: steps done, and the metrics."""
+def values_of(validations: Iterable[Validation], metric: str) -> list[tuple[int, float]]:
+    """Select the finite values of a metric, with their steps."""
+    values = [(steps, metrics.get(metric, math.nan)) for steps, metrics in validations]
+    return [one for one in values if math.isfinite(one[1])]
+
+
+def validations_in(folder: Path) -> list[Validation]:
+    """Read all validations in the log of an attempt."""
     try:
         with (folder / LOG_FILE).open("rb") as file:
             return [one for line in file if (one := _validation(line)) is not None]
@@ -58,7 +58,7 @@ def validations_in(folder: Path) -> list[tuple[int, Mapping[str, float]]]:
         return []
 
 
-def _validation(line: bytes) -> tuple[int, Mapping[str, float]] | None:
+def _validation(line: bytes) -> Validation | None:
     if not line.startswith(_VALIDATION) or len(line) > _MOST_LINE_BYTES:
         return None
     try:

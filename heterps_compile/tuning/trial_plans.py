@@ -25,6 +25,7 @@ from .compute_classes import ComputeClass, TrialCost
 from .model_file import BuiltModel, ModelFile
 from .parameters import Value
 from .space import Config, split_parts
+from .strict_json import read_json, write_json
 from .worker_classes import WorkerClass
 
 if TYPE_CHECKING:
@@ -75,12 +76,27 @@ class Length:
 
     def steps(self, fidelity: float, batch: int) -> int:
         """Return how many steps of a batch a fidelity is, one at least."""
-        samples_of_one = {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
-        return max(1, round(fidelity * samples_of_one / batch))
+        return max(1, round(fidelity * self._samples_of_one(batch) / batch))
 
     def fidelity(self, steps: int, batch: int) -> float:
         """Return how far so many steps are, in the unit."""
-        return steps * batch / {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
+        return steps * batch / self._samples_of_one(batch)
+
+    def _samples_of_one(self, batch: int) -> int:
+        return {"steps": batch, "samples": 1, "epochs": self.samples}[self.unit]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a model has no plan; the attributes are those of ``TrialPlan``."""
+
+    misfit: str
+    fault: str
+
+    @classmethod
+    def of(cls, error: HeterpsError) -> "_Refusal":
+        words = one_line(str(error))
+        return cls(words, "") if isinstance(error, InfeasibleError) else cls("", words)
 
 
 class TrialPlans:
@@ -142,27 +158,25 @@ class TrialPlans:
             "model": parts["model"],
             **compiled,
             "free": free,
-            "units": dict(of.recorded.types),
+            "units": dict(of.compute.types),
             "seed": self._seed,
         }
 
     def _made(self, folder: Path, config: Config, of: WorkerClass) -> TrialPlan:
         refused = folder.with_name(f"{folder.name}.{_REFUSED}")
-        if refused.is_file():
-            told = json.loads(refused.read_text("utf-8"))
-            return _refused(folder, misfit=str(told["misfit"]), fault=str(told["fault"]))
-        try:
-            if not (folder / "plan.json").is_file():
+        if not refused.is_file() and not (folder / "plan.json").is_file():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
                 self._compile(folder, config, of)
-        except HeterpsError as error:
-            made = _refused_by(folder, error)
-            refused.parent.mkdir(parents=True, exist_ok=True)
-            refused.write_text(json.dumps({"misfit": made.misfit, "fault": made.fault}) + "\n", "utf-8")
-            return made
+            except HeterpsError as error:
+                write_json(refused, _Refusal.of(error))
         try:
-            return _read(folder, split_parts(config)["plan"], of)
+            if not refused.is_file():
+                return _read(folder, split_parts(config)["plan"], of)
+            refusal = read_json(refused, _Refusal)
         except HeterpsError as error:
-            return _refused_by(folder, error)
+            refusal = _Refusal.of(error)
+        return TrialPlan(folder, 0, (), 0.0, 0.0, refusal.misfit, refusal.fault)
 
     def _compile(self, folder: Path, config: Config, of: WorkerClass) -> None:
         from heterps_compile.api import compile as compile_model  # noqa: PLC0415 - the passes, only where compiled
@@ -189,7 +203,6 @@ class TrialPlans:
             must_save=True,
             **options,
         )
-        folder.parent.mkdir(parents=True, exist_ok=True)
         made.save(folder)
 
 
@@ -222,7 +235,7 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
     taken = Counter(
         s.of_replica(each)[0] for s, width in zip(plan.stages, widths, strict=True) for each in range(width)
     )
-    has = Counter(dict(of.recorded.types))
+    has = Counter(dict(of.compute.types))
     if any(taken[name] > has[name] for name in taken):
         raise InfeasibleError(
             f"{len(plan.stages)} stages with {sum(widths)} replicas in all need as many units, and a worker of "
@@ -230,16 +243,7 @@ def _read(folder: Path, values: Mapping[str, Value], of: WorkerClass) -> TrialPl
         )
     memory = [0 if stage.memory is None else stage.memory.total_bytes for stage in plan.stages]
     memory_bytes = sum(each * width for each, width in zip(memory, widths, strict=True))
-    return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.units), memory_bytes)
-
-
-def _refused(folder: Path, *, misfit: str = "", fault: str = "") -> TrialPlan:
-    return TrialPlan(folder, 0, (), 0.0, 0.0, misfit, fault)
-
-
-def _refused_by(folder: Path, error: HeterpsError) -> TrialPlan:
-    words = one_line(str(error))
-    return _refused(folder, misfit=words) if isinstance(error, InfeasibleError) else _refused(folder, fault=words)
+    return TrialPlan(folder, plan.batch, widths, _step_s(plan, values, of.compute.units), memory_bytes)
 
 
 def widths_of(plan: "Plan", values: Mapping[str, Value]) -> tuple[int, ...]:

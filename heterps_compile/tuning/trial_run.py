@@ -12,21 +12,22 @@ import math
 import os
 import shutil
 import sys
-import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
-from .trial_group import group_of_trial, run_in_group
-from .trial_job import OUTPUT_FILE, TrialJob, TrialResult, read_job, write_result
-from .trial_log import LOG_FILE, validations_in
+from .strict_json import read_json, write_json
+from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
+from .trial_log import LOG_FILE, Validation, validations_in, values_of
 from .trial_values import VARIABLE
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.launch.run_options import RunOptions
 
 _LONGEST = 1_500
 
@@ -36,19 +37,16 @@ def main() -> int:
     from heterps_compile.runtime.launch.fork_server import end_with_parent  # noqa: PLC0415 - in the process of a trial
 
     end_with_parent(os.getppid())
-    began_s = time.monotonic()
-    job = read_job(Path(sys.argv[1]))
+    job = read_json(Path(sys.argv[1]), TrialJob)
     _print_to(Path(job.folder) / OUTPUT_FILE)
     print(f"process {os.getpid()}", flush=True)
     try:
         result = run_trial(job)
-    except HeterpsError as error:
-        result = TrialResult(value=None, error=one_line(str(error))[:_LONGEST])
-        traceback.print_exc()
     except Exception as error:  # noqa: BLE001 - the user's files raise what they like; told, and kept in output.txt
-        result = TrialResult(value=None, error=f"{type(error).__name__}: {one_line(str(error))}"[:_LONGEST])
+        kind = "" if isinstance(error, HeterpsError) else f"{type(error).__name__}: "
+        result = TrialResult(value=None, error=f"{kind}{one_line(str(error))}"[:_LONGEST])
         traceback.print_exc()
-    write_result(Path(job.folder), replace(result, time_s=time.monotonic() - began_s))
+    write_json(Path(job.folder) / RESULT_FILE, result)
     return 0
 
 
@@ -90,9 +88,8 @@ def _trained(job: TrialJob) -> TrialResult:
     made = make_options(
         job.plan, train=job.train, data=job.data, validate=job.validate, given=_given(job, options), **options
     )
-    group = group_of_trial()
-    if group is not None:
-        run_in_group(made, group)
+    if job.ray_address is not None:
+        _run_on_ray(made, job.ray_address)
         return _result(job, validations_in(Path(job.folder)))
     result, _ = launch(made, sys.stderr, forks_this_process=True)
     if result.stopped_by:
@@ -100,7 +97,25 @@ def _trained(job: TrialJob) -> TrialResult:
     return _result(job, [(one.step, one.metrics) for one in result.validations])
 
 
-def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]]) -> TrialResult:
+def _run_on_ray(options: "RunOptions", address: str) -> None:
+    """Run each rank of a trial in an actor on a Ray cluster.
+
+    Raises:
+        HeterpsError: if the run cannot start, or fails.
+    """
+    from heterps_compile.runtime.engines.contract import Job, Streams  # noqa: PLC0415 - only for trials on Ray
+    from heterps_compile.runtime.engines.ray_cluster import Ray  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
+
+    job = Job(options, prepare(options), environment={VARIABLE: os.environ[VARIABLE]})
+    engine = Ray(ray_address=address)
+    engine.check(job)
+    code = engine.start(job, Streams(sys.stdout, sys.stderr))
+    if code:
+        raise RunError(f"its run on Ray left with exit code {code}")
+
+
+def _result(job: TrialJob, validations: Sequence[Validation]) -> TrialResult:
     """Return what a run came to by its validations.
 
     Raises:
@@ -112,10 +127,9 @@ def _result(job: TrialJob, validations: Sequence[tuple[int, Mapping[str, float]]
     if job.metric not in last:
         known = ", ".join(map(printable, last))
         raise RunError(f"the metric {printable(job.metric)!r} was never reported; validations have {known}")
-    found = [(step, metrics[job.metric]) for step, metrics in validations if job.metric in metrics]
     if not math.isfinite(last[job.metric]):
         raise RunError(f"the metric {printable(job.metric)!r} is {last[job.metric]} at the end of the trial")
-    return TrialResult(value=last[job.metric], validations=tuple(one for one in found if math.isfinite(one[1])))
+    return TrialResult(value=last[job.metric], validations=tuple(values_of(validations, job.metric)))
 
 
 def _given(job: TrialJob, options: dict[str, Any]) -> set[str]:

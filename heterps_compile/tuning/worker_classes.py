@@ -22,7 +22,6 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 
 from .compute_classes import ComputeClass
-from .search_record import RecordedClass
 
 _MOST = 10_000
 _WORKERS = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,63})=([0-9]{1,5})x(.+)")
@@ -49,11 +48,6 @@ class WorkerClass:
         return self.compute.name
 
     @property
-    def units(self) -> int:
-        """Return how many units one worker has, of all types."""
-        return sum(units for _, units in self.devices)
-
-    @property
     def gpus(self) -> int:
         """Return how many of them are GPUs."""
         return sum(units for device, units in self.devices if device.kind == "gpu")
@@ -62,13 +56,6 @@ class WorkerClass:
     def units_words(self) -> str:
         """Return what one worker has, as it is read: "1 of 'v100' and 4 of 'cpu-core'"."""
         return " and ".join(f"{units:,} of {printable(device.name)!r}" for device, units in self.devices)
-
-    @property
-    def recorded(self) -> RecordedClass:
-        """Return the class as ``search.json`` has it."""
-        of = self.compute
-        types = tuple((device.name, units) for device, units in self.devices)
-        return RecordedClass(of.name, of.workers, self.units, of.memory_bytes, of.price_per_hour, of.flops_per_s, types)
 
 
 def worker_classes(pool: Cluster, text: str | None) -> tuple[WorkerClass, ...]:
@@ -118,7 +105,7 @@ def _no_class(text: str, part: str) -> InputError:
     )
 
 
-def recorded_classes(pool: Cluster, recorded: Sequence[RecordedClass]) -> tuple[WorkerClass, ...]:
+def recorded_classes(pool: Cluster, recorded: Sequence[ComputeClass]) -> tuple[WorkerClass, ...]:
     """Return the classes that a search began with, out of the pool that it kept.
 
     Raises:
@@ -127,7 +114,7 @@ def recorded_classes(pool: Cluster, recorded: Sequence[RecordedClass]) -> tuple[
     return tuple(_class(pool, each.name, each.workers, _recorded_devices(pool, each)) for each in recorded)
 
 
-def _recorded_devices(pool: Cluster, recorded: RecordedClass) -> tuple[tuple[DeviceType, int], ...]:
+def _recorded_devices(pool: Cluster, recorded: ComputeClass) -> tuple[tuple[DeviceType, int], ...]:
     if not recorded.types:  # written before a worker could have several
         return ((_device(pool, recorded.name), recorded.units),)
     return tuple((_named(pool, name, "device type"), units) for name, units in recorded.types)
@@ -151,6 +138,8 @@ def _class(pool: Cluster, name: str, workers: int, devices: tuple[tuple[DeviceTy
         sum(units * device.memory_bytes for device, units in devices),
         sum(units * device.price_per_hour for device, units in devices),
         sum(units * device.flops_per_s("float32") for device, units in devices),
+        sum(units for _, units in devices),
+        tuple((device.name, units) for device, units in devices),
     )
     own = tuple(
         replace(device, max_units=units, units_per_machine=1, whole_machines=False) for device, units in devices

@@ -70,12 +70,14 @@ class Job:
         prepared: What was worked out of them.
         rented: What machines were chosen for device types, by the types' names; an engine's own options go before.
         advisor: Who says what an elastic run is to do about a lost host; None to go on with those that are left.
+        environment: Variables that Ray adds to the environment of every rank.
     """
 
     options: RunOptions
     prepared: Prepared
     rented: Mapping[str, RentedAs] = field(default_factory=lambda: MappingProxyType({}))
     advisor: Advisor | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, with more options of it."""

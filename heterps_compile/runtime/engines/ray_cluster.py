@@ -13,7 +13,7 @@ Left out: nodes and actors (``ray_nodes.py``), starting Ray on machines (``ray s
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from .contract import Capabilities, Engine, Job, Streams, Written
 from .device_parts import by_type, parts_of
 from .elastic_limits import Limits
 from .going_on import go_on
-from .ray_nodes import HeldGroup, RayNodes, package, too_few
+from .ray_nodes import RayNodes, package, too_few
 
 PREFIX = "heterps_"
 """Before the name of a device type, in what the nodes call it."""
@@ -67,24 +67,6 @@ class Ray(Engine):
         with connected(self.ray_address):
             return self._run(job, streams)
 
-    def start_within(self, job: Job, group_name: str, environment: Mapping[str, str], streams: Streams) -> int:
-        """Start the actors in a placement group of this process's namespace that somebody else holds; follow them.
-
-        Args:
-            job: The run.
-            group_name: Of the group: its bundles have what every rank takes.
-            environment: What ranks have beside what a run gives them.
-            streams: Take what ranks print.
-
-        Raises:
-            HeterpsError: as ``start`` does.
-        """
-        ray = package()
-        group = ray.util.get_placement_group(group_name)
-        bundles = partial(self._bundles, counts_gpus="GPU" in ray.cluster_resources())
-        nodes = RayNodes(job, bundles, is_elastic=False, held=HeldGroup(group, environment))
-        return go_on(nodes, job, self._limits, streams)
-
     def _run(self, job: Job, streams: Streams) -> int:
         ray = package()
         counts_gpus = "GPU" in ray.cluster_resources()
@@ -116,25 +98,15 @@ class Ray(Engine):
 
 
 @contextmanager
-def connected(address: str, namespace: str | None = None) -> Iterator[None]:
-    """Be connected to a cluster.
-
-    Args:
-        address: Of it, or ``auto``.
-        namespace: Where names of placement groups mean something; None for one of this process's own.
+def connected(address: str) -> Iterator[None]:
+    """Be connected to a cluster at an address, or ``auto``.
 
     Raises:
         RunError: where no cluster answers.
     """
     ray = package()
     try:
-        ray.init(
-            address=address,
-            namespace=namespace,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            include_dashboard=False,
-        )
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         reason = one_line(str(error)) or type(error).__name__
         raise RunError(

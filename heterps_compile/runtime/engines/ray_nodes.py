@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -46,19 +46,6 @@ _OF_THE_NODE = 0.001  # of the resource that every node has of itself
 _ID_SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class HeldGroup:
-    """A placement group that somebody else made and gives back; ranks take its bundles, whichever is what they take.
-
-    Attributes:
-        group: Ray's own.
-        environment: What ranks have beside what a run gives them.
-    """
-
-    group: Any
-    environment: Mapping[str, str]
-
-
 def package() -> Any:
     """Return the package, an extra, which is imported where it is asked for alone."""
     return import_module("ray")
@@ -69,16 +56,14 @@ class RayNodes(Machines):
 
     patience_s = _COME_S
 
-    def __init__(self, job: Job, bundles: Bundles, *, is_elastic: bool, held: HeldGroup | None = None) -> None:
+    def __init__(self, job: Job, bundles: Bundles, *, is_elastic: bool) -> None:
         """Set up for a cluster that this process is connected to.
 
         Args:
             job: The run as asked for.
             bundles: What its ranks take.
             is_elastic: Whether ranks are bound to the nodes that they are dealt to; else Ray chooses.
-            held: The placement group that the ranks are to be in; None to make one.
         """
-        self._held = held
         self._job, self._bundles, self._is_elastic = job, bundles, is_elastic
         self._nodes: dict[str, Mapping[str, Any]] = {}
 
@@ -117,7 +102,7 @@ class RayNodes(Machines):
         bundles = list(self._bundles(job))
         if self._is_elastic:
             bundles = self._bound(bundles, deal)
-        return _Ranks(job, bundles, deal, streams, self._held)
+        return _Ranks(job, bundles, deal, streams)
 
     def _bundles_of(self, prepared: Prepared) -> Sequence[Bundle]:
         return self._bundles(replace(self._job, prepared=prepared))
@@ -200,10 +185,7 @@ class _Known(Asking):
 class _Ranks(Started):
     """The actors of one start, from their placing to their end."""
 
-    def __init__(
-        self, job: Job, bundles: Sequence[Bundle], deal: Deal, streams: Streams, held: HeldGroup | None = None
-    ) -> None:
-        self._held = held
+    def __init__(self, job: Job, bundles: Sequence[Bundle], deal: Deal, streams: Streams) -> None:
         self._job, self._deal, self._streams = job, deal, streams
         self._codes: list[int | None] = [None] * len(bundles)
         self._nodes: list[str] = []
@@ -262,11 +244,8 @@ class _Ranks(Started):
         """
         ray = package()
         strategies: Any = import_module("ray.util.scheduling_strategies")
-        if self._held is None:
-            groups: Any = import_module("ray.util.placement_group")
-            group = self._group = groups.placement_group(list(bundles), strategy="PACK")
-        else:
-            group = self._held.group
+        groups: Any = import_module("ray.util.placement_group")
+        group = self._group = groups.placement_group(list(bundles), strategy="PACK")
         if not group.wait(timeout_seconds=_COME_S):
             missing = too_few(bundles, ray.available_resources(), free="free ")
             raise RunError(
@@ -279,9 +258,7 @@ class _Ranks(Started):
                 num_gpus=bundle.get("GPU", 0),
                 resources={name: count for name, count in bundle.items() if name not in ("CPU", "GPU")},
                 max_restarts=0,
-                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
-                    group, rank if self._held is None else -1
-                ),
+                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(group, rank),
             ).remote()
             for rank, bundle in enumerate(bundles)
         ]
@@ -300,7 +277,7 @@ class _Ranks(Started):
                 "MASTER_ADDR": nodes[0][1],
                 "MASTER_PORT": _ANY_PORT,
                 "OMP_NUM_THREADS": str(self._job.options.threads),
-                **({} if self._held is None else self._held.environment),
+                **self._job.environment,
             }
             seen[node] += 1
             started.append(actor.start.remote(self._job.run_words(), environment, hosts))

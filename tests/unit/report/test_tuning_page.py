@@ -21,9 +21,9 @@ from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
 from heterps_compile.report.pictures.worker_gantt import worker_gantt
 from heterps_compile.report.tuning_page import tuning_page
 from heterps_compile.tuning.board import print_board
+from heterps_compile.tuning.compute_classes import ComputeClass
 from heterps_compile.tuning.importance import importances
 from heterps_compile.tuning.journal import Event, Reported, Told
-from heterps_compile.tuning.search_record import RecordedClass
 from heterps_compile.tuning.search_state import SearchState, state_of
 from heterps_compile.tuning.space_file import space_of_text
 
@@ -47,16 +47,11 @@ def fails(trial: int, attempt: int) -> str:
 
 
 def hostile() -> SearchState:
-    printable = [name for name in HOSTILE if name.isprintable() and len(name) < 190]
-    parameters = [
-        {"type": "categorical", "name": f"model.{name}", "choices": HOSTILE[:3], "weights": None} for name in printable
-    ]
-    parameters.append({"type": "uniform_float", "name": "train.lr", "lower": 1e-4, "upper": 0.1, "log": True})
-    space = {"name": "s", "hyperparameters": parameters, "conditions": [], "forbiddens": [], "format_version": 0.4}
+    parameters = "".join(f"m{i} = {{ choice = {json.dumps(HOSTILE[i : i + 3])} }}\n" for i in range(4))
     record = replace(
         RECORD,
-        space_name=f"{HOSTILE[0]}.json",
-        space_text=json.dumps(space | {"python_module_version": "1.2.2"}),
+        space_name=f"{HOSTILE[0]}.toml",
+        space_text=f"[train]\nlr = {{ float = [1e-4, 0.1], log = true }}\n[model]\n{parameters}",
         metric=HOSTILE[1],
         method="random",
         rule=HOSTILE[4],
@@ -85,9 +80,9 @@ def many_parameters() -> SearchState:
 
 def two_thousand() -> SearchState:
     classes = (
-        RecordedClass("gpu-a100", 10, 1, 16e9, 2.4, 14e12),
-        RecordedClass("16 cores", 40, 16, 16e9, 0.5, 5e11),
-        RecordedClass("4 cores", 100, 4, 16e9, 0.1, 1e11),
+        ComputeClass("gpu-a100", 10, 16e9, 2.4, 14e12, 1),
+        ComputeClass("16 cores", 40, 16e9, 0.5, 5e11, 16),
+        ComputeClass("4 cores", 100, 16e9, 0.1, 1e11, 4),
     )
     return searched_state(replace(RECORD, trials=2000, classes=classes), fails=fails, ends="2,000 trials were run")
 

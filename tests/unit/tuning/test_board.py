@@ -8,7 +8,7 @@ from search_states import HOSTILE, RECORD, first_trial_runs, searched_state
 
 from heterps_compile.console import make_console
 from heterps_compile.fit_lines import cells
-from heterps_compile.tuning.board import MOST_RUNNING, print_board
+from heterps_compile.tuning.board import MOST_ROWS, print_board
 from heterps_compile.tuning.search_state import SearchState, state_of
 
 
@@ -57,7 +57,7 @@ def test_the_board_says_how_the_search_stands():
 def test_many_workers_are_told_by_number():
     record = replace(RECORD, trials=500, classes=(replace(RECORD.classes[0], workers=150),))
     told = board(searched_state(record, stop_after=10))
-    assert f"… {149 - MOST_RUNNING} more" in told  # the one that ended last has no other trial yet
+    assert f"… {149 - MOST_ROWS} more" in told  # the one that ended last has no other trial yet
     assert len(told.splitlines()) < 80
 
 

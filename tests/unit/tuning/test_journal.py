@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.errors import InputError
+from heterps_compile.tuning.compute_classes import ComputeClass
 from heterps_compile.tuning.journal import (
     JOURNAL_FILE,
     MOST_LINE_BYTES,
@@ -22,7 +23,7 @@ from heterps_compile.tuning.journal import (
     Told,
     read_journal,
 )
-from heterps_compile.tuning.search_record import RecordedClass, SearchRecord, read_record, write_record
+from heterps_compile.tuning.search_record import SearchRecord, read_record, write_record
 from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD, WAITING, read_search, state_of
 
 RECORD = SearchRecord(
@@ -38,7 +39,7 @@ RECORD = SearchRecord(
     seed=0,
     trials=10,
     rule="cost",
-    classes=(RecordedClass("fast", 1, 2, 1e9, 0.5, 1e9), RecordedClass("slow", 2, 1, 1e9, 0.1, 1e8)),
+    classes=(ComputeClass("fast", 1, 1e9, 0.5, 1e9, 2), ComputeClass("slow", 2, 1e9, 0.1, 1e8, 1)),
     parts=("all",),
     budget=None,
     currency="USD",

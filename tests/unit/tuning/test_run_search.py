@@ -20,8 +20,9 @@ from heterps_compile.tuning.search_request import Search, SearchRequest, begin_s
 from heterps_compile.tuning.search_run import FIRST_FAILURES, MISFITS_TOLD, SearchRun
 from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
 from heterps_compile.tuning.space import Config
+from heterps_compile.tuning.strict_json import write_json
 from heterps_compile.tuning.trial_engine import Left, TrialEngine, Worker, workers_of
-from heterps_compile.tuning.trial_job import TrialJob, TrialResult, write_job, write_result
+from heterps_compile.tuning.trial_job import RESULT_FILE, TrialJob, TrialResult, write_job
 from heterps_compile.tuning.trial_plans import Length, TrialPlan
 
 SPACE = """
@@ -87,7 +88,7 @@ class HandEngine(TrialEngine):
                 del self.running[worker]
                 if isinstance(ended, TrialResult):
                     Path(job.checkpoint).mkdir()
-                    write_result(Path(job.folder), ended)
+                    write_json(Path(job.folder) / RESULT_FILE, ended)
                 return [Left(worker, ended if isinstance(ended, str) else "")]
         return []
 
@@ -124,7 +125,7 @@ def value_of(job: TrialJob) -> float:
 
 
 def well(job: TrialJob, _attempt: int) -> TrialResult:
-    return TrialResult(value=value_of(job), validations=((job.steps, value_of(job)),), time_s=0.1)
+    return TrialResult(value=value_of(job), validations=((job.steps, value_of(job)),))
 
 
 def begun(folder: Path, *devices: str, **changes: object) -> Search:
@@ -436,4 +437,4 @@ def test_the_clock_stands_while_nobody_runs_the_search(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         search_run(search, HandEngine(well, dies_after=2, takes_s=1.0)).run()
     state = search_run(again(search), HandEngine(well, takes_s=1.0)).run()
-    assert (state.resumed_at_s, state.now_s) == ((2.0,), 3.0)
+    assert (state.resumed_at_s, state.now_s) == ([2.0], 3.0)

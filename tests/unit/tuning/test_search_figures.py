@@ -1,6 +1,5 @@
 """What is told of a search: the best, rungs, failures, the machines' use, and when it may end."""
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,11 +18,11 @@ from heterps_compile.tuning.search_figures import (
     outlook,
     outlook_words,
     ranked,
-    rungs,
     spread,
     value_words,
 )
-from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD
+from heterps_compile.tuning.search_state import FAILED, RUNNING, TOLD, WAITING
+from heterps_compile.tuning.search_tables import rung_table
 
 LOST, MEMORY = "worker gpu-1 was lost", "CUDA out of memory"
 WHOLE = replace(RECORD, method="random")
@@ -59,10 +58,9 @@ def test_what_is_best_only_gets_better_and_ends_with_the_best():
 
 
 def test_rungs_hold_every_trial_once():
-    found = rungs(USUAL)
-    assert [rung.fidelity for rung in found] == [1.0, 3.0, 9.0]
-    assert sum((rung.counts for rung in found), Counter()) == Counter(trial.status for trial in USUAL.trials)
-    assert found[-1].best == USUAL.best
+    *counts, best = zip(*(row[1:] for row in rung_table(USUAL).rows), strict=True)
+    assert [sum(map(int, each)) for each in counts] == [USUAL.count(s) for s in (TOLD, RUNNING, WAITING, FAILED)]
+    assert best[-1] == f"{USUAL.best.value:.5g}, trial {USUAL.best.number}"
 
 
 def test_failures_are_told_by_reason_with_the_trials_that_were_left():

@@ -258,10 +258,8 @@ def test_a_space_that_forbids_everything_is_told_when_drawn_from():
 
 def test_files_that_are_none_are_told_with_their_name(tmp_path):
     for name, text, fault in (
-        ("a.yaml", "", r"\.toml.*\.json.*ConfigSpace"),
+        ("a.json", "{}", r"\.toml"),
         ("a.toml", "[train", "TOML"),
-        ("a.json", "{", "JSON"),
-        ("b.json", "{}", "hyperparameters"),
         ("b.toml", "[train]\na = { float = [1, 0] }", r"'train.a'.*\b1\b.*\b0\b"),
     ):
         path = tmp_path / name

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.errors import InputError, OptionError, RunError, UnknownNameError
-from heterps_compile.tuning.assignment import RULES
+from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.tuning.local_engine import deal_cores
 from heterps_compile.tuning.model_file import ModelFile
 from heterps_compile.tuning.run_search import run_search
@@ -21,11 +20,12 @@ from heterps_compile.tuning.search_request import (
     parse_fidelity,
     reopen_search,
 )
-from heterps_compile.tuning.trial_engine import ENGINES, workers_of
-from heterps_compile.tuning.trial_job import TrialJob, TrialResult, read_job, read_result, write_job, write_result
+from heterps_compile.tuning.strict_json import read_json, write_json
+from heterps_compile.tuning.trial_engine import workers_of
+from heterps_compile.tuning.trial_job import RESULT_FILE, TrialJob, TrialResult, write_job
 from heterps_compile.tuning.trial_plans import START_S, Length, TrialPlans
 from heterps_compile.tuning.trial_values import VARIABLE, trial_values
-from heterps_compile.tuning.tune_options import ENGINE_NAMES, METHOD_NAMES, RULE_NAMES, TUNE
+from heterps_compile.tuning.tune_options import METHOD_NAMES
 from heterps_compile.tuning.worker_classes import recorded_classes, worker_classes
 
 POOL = load_cluster("heterps-paper")
@@ -51,7 +51,7 @@ TRAIN = "def loss(outputs, batch): ...\ndef optimizer(parameters): ...\ndef metr
 
 def test_without_words_every_unit_of_a_pool_is_a_worker() -> None:
     for each, device in zip(worker_classes(POOL, None), POOL.device_types, strict=True):
-        assert (each.name, each.compute.workers, each.units) == (device.name, device.max_units, 1)
+        assert (each.name, each.compute.workers, each.compute.units) == (device.name, device.max_units, 1)
 
 
 def test_of_a_pool_with_one_type_classes_have_any_names() -> None:
@@ -64,18 +64,18 @@ def test_of_a_pool_with_one_type_classes_have_any_names() -> None:
 def test_a_worker_has_units_of_several_types() -> None:
     core, volta = POOL.device_type("cpu-core"), POOL.device_type("v100")
     (found,) = worker_classes(POOL, "pair=2x1:v100+4:cpu-core")
-    assert (found.compute.workers, found.units, found.gpus) == (2, 5, 1)
+    assert (found.compute.workers, found.compute.units, found.gpus) == (2, 5, 1)
     assert found.units_words == "1 of 'v100' and 4 of 'cpu-core'"
     assert found.compute.price_per_hour == pytest.approx(volta.price_per_hour + 4 * core.price_per_hour)
     assert [(device.name, device.max_units) for device in found.pool.device_types] == [("v100", 1), ("cpu-core", 4)]
-    assert recorded_classes(POOL, [found.recorded]) == (found,)
+    assert recorded_classes(POOL, [found.compute]) == (found,)
     with pytest.raises(UnknownNameError, match=r"'v10'.*'v100'"):
         worker_classes(POOL, "pair=1x1:v10+1:cpu-core")
 
 
 def test_a_class_of_a_search_that_began_with_one_type_a_worker_comes_back() -> None:
     (found,) = worker_classes(POOL, "v100=2x1")
-    assert recorded_classes(POOL, [replace(found.recorded, types=())]) == (found,)
+    assert recorded_classes(POOL, [replace(found.compute, types=())]) == (found,)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_folder_that_is_not_empty_is_not_taken(tmp_path: Path) -> None:
         begin_search(asked, str(tmp_path / "run"))
     again = reopen_search(search.folder, search.record)
     assert (again.space, again.record) == (search.space, search.record)
-    assert [each.recorded for each in again.classes] == [each.recorded for each in search.classes]
+    assert [each.compute for each in again.classes] == [each.compute for each in search.classes]
 
 
 def test_a_pool_that_was_changed_is_refused(tmp_path: Path) -> None:
@@ -213,12 +213,8 @@ def test_a_pool_that_was_changed_is_refused(tmp_path: Path) -> None:
         reopen_search(search.folder, search.record)
 
 
-def test_the_options_name_what_there_is() -> None:
+def test_the_options_name_every_method() -> None:
     assert set(METHOD_NAMES) == set(METHODS)
-    assert (RULE_NAMES, ENGINE_NAMES) == (RULES, ENGINES)
-    usual = SearchRequest(space="", model="", train="", metric="", trials=1)
-    for name in ("method", "rule", "fidelity", "eta", "seed", "retries", "pool", "engine"):
-        assert getattr(usual, name) == TUNE.option(name).default, name
 
 
 # ---- values, jobs
@@ -237,17 +233,16 @@ def test_jobs_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         values={"lr": 0.5, "deep": True, "depth": 3, "kind": "a"}, run={"replicas": (2, 2), "schedule": "gpipe"},
         steps=9, checkpoint="c", cores=(0, 3),
     )  # fmt: skip
-    assert read_job(write_job(job)) == job
-    folder = Path(job.folder)
-    assert read_result(folder) is None
-    result = TrialResult(value=0.5, validations=((3, 0.25), (9, 0.5)), time_s=1.5)
-    write_result(folder, result)
-    assert read_result(folder) == result
+    assert read_json(write_job(job), TrialJob) == job
+    path = Path(job.folder) / RESULT_FILE
+    result = TrialResult(value=0.5, validations=((3, 0.25), (9, 0.5)))
+    write_json(path, result)
+    assert read_json(path, TrialResult) == result
     write_job(job)
-    assert read_result(folder) is None
-    (folder / "result.json").write_text('{"value": "high"}')
-    with pytest.raises(RunError, match=r"result\.json.*'value'"):
-        read_result(folder)
+    assert not path.exists()
+    path.write_text('{"value": "high"}')
+    with pytest.raises(InputError, match=r"result\.json.*'value'"):
+        read_json(path, TrialResult)
 
 
 # ---- models
