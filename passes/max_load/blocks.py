@@ -16,7 +16,7 @@ forward twins of the NeurIPS paper do.
 Times are rounded to multiples of a power of two, 2^-50 of the total: sums of them are exact in any order, so a
 larger set never looks faster than a smaller one, and bounds need no tolerance.
 
-Left out: which sets of blocks a device may hold (``down_sets.py``).
+Left out: which sets of blocks a device may hold (``down_sets.py``, ``device_loads.py``).
 """
 
 import math

@@ -10,6 +10,7 @@ import numpy as np
 from heterps_compile.cost.workload import Workload, verify_workload
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.packages import SEARCH, need
+from heterps_compile.passes.chain_search import CLOSE
 from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
@@ -53,7 +54,7 @@ def solve_max_load(
     best = Best(pool, Deadline.after(time_limit_s))
     bound_ms = split_contiguously(best, np.random.default_rng(seed), prove=method == "exact")
     # Bounds are proven up to rounding; one that touches the value is the value.
-    if bound_ms > best.value_ms * (1 - 1e-9):
+    if bound_ms > best.value_ms * (1 - 3 * CLOSE):
         bound_ms = best.value_ms
     if time_limit_s is not None and bound_ms < best.value_ms and best.deadline.is_over:
         best.notes.append(f"the time limit of {time_limit_s:g} s ended the search")

@@ -9,7 +9,7 @@ from small_workloads import drawn
 
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes import deadline as deadline_module
-from heterps_compile.passes.max_load import contiguous
+from heterps_compile.passes.max_load import contiguous, device_loads
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.load_bounds import simple_bound
 from heterps_compile.passes.max_load.solve import solve_max_load
@@ -143,10 +143,10 @@ def test_a_cpu_keeps_its_number_where_accelerators_are_left_out():
 
 def test_the_first_sample_keeps_to_the_time_and_to_a_second_where_no_split_is_known(monkeypatch):
     deadlines = []
-    search = contiguous.best_chain
-    monkeypatch.setattr(contiguous, "best_chain", lambda *asked: deadlines.append(asked[3].end_s) or search(*asked))
+    search = device_loads.find_chain
+    monkeypatch.setattr(device_loads, "find_chain", lambda *asked: deadlines.append(asked[3].end_s) or search(*asked))
     monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    for workload, end_s in ((drawn("1 1/9 -> 2\n2 1/9", cpus=1), 100.01), (drawn("1 1/-\n2 -/9", cpus=1), 101.0)):
+    for workload, end_s in ((drawn("1 1/9 out=1 -> 2\n2 1/9", cpus=1), 100.01), (drawn("1 1/-\n2 -/9", cpus=1), 101.0)):
         deadlines.clear()
         solve_max_load(workload, time_limit_s=0.01)
         assert deadlines[0] == end_s
