@@ -111,6 +111,13 @@ def sample_down_sets(
     return found
 
 
+def unpack(masks: Sequence[int], count: int) -> NDArray[np.uint8]:
+    """Return [N, n], 1 where a down-set holds an item."""
+    width = (count + 7) // 8
+    packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), np.uint8)
+    return np.unpackbits(packed.reshape(len(masks), width), axis=1, count=count, bitorder="little")
+
+
 class DownSets:
     """A family of N down-sets of n items as arrays, by ascending weight, smaller ones first among equals.
 
@@ -137,9 +144,8 @@ class DownSets:
         Raises:
             TimeUpError: if the deadline comes first.
         """
-        count, width = len(weights), (len(weights) + 7) // 8
-        packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in sorted(family)), np.uint8)
-        self.rows = np.unpackbits(packed.reshape(len(family), width), axis=1, count=count, bitorder="little")
+        count = len(weights)
+        self.rows = unpack(sorted(family), count)
         weight = np.concatenate([part @ weights for part in self.parts(count, deadline)])
         order = np.lexsort((self.rows.sum(axis=1, dtype=np.int64), weight))
         self.rows, self.weight = self.rows[order], weight[order]

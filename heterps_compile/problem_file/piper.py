@@ -25,13 +25,13 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster, make_cluster
+from heterps_compile.cost.node_order import in_order
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import in_words
 
 from .given_problem import REPLICA, GivenEdge, GivenLayer, GivenProblem, GivenTimes
-from .layer_order import in_order
-from .problem_laws import MOST_LAYERS, MOST_TIME_S, shown, verify_given
+from .problem_laws import MOST_LAYERS, MOST_TIME_S, accelerators_of, shown, verify_given
 from .read_problem import NEUTRAL_DEVICE
 from .strict_json import MOST, Amount, Part, Whole, checked, parsed, read_utf8
 
@@ -107,9 +107,7 @@ def read_piper(path: str | Path, *, cluster: str | Cluster | None = None) -> Giv
     where = f"the problem {shorten(printable(str(path)), 200)!r}"
     file = checked(_File, parsed(read_utf8(path, where), where), where)
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster) if cluster else _own_pool(file, where)
-    devices = [device.name for device in pool.device_types if device.kind != "cpu"]
-    if not devices:
-        raise InputError(f"{where}: the pool {shown(pool.name)} has no GPU or NPU. Fix: give one that has (--cluster)")
+    devices = accelerators_of(pool, where)
     nodes = {node.id: node for node in file.nodes}
     if len(nodes) < len(file.nodes):
         raise InputError(f"{where}: nodes has {len(nodes):,} different ids; expected {len(file.nodes):,}")

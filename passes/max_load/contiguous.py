@@ -17,6 +17,7 @@ Left out: the search over one family (``passes/chain_search.py``), loads (``devi
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
 from .device_loads import DeviceLoads
 from .down_sets import tabulate
 from .load_bounds import simple_bound
-from .split import evaluate_split, faults
+from .split import evaluate_split, faults, in_line
 
 MAX_DOWN_SETS = 100_000
 """Beyond this a table no longer fits comfortably into memory, nor a threshold into a minute."""
@@ -41,7 +42,7 @@ SAMPLED_TIME_LIMIT_S = 60.0
 """How long sampling goes on where the caller set no limit."""
 _FIRST_SPLIT_S, _LEAST_REASON_S = 1.0, 1.0
 """What is left for a first split, or for the reason why there is none, however short the limit: they are the answer."""
-_ROUNDS, _ENDLESS = 8, 10**9
+_MOST_ROUNDS = 10**9
 
 
 @dataclass(slots=True)
@@ -74,13 +75,12 @@ class Best:
         return True
 
 
-def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
+def split_contiguously(best: Best, rng: np.random.Generator) -> float:
     """Improve the best split among contiguous ones, to the optimum where down-sets and time allow.
 
     Args:
         best: Where splits go.
         rng: For sampling.
-        prove: False to stop after a sample.
 
     Returns:
         A proven lower bound on every contiguous split's largest load, in ms.
@@ -114,11 +114,10 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
     for _, blocks in lines:
         deadline = best.deadline if best.assignment else best.deadline.at_least(_FIRST_SPLIT_S)
         _search(best, blocks, sample_down_sets(blocks, 2, rng), deadline)
-    bounds_ms = [_prove(best, flow, blocks) if prove else simple_bound(blocks) for flow, blocks in lines]
-    if any(bound_ms is None for bound_ms in bounds_ms):
+    bounds_ms = [_prove(best, flow, blocks) for flow, blocks in lines]
+    if None in bounds_ms:
         best.notes.append(f"over {MAX_DOWN_SETS:,} down-sets: a sample of them was searched")
-    if not prove or None in bounds_ms:
-        _sample(best, lines, rng, rounds=_ENDLESS if prove else _ROUNDS)
+        _sample(best, lines, rng)
     if not best.assignment:
         if all(bound_ms == math.inf for bound_ms in bounds_ms):
             raise InfeasibleError(_why_infeasible(workload, lines[0][0], best.deadline))
@@ -204,10 +203,10 @@ def _proven(best: Best, flow: Flow, joined: Blocks) -> float | None:
     return bound_ms
 
 
-def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator, rounds: int) -> None:
+def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator) -> None:
     """Search samples of down-sets around the best split, round after round."""
     deadline = best.deadline.within(SAMPLED_TIME_LIMIT_S)
-    for _ in range(rounds):
+    for _ in range(_MOST_ROUNDS):
         for _, blocks in lines:
             if deadline.is_over or best.value_ms <= simple_bound(blocks):
                 return
@@ -221,21 +220,9 @@ def _prefixes(blocks: Blocks, assignment: Sequence[int]) -> list[int]:
     devices = blocks.gather(assignment)
     if blocks.spread(devices) != tuple(assignment):
         return []
-    prefixes, down_set = [], 0
-    left = set(devices)
-    while left:
-        waiting = {
-            devices[b]
-            for b in range(blocks.count)
-            if devices[b] in left and any(devices[p] in left and devices[p] != devices[b] for p in blocks.before[b])
-        }
-        if left <= waiting:
-            return []
-        device = min(left - waiting)
-        left.discard(device)
-        down_set |= sum(1 << b for b in range(blocks.count) if devices[b] == device)
-        prefixes.append(down_set)
-    return prefixes
+    pairs = {(devices[earlier], devices[b]) for b, before in enumerate(blocks.before) for earlier in before}
+    held = (sum(1 << b for b in range(blocks.count) if devices[b] == device) for device in in_line(devices, pairs))
+    return list(accumulate(held))
 
 
 def _total_bytes(workload: Workload) -> float:

@@ -50,9 +50,9 @@ class DeviceLoads:
             TimeUpError: if the deadline comes first.
         """
         k, cpus, weight = self.blocks.accelerators, self.blocks.cpus, self.table.sets.weight
-        others_ms = np.full((cpus + 2, k + 2), -np.inf)  # of the devices before, by those used
-        of_cpus = np.array([self._relief(count * limit_ms) for count in range(cpus, -1, -1)])
-        others_ms[:-1, :-1] = of_cpus[:, None] + np.arange(k, -1, -1) * limit_ms + 1e-12 * float(weight[-1])
+        # of the devices before a down-set, by those used behind it; one too many leaves nothing possible
+        of_accelerators = np.append(np.arange(k, -1, -1) * limit_ms + 1e-12 * float(weight[-1]), -np.inf)
+        of_cpus = np.array([*(self._relief(count * limit_ms) for count in range(cpus, -1, -1)), -np.inf])
         reach = _SLACK * max(limit_ms if k else 0.0, self._relief(limit_ms) if cpus else 0.0)
 
         def extend(begin: int, ends: Ends) -> Iterator[Ends]:
@@ -60,7 +60,7 @@ class DeviceLoads:
             self.evaluations += len(down_sets)
             for is_accelerator in (False, True):
                 own = used[0] + (not is_accelerator), used[1] + is_accelerator
-                left_ms = others_ms[own[0].astype(np.int64), own[1].astype(np.int64)]
+                left_ms = of_cpus[own[0].astype(np.int64)] + of_accelerators[own[1].astype(np.int64)]
                 at = np.flatnonzero((weight[begin] <= left_ms) & self._takes(begin, down_sets, is_accelerator))
                 load_ms = self._load_ms(begin, down_sets[at], is_accelerator)
                 at, load_ms = at[load_ms <= limit_ms], load_ms[load_ms <= limit_ms]

@@ -152,7 +152,7 @@ def test_what_is_ignored_is_named_and_what_is_wrong_is_refused(tmp_path: Path) -
         ({"maxMemoryPerDevice": -1.0}, "maxMemoryPerDevice"), ({"mbsInBatch": "8"}, "mbsInBatch"),
         ({"nodes": [file["nodes"][0]] * 2}, "ids"), ({"edges": [{"sourceId": 1, "destId": 77}]}, "communicationCost"),
         ({"nodes": [file["nodes"][0] | {"TMPCs": {"x": []}}]}, "TMPCs"),
-        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node99"),
+        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node 99"),
         ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}] * 2}, "98 to 99 is 2"),
         ({"nodes": [file["nodes"][0] | {"TMPCs": {"1": [slow]}}]}, "timePerSample"),
     ):  # fmt: skip
