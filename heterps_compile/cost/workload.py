@@ -9,6 +9,7 @@ Left out: prices, the files workloads come in (``problem_file/workload_file.py``
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,11 +112,9 @@ def _has_a_device(workload: Workload) -> Iterator[str]:
 
 
 def _names_each_node_once(workload: Workload) -> Iterator[str]:
-    seen: set[int] = set()
-    for node in workload.nodes:
-        if node.id in seen:
-            yield f"two nodes have the id {node.id}; every id must be unique"
-        seen.add(node.id)
+    for identity, count in Counter(node.id for node in workload.nodes).items():
+        if count > 1:
+            yield f"{count} nodes have the id {identity}; every id must be unique"
 
 
 def _has_sane_numbers(workload: Workload) -> Iterator[str]:
@@ -144,9 +143,7 @@ def _forward_never_waits_for_backward(workload: Workload) -> Iterator[str]:
             yield f"the edge {source} -> {target} runs from the backward into the forward pass"
 
 
-Law = tuple[str, Callable[[Workload], Iterator[str]]]
-
-LAWS: tuple[Law, ...] = (
+LAWS: tuple[tuple[str, Callable[[Workload], Iterator[str]]], ...] = (
     ("there is a node", _has_a_node),
     ("there is a device", _has_a_device),
     ("every id names one node", _names_each_node_once),
