@@ -27,7 +27,7 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan, has_units
 from heterps_compile.problem_file.given_problem import GivenProblem
 from heterps_compile.problem_file.message_times import group_network, has_unknown_cards
-from heterps_compile.problem_file.pose_given import PosedGiven, plan_of
+from heterps_compile.problem_file.pose_given import PosedGiven, of_each, parallel_of, plan_of, times_of
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem
 from heterps_compile.units import format_rate
@@ -116,19 +116,13 @@ def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
     """Return what steps of the problem are made of; data occupies network cards and links, as in the prediction."""
     problem, groups = posed.problem, posed.groups
     none = np.zeros(problem.type_count)
-    pool = given.known_pool
-    times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
-    of_type = [pool.device_type(each.device).compute_parallel for each in groups]
-    alpha = np.array(
-        [[a if each is None else each.parallel(a) for each, a in zip(row, of_type, strict=True)] for row in times]
-    )
+    times = times_of(given, groups)
+    alpha = parallel_of(times, [given.known_pool.device_type(each.device) for each in groups])
 
     def part(count: int) -> PartTimes:
         samples = given.batch / count
-        forward_s = np.array([[0.0 if each is None else each.forward_time_s(samples) for each in row] for row in times])
-        backward_s = np.array(
-            [[0.0 if each is None else each.backward_time_s(samples) for each in row] for row in times]
-        )
+        forward_s = of_each(times, lambda each: each.forward_time_s(samples), 0.0)
+        backward_s = of_each(times, lambda each: each.backward_time_s(samples), 0.0)
         return PartTimes(forward_s, backward_s, backward_s)
 
     of = StepProblem(

@@ -15,19 +15,13 @@ of ``1 + ceil(r / k)`` batches, for so many are under way. Stages are what lies 
 (``partial_orders.py``), so that no order of the layers is left out.
 
 For a time tau the fewest replicas of every stage are known in closed form, given r: those that take at most tau, or
-that have room. From the last stage to the first, each down-set keeps the pairs (replicas, units) of the stages behind
-it that no other pair beats in both::
-
-    pairs[i] = undominated (r + k, u + k t)  over down-sets j around i, degrees t, pairs (r, u) of j;
-               k = fewest(i, j, t, r)
-
-tau is halved between the largest that cannot be and the time of the best plan, and tried just below that, until both
-meet. O(N^2 log) for N down-sets and one degree.
+that have room. So ``chain_search.py`` keeps (replicas, units) of the stages behind a down-set, which a stage of k
+replicas turns into (r + k, u + k t). O(N^2 log) for N down-sets and one degree.
 
 Left out: types that differ within a plan, machines with a rate of their own inside.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
@@ -46,14 +40,14 @@ from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.sync_rules.network import Network, ring_share
 from heterps_compile.units import format_bytes
 
+from .chain_search import CLOSE, Ends, Link, find_chain, raise_threshold
 from .free_layers import JoinedLayers, join_layers
-from .partial_orders import enumerate_down_sets, sample_down_sets
+from .partial_orders import DownSets, enumerate_down_sets, sample_down_sets
 
 MOST_DOWN_SETS = 3000
 _SAMPLED_ORDERS = 8
 _AT_ONCE = 4096  # values between layers
 _MEET = 1e-12  # relative: what rounding makes of one time
-_CLOSE = 1e-9  # relative: where the search ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,51 +126,46 @@ def replicate_stages(
             raise InputError(
                 f"problem {shown(problem.name)} has no times of layer {shown(layer.name)} on {shown(device)}"
             )
-    least_s = [
-        min(each.tensor_parallel * _work_s(problem, each) for each in _of(layer, device)) for layer in problem.layers
-    ]
     if not any(_work_s(problem, each) for layer in problem.layers for each in _of(layer, device)):
         raise nothing_to_plan(problem, device)
     joined = join_layers(problem, device, joins=_may_join(problem, device))
     degrees = {each.tensor_parallel for layer in problem.layers for each in _of(layer, device)}
-    masks, is_every_order = _down_sets(joined, int(MOST_DOWN_SETS / len(degrees) ** 0.5), deadline)
-    table = _Table(problem, device, units, _holds(joined, masks), np.array(least_s))
-    best: list[_Stage] | None = None
-    high_s, alone_s, low_s = np.inf, np.inf, 0.0
+    family, is_every_order = _down_sets(joined, int(MOST_DOWN_SETS / len(degrees) ** 0.5), deadline)
+    table = _Table(problem, device, units, joined, family)
+    best: list[_Stage] = []
+    alone_s, low_s = np.inf, np.inf
     for options in sorted({1, len(table.options)}):  # the least degree alone, which serves where others gain nothing
-        low_s, alone_s = sum(least_s) / units * (1 - _MEET), high_s
-        best = best or table.chain(np.inf, options, NO_DEADLINE)
-        high_s = _longest_s(best)
-        try:
-            while low_s * (1 + _CLOSE) < high_s < np.inf and not deadline.is_over:
-                # first whether anything is faster than the best plan, as times are few: that ends most searches
-                for tau_s in (high_s * (1 - _CLOSE), (low_s + high_s) / 2):
-                    found = table.chain(tau_s, options, deadline)
-                    if found is None:
-                        low_s = max(low_s, tau_s)
-                    else:
-                        best, high_s = found, _longest_s(found)
-        except TimeUpError:
-            pass  # the best plan so far, and the bound
-    if best is None:
+        alone_s = _longest_s(best)
+
+        def find(tau_s: float, options: int = options, until: Deadline = deadline) -> float | None:
+            nonlocal best
+            found = table.chain(tau_s, options, until)
+            best = found or best
+            return _longest_s(found) if found else None
+
+        if best or find(np.inf, until=NO_DEADLINE):
+            most_s = _longest_s(best) * (1 - CLOSE)
+            low_s = raise_threshold(find, table.least_s / units * (1 - _MEET), most_s, finds_least=False)
+    if not best:
         raise InfeasibleError(
             f"no stages of problem {shown(problem.name)} fit {units} x {shown(device)} with "
             f"{format_bytes(problem.known_pool.device_type(device).memory_bytes)} each"
         )
+    high_s = _longest_s(best)
     stages = tuple(
         GivenStage(
-            tuple(int(i) for i in np.flatnonzero(table.holds[stage.end] & ~table.holds[stage.begin])),
+            tuple(np.flatnonzero(table.bits[stage.end] > table.bits[stage.begin]).tolist()),
             (stage.replicas,),
         )
         for stage in best
     )
     plan = GivenPlan(stages, problem.batch, problem.batch)
-    low_s = high_s if low_s > high_s * (1 - 3 * _CLOSE) else low_s
-    return ReplicatedStages(plan, high_s, low_s, len(masks), is_every_order, alone_s)
+    low_s = high_s if low_s > high_s * (1 - 3 * CLOSE) else low_s
+    return ReplicatedStages(plan, high_s, low_s, len(family), is_every_order, alone_s)
 
 
-def _longest_s(stages: Sequence[_Stage] | None) -> float:
-    return max(stage.batch_s for stage in stages) if stages else np.inf
+def _longest_s(stages: Sequence[_Stage]) -> float:
+    return max((stage.batch_s for stage in stages), default=np.inf)
 
 
 def _of(layer: GivenLayer, device: str) -> list[GivenTimes]:
@@ -202,56 +191,57 @@ def _may_join(problem: GivenProblem, device: str) -> bool:
     return problem.summed_every is None and len(degrees) == 1 and has_room
 
 
-def _down_sets(joined: JoinedLayers, most: int, deadline: Deadline) -> tuple[list[int], bool]:
+def _down_sets(joined: JoinedLayers, most: int, deadline: Deadline) -> tuple[set[int], bool]:
     """Return the down-sets of groups, all of them where they are few, else those of some orders."""
     count, found = len(joined.groups), None
     with suppress(TimeUpError):
         found = enumerate_down_sets(joined, most, deadline) if count < most else None
     if found is not None:
-        return sorted(found, key=int.bit_count), True
+        return found, True
     sampled = _prefixes(count, max(2, most // 2))
     if count < most:
-        more = sample_down_sets(joined, _SAMPLED_ORDERS, np.random.default_rng(0)) - set(sampled)
-        sampled += sorted(more)[: most - len(sampled)]
-    return sorted(sampled, key=int.bit_count), False
+        more = sample_down_sets(joined, _SAMPLED_ORDERS, np.random.default_rng(0)) - sampled
+        sampled |= set(sorted(more)[: most - len(sampled)])
+    return sampled, False
 
 
-def _holds(joined: JoinedLayers, masks: Sequence[int]) -> NDArray[np.uint8]:
+def _prefixes(count: int, most: int) -> set[int]:
+    """Return prefixes of the file's order, evenly spread where there are more than so many."""
+    return {(1 << round(end)) - 1 for end in np.linspace(0, count, min(count + 1, most))}
+
+
+def _holds(joined: JoinedLayers, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return [N, L], 1 where a down-set holds a layer; all but the empty one hold what the first stage has."""
-    count, width = len(joined.groups), (len(joined.groups) + 7) // 8
-    packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), np.uint8)
-    bits = np.unpackbits(packed.reshape(len(masks), width), axis=1, count=count, bitorder="little")
-    holds = np.zeros((len(masks), sum(map(len, joined.groups)) + len(joined.first)), np.uint8)
+    holds = np.zeros((len(rows), sum(map(len, joined.groups)) + len(joined.first)), np.uint8)
     for group, layers in enumerate(joined.groups):
-        holds[:, list(layers)] = bits[:, [group]]
+        holds[:, list(layers)] = rows[:, [group]]
     holds[1:, list(joined.first)] = 1
     return holds
 
 
-def _prefixes(count: int, most: int) -> list[int]:
-    """Return prefixes of the file's order, evenly spread where there are more than so many."""
-    ends = sorted({round(end) for end in np.linspace(0, count, min(count + 1, most))})
-    return [(1 << end) - 1 for end in ends]
-
-
 class _Table:
-    """Down-sets, smaller ones first, and what the stages between two of them take.
+    """Down-sets of groups, and what the stages between two of them take.
 
     Attributes:
-        holds: [N, L], whether a down-set has a layer.
+        bits: [N, L], 1 where a down-set has a layer.
+        least_s: Of all layers on one unit.
         options: By degree of tensor parallelism, ascending.
     """
 
     def __init__(
-        self, problem: GivenProblem, device: str, units: int, bits: NDArray[np.uint8], least_s: Floats
+        self, problem: GivenProblem, device: str, units: int, joined: JoinedLayers, family: Collection[int]
     ) -> None:
-        self._units, self.holds = units, bits.astype(np.bool_)
+        self._units, self._sets = units, DownSets(joined, family, np.zeros(len(joined.groups)))
+        self.bits = _holds(joined, self._sets.rows)
+        least_s = [
+            min(each.tensor_parallel * _work_s(problem, each) for each in _of(layer, device))
+            for layer in problem.layers
+        ]
+        self.least_s = sum(least_s)
         self._room_bytes = problem.known_pool.device_type(device).memory_bytes
         self._adds = problem.summed_every is not None
-        self._before_s = self.holds @ least_s * (1 - _CLOSE)  # of one unit, which the stages before take at least
-        sizes, outside = self.holds.sum(axis=1), (1 - bits).astype(np.float32)
-        self._is_nested = (bits.astype(np.float32) @ outside.T == 0) & (sizes[:, None] < sizes[None, :])
-        self._link_s = np.zeros(len(bits)) if self._adds else _links(problem, device, bits)
+        self._before_s = self.bits @ np.array(least_s) * (1 - CLOSE)
+        self._link_s = np.zeros(len(self.bits)) if self._adds else _links(problem, device, self.bits)
         degrees = sorted({each.tensor_parallel for layer in problem.layers for each in _of(layer, device)})
         none = np.zeros((1, 1))
         self.options = [
@@ -259,8 +249,8 @@ class _Table:
                 group,
                 group_network(problem, group),
                 summed_share_s(problem, group, 1.0, np.inf) if self._adds else 0.0,
-                _sums(problem, group, self.holds, self._room_bytes),
-                _moved_s(problem, group, bits) if self._adds else none,
+                _sums(problem, group, self.bits, self._room_bytes),
+                _moved_s(problem, group, self.bits) if self._adds else none,
             )
             for group in (GivenReplicas(device, 1, degree) for degree in degrees)
         ]
@@ -272,20 +262,17 @@ class _Table:
             TimeUpError: if the deadline comes first.
         """
         most_s = tau_s * (1 + _MEET)
-        # a down-set, replicas and units behind it, the row of the pair around it, the option
-        pairs = np.array([[len(self.holds) - 1, 0, 0, 0, 0]])
-        for begin in range(len(self.holds) - 2, -1, -1):
-            deadline.check()
-            if self._link_s[begin] <= most_s:
-                rows = np.flatnonzero(self._is_nested[begin, pairs[:, 0]])
-                found = [self._fewest(begin, o, pairs, rows, most_s) for o in range(options)]
-                pairs = np.concatenate([pairs, _undominated(np.concatenate(found))])
-        whole = np.flatnonzero(pairs[:, 0] == 0)
-        return self._walk(pairs, int(whole[0])) if len(whole) else None
 
-    def _fewest(self, begin: int, option: int, pairs: Ints, rows: Ints, most_s: float) -> Ints:
-        """Make pairs [P, 5] of a new first stage with the fewest replicas."""
-        of, ends, behind = self.options[option], pairs[rows, 0], pairs[rows, 1]
+        def extend(begin: int, ends: Ends) -> Iterator[Ends]:
+            for option in self.options[: options if self._link_s[begin] <= most_s else 0]:
+                yield self._fewest(begin, option, ends, most_s)
+
+        found = find_chain(self._sets, np.inf, extend, deadline)
+        return None if found is None else [self._stage(link) for link in found[1]]
+
+    def _fewest(self, begin: int, of: _Option, around: Ends, most_s: float) -> Ends:
+        """Put a stage with the fewest replicas before the replicas and units of others."""
+        ends, kind, behind, used = around
         missing, work_s, summed, batch, held = np.maximum(of.sums[:, ends] - of.sums[:, [begin]], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             under_way = np.floor(np.fmax((self._room_bytes - held) / batch * (1 + _MEET), -1.0))
@@ -298,12 +285,11 @@ class _Table:
             else:
                 quick = np.ceil(work_s / most_s)
         replicas = np.fmax(np.fmax(quick, roomy), 1)
-        units = pairs[rows, 2] + replicas * of.group.tensor_parallel
+        units = used + replicas * of.group.tensor_parallel
         left = self._units - self._before_s[begin] / most_s
         at = np.flatnonzero((missing == 0) & (under_way >= 1) & (units <= left))
         at = at[self._stage_s(begin, ends[at], of, replicas[at]) <= most_s]
-        own = np.stack([np.full(len(rows), begin), behind + replicas, units, rows, np.full(len(rows), option)], axis=1)
-        return own[at].astype(np.int64)
+        return at, kind[at], (behind + replicas)[at], units[at]
 
     def _stage_s(self, begin: int, ends: Ints, of: _Option, replicas: Floats) -> Floats:
         """Return what stages take that begin at a down-set, without links."""
@@ -318,27 +304,14 @@ class _Table:
             reduced_s[here] = summed[here] * byte_s + of.network.hops_s(int(count))
         return cast("Floats", np.maximum(work_s / replicas, reduced_s))
 
-    def _walk(self, pairs: Ints, row: int) -> list[_Stage]:
-        stages = []
-        while pairs[row, 0] < len(self.holds) - 1:
-            begin, behind, _, around, option = map(int, pairs[row])
-            end, count, of = int(pairs[around, 0]), behind - int(pairs[around, 1]), self.options[option]
-            [stage_s] = self._stage_s(begin, np.array([end]), of, np.array([float(count)]))
-            batch_s = max(float(stage_s), float(self._link_s[begin]))
-            stages.append(_Stage(begin, end, replace(of.group, count=count), batch_s))
-            row = around
-        return stages
+    def _stage(self, link: Link) -> _Stage:
+        of, count = self.options[link.option], link.first
+        [stage_s] = self._stage_s(link.begin, np.array([link.end]), of, np.array([float(count)]))
+        batch_s = max(float(stage_s), float(self._link_s[link.begin]))
+        return _Stage(link.begin, link.end, replace(of.group, count=count), batch_s)
 
 
-def _undominated(pairs: Ints) -> Ints:
-    """Return the pairs that no other beats in replicas and units, those of few units first."""
-    ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 2]))]
-    fewest = np.minimum.accumulate(ordered[:, 1])
-    is_least = np.concatenate([[True], ordered[1:, 1] < fewest[:-1]])[: len(ordered)]
-    return cast("Ints", ordered[is_least])
-
-
-def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_], room_bytes: float) -> Floats:
+def _sums(problem: GivenProblem, group: GivenReplicas, bits: NDArray[np.uint8], room_bytes: float) -> Floats:
     times = [layer.by_group.get((group.device, group.tensor_parallel)) for layer in problem.layers]
     of_layers = [
         (1.0, 0.0, 0.0, 0.0, 0.0)
@@ -352,7 +325,7 @@ def _sums(problem: GivenProblem, group: GivenReplicas, holds: NDArray[np.bool_],
         )
         for each in times
     ]
-    return cast("Floats", (holds @ np.array(of_layers)).T)
+    return cast("Floats", (bits @ np.array(of_layers)).T)
 
 
 def _moved_s(problem: GivenProblem, group: GivenReplicas, bits: NDArray[np.uint8]) -> Floats:

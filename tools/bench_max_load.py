@@ -59,7 +59,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", nargs="*", type=Path, help="workload files, or folders of them")
     parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for each search")
-    parser.add_argument("--method", default="exact")
     arguments = parser.parse_args()
 
     found = [("/".join(path.parts[-2:]).removesuffix(".json"), path) for path in files(arguments.path or [DATA])]
@@ -70,7 +69,7 @@ def main() -> None:
     print(f"{'value':>11}{'bound':>11}{'gap %':>8}{'seconds':>9}{'x known':>9}")
     for name, workload in cases:
         start_s = time.perf_counter()
-        result = solve_max_load(workload, method=arguments.method, time_limit_s=arguments.time_limit)
+        result = solve_max_load(workload, time_limit_s=arguments.time_limit)
         took_s = time.perf_counter() - start_s
         ratio = f"{result.value_ms / KNOWN[name]:9.5f}" if name in KNOWN else f"{'-':>9}"
         print(f"{name:38}{len(workload.nodes):7,}{down_sets(workload):>10}", end="")

@@ -29,7 +29,7 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         InfeasibleError: where no split exists.
     """
     from heterps_compile.console import make_console  # noqa: PLC0415 - rich
-    from heterps_compile.passes.max_load.solve import METHODS, solve_max_load  # noqa: PLC0415 - numpy
+    from heterps_compile.passes.max_load.solve import solve_max_load  # noqa: PLC0415 - numpy
     from heterps_compile.passes.max_load.split_words import print_split, split_document, split_files  # noqa: PLC0415 - rich
     from heterps_compile.plan.folder import check_target, write_files  # noqa: PLC0415 - pydantic
     from heterps_compile.problem_file.workload_file import read_workload  # noqa: PLC0415 - only here
@@ -45,7 +45,6 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         raise OptionError(f"--force means nothing without -o DIR: of {asked.subject} nothing else is written")
     cpus = asked["cpus"] if asked.subject == WORKLOAD else None
     mode = asked["mode"] if asked.subject == SPLIT_GRAPH else None
-    method = asked["method"] if "method" in asked.given else METHODS[0]
     with result_stream() as stream, closing(ProgressLine(sys.stderr, wanted=not quiet)) as progress:
         if output is not None:
             check_target(output, force=asked["force"])
@@ -53,7 +52,6 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         progress.show(Progress("solving", 0, 1))
         result = solve_max_load(
             workload,
-            method=method,
             seed=asked["seed"],
             time_limit_s=asked["time_limit"],
         )

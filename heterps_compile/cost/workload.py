@@ -9,11 +9,14 @@ Left out: prices, the files workloads come in (``problem_file/workload_file.py``
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from heterps_compile.errors import InputError
+
+from .node_order import in_order
 
 MOST_DEVICES = 100_000
 MOST = 1e30
@@ -109,11 +112,9 @@ def _has_a_device(workload: Workload) -> Iterator[str]:
 
 
 def _names_each_node_once(workload: Workload) -> Iterator[str]:
-    seen: set[int] = set()
-    for node in workload.nodes:
-        if node.id in seen:
-            yield f"two nodes have the id {node.id}; every id must be unique"
-        seen.add(node.id)
+    for identity, count in Counter(node.id for node in workload.nodes).items():
+        if count > 1:
+            yield f"{count} nodes have the id {identity}; every id must be unique"
 
 
 def _has_sane_numbers(workload: Workload) -> Iterator[str]:
@@ -130,38 +131,9 @@ def _has_sane_numbers(workload: Workload) -> Iterator[str]:
                 yield f"the {what} of node {node.id} ({node.name!r}) is {number:g}; it must be at most {MOST:g}"
 
 
-def _edges_join_known_nodes(workload: Workload) -> Iterator[str]:
-    known = {node.id for node in workload.nodes}
-    for source, target in workload.edges:
-        for end in (source, target):
-            if end not in known:
-                yield f"the edge {source} -> {target} names node {end}, which does not exist"
-
-
-def _has_no_cycle(workload: Workload) -> Iterator[str]:
-    waiting = [0] * len(workload.nodes)
-    for targets in workload.readers:
-        for target in targets:
-            waiting[target] += 1
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    while ready:
-        for target in workload.readers[ready.pop()]:
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    stuck = {i for i, count in enumerate(waiting) if count}
-    if not stuck:
-        return
-    # Every stuck node has a stuck predecessor, so walking backwards from any of them closes a cycle.
-    before: dict[int, int] = {}
-    for source in sorted(stuck):
-        before.update((target, source) for target in workload.readers[source] if target in stuck)
-    walk = [min(stuck)]
-    while walk[-1] not in walk[:-1]:
-        walk.append(before[walk[-1]])
-    cycle = [workload.nodes[i].id for i in reversed(walk[walk.index(walk[-1]) :])]
-    shown = [str(i) for i in (cycle if len(cycle) <= 12 else [*cycle[:6], "...", *cycle[-5:]])]
-    yield f"its edges form a cycle, {' -> '.join(shown)}; a model's graph must be acyclic"
+def _edges_have_an_order(workload: Workload) -> Iterator[str]:
+    in_order(workload.position, workload.edges, f"workload {workload.name!r}")
+    return iter(())
 
 
 def _forward_never_waits_for_backward(workload: Workload) -> Iterator[str]:
@@ -171,15 +143,12 @@ def _forward_never_waits_for_backward(workload: Workload) -> Iterator[str]:
             yield f"the edge {source} -> {target} runs from the backward into the forward pass"
 
 
-Law = tuple[str, Callable[[Workload], Iterator[str]]]
-
-LAWS: tuple[Law, ...] = (
+LAWS: tuple[tuple[str, Callable[[Workload], Iterator[str]]], ...] = (
     ("there is a node", _has_a_node),
     ("there is a device", _has_a_device),
     ("every id names one node", _names_each_node_once),
     ("numbers are numbers, and none is negative", _has_sane_numbers),
-    ("edges join nodes that exist", _edges_join_known_nodes),
-    ("no node waits for itself", _has_no_cycle),
+    ("edges join nodes that exist, and none of them waits for itself", _edges_have_an_order),
     ("the forward pass never waits for the backward pass", _forward_never_waits_for_backward),
 )
 """What a workload must keep, in the order it is checked: a later law may rely on an earlier one."""

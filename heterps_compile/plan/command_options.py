@@ -94,7 +94,7 @@ COMPILE = Command(
         _for(REQUEST["precision"], ONNX),
         _for(REQUEST["optimizer"], ONNX),
         _for(REQUEST["recompute"], ONNX),
-        REQUEST["method"],
+        _for(REQUEST["method"], ONNX, *_GIVEN),
         _option(
             "backend", "--backend", Text(), "What the stages run on.", "NAME", default_words="the model's own",
             subjects=(ONNX,),

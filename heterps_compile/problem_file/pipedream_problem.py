@@ -10,7 +10,7 @@ Left out: the text of a graph (``frontends/pipedream.py``).
 from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.errors import InputError
+from heterps_compile.cost.node_order import in_order
 from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
 
 from .given_problem import (
@@ -22,8 +22,7 @@ from .given_problem import (
     GivenProblem,
     GivenTimes,
 )
-from .layer_order import in_order
-from .problem_laws import verify_given
+from .problem_laws import accelerators_of, verify_given
 from .strict_json import read_utf8
 
 
@@ -42,11 +41,7 @@ def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", b
     path = Path(path)
     where = f"workload file {str(path)!r}"
     nodes, edges, read = parse_profile(read_utf8(path, where), path)
-    devices = [device.name for device in pool.device_types if device.kind != "cpu"]
-    if not devices:
-        raise InputError(
-            f"the pool {pool.name!r} has no GPU or NPU, and a PipeDream graph has times of an accelerator alone"
-        )
+    devices = accelerators_of(pool, where)
     training = mode == "training"
     by_id = {node.id: node for node in nodes}
     ordered = [by_id[i] for i in in_order(by_id, edges, where)]

@@ -16,6 +16,7 @@ Multidimensional planner for DNN parallelization" (NeurIPS 2021), section 3.
 Not covered: other configurations of a degree than one, such as recomputation, which a note names.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -24,13 +25,13 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster, make_cluster
+from heterps_compile.cost.node_order import in_order
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import in_words
 
 from .given_problem import REPLICA, GivenEdge, GivenLayer, GivenProblem, GivenTimes
-from .layer_order import in_order
-from .problem_laws import MOST_LAYERS, shown, verify_given
+from .problem_laws import MOST_LAYERS, MOST_TIME_S, accelerators_of, shown, verify_given
 from .read_problem import NEUTRAL_DEVICE
 from .strict_json import MOST, Amount, Part, Whole, checked, parsed, read_utf8
 
@@ -52,7 +53,7 @@ class _Open(Part):
 
 class _Configuration(_Open):
     name: Annotated[str, Field(alias="id", max_length=1000)] = _USUAL
-    time_s: Annotated[Amount, Field(alias="timePerSample")]
+    time_s: Annotated[float, Field(alias="timePerSample", ge=0, le=MOST_TIME_S)]
     parameter_bytes: Annotated[Amount, Field(alias="parameterSize")]
     sample_bytes: Annotated[Amount, Field(alias="memoryUsageA")]
     fixed_bytes: Annotated[Amount, Field(alias="memoryUsageB")]
@@ -106,15 +107,17 @@ def read_piper(path: str | Path, *, cluster: str | Cluster | None = None) -> Giv
     where = f"the problem {shorten(printable(str(path)), 200)!r}"
     file = checked(_File, parsed(read_utf8(path, where), where), where)
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster) if cluster else _own_pool(file, where)
-    devices = [device.name for device in pool.device_types if device.kind != "cpu"]
-    if not devices:
-        raise InputError(f"{where}: the pool {shown(pool.name)} has no GPU or NPU. Fix: give one that has (--cluster)")
+    devices = accelerators_of(pool, where)
     nodes = {node.id: node for node in file.nodes}
     if len(nodes) < len(file.nodes):
         raise InputError(f"{where}: nodes has {len(nodes):,} different ids; expected {len(file.nodes):,}")
-    ordered = in_order(nodes, [(edge.target, edge.source) for edge in file.edges], where)[
-        ::-1
-    ]  # inputs as late as may be
+    joined = Counter((edge.target, edge.source) for edge in file.edges)
+    for (target, source), number in joined.items():
+        if number > 1:
+            raise InputError(
+                f"{where}: edges from {source} to {target} is {number:,}; expected 1. Fix: give one edge with all bytes"
+            )
+    ordered = in_order(nodes, joined, where)[::-1]  # inputs as late as may be
     names = {i: f"{node.name} {i}" for i, node in nodes.items()}
     usual = {i: node.usual for i, node in nodes.items()}
     layers = (

@@ -41,7 +41,7 @@ _REFUSED = tuple(
 )
 """Options of a request that the command refuses beside a problem file; the mode is the file's to say."""
 
-_TimesTable = Sequence[Sequence[GivenTimes | None]]
+TimesTable = Sequence[Sequence[GivenTimes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
     groups = _groups(given, pool, every_degree=every_degree)
     seconds_per_byte, latency_s = way_tables(pool, [group.device for group in groups])
     networks = [group_network(given, each) for each in groups]
-    times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
+    times = times_of(given, groups)
     allowed = np.array([[each is not None for each in row] for row in times])
     for layer, row in zip(given.layers, allowed, strict=True):
         if not row.any():
@@ -104,17 +104,15 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
     edges = [(edge, [given.position[reader] for reader in edge.readers]) for edge in given.edges]
     starts = np.zeros(len(edges) + 1, np.int64)
     np.cumsum([len(set(readers)) for _, readers in edges], out=starts[1:])
-    work_s = _of_each(
-        times, lambda each: each.forward_time_s(given.batch) + each.backward_time_s(given.batch), math.inf
-    )
-    update_s = _of_each(times, lambda each: each.update_s, 0.0)
+    work_s = of_each(times, lambda each: each.forward_time_s(given.batch) + each.backward_time_s(given.batch), math.inf)
+    update_s = of_each(times, lambda each: each.update_s, 0.0)
     compute_s = work_s + update_s
     for each, takes_time in zip(groups, np.any(np.isfinite(compute_s) & (compute_s > 0), axis=0), strict=True):
         if not takes_time:
             raise nothing_to_plan(given, each.device)
     degrees = np.array([each.tensor_parallel for each in groups])
     held, kept = (
-        (_of_each(times, bytes_of, math.inf) * degrees).min(axis=1)
+        (of_each(times, bytes_of, math.inf) * degrees).min(axis=1)
         for bytes_of in (
             lambda each: each.held_bytes(given.held_per_parameter),
             lambda each: each.activation_bytes_per_sample,
@@ -133,7 +131,7 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         compute_s=compute_s,
         data_s=np.zeros(compute_s.shape),
         layer_compute_parallel=_own_fractions(times, devices, work_s, compute_s),
-        sync_s=_of_each(times, lambda each: each.parameter_bytes * given.training, 0.0)
+        sync_s=of_each(times, lambda each: each.parameter_bytes * given.training, 0.0)
         * [endless_s(1.0, network.seconds_per_byte) for network in networks],
         compute_parallel=np.array([device.compute_parallel for device in devices]),
         data_parallel=np.array([device.data_parallel for device in devices]),
@@ -199,25 +197,39 @@ def _offer(device: DeviceType, degree: int) -> _Offer:
     return _Offer(of_machine * price / inside, inside, machines * inside)
 
 
-def _of_each(times: _TimesTable, number: Callable[[GivenTimes], float], without: float) -> Floats:
-    """Return [L, T], a number of every entry of times."""
+def times_of(given: GivenProblem, groups: Sequence[GivenReplicas]) -> TimesTable:
+    """Return [L, T], the times of each layer for each group, None where it has none."""
+    return [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
+
+
+def of_each(times: TimesTable, number: Callable[[GivenTimes], float], without: float) -> Floats:
+    """Return [L, T], a number of every entry of times.
+
+    Args:
+        times: Of L layers, for T groups.
+        number: Of an entry.
+        without: Where there is none.
+    """
     return np.array([[without if each is None else number(each) for each in row] for row in times])
 
 
+def parallel_of(times: TimesTable, devices: Sequence[DeviceType]) -> Floats:
+    """Return [L, T], the part of forward and backward that replicas divide."""
+    of_type = [device.compute_parallel for device in devices]
+    return np.array(
+        [[a if each is None else each.parallel(a) for each, a in zip(row, of_type, strict=True)] for row in times]
+    )
+
+
 def _own_fractions(
-    times: _TimesTable, devices: Sequence[DeviceType], work_s: Floats, compute_s: Floats
+    times: TimesTable, devices: Sequence[DeviceType], work_s: Floats, compute_s: Floats
 ) -> Floats | None:
     """Return [L, T], what replicas divide of layers: alpha of forward and backward, nothing of the update.
 
     None where every layer has the fraction of its type.
     """
     of_type = np.array([device.compute_parallel for device in devices])
-    own = np.array(
-        [
-            [alpha if each is None else each.parallel(alpha) for each, alpha in zip(row, of_type, strict=True)]
-            for row in times
-        ]
-    )
+    own = parallel_of(times, devices)
     works = np.isfinite(compute_s) & (compute_s > 0)
     divided = own * np.divide(work_s, compute_s, out=np.ones_like(own), where=works)
     return None if np.array_equal(divided, np.broadcast_to(of_type, divided.shape)) else divided

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from math import prod
 
+from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import format_bytes
@@ -18,6 +19,22 @@ MOST_UNITS_OF_A_GROUP = 1024
 def shown(name: str) -> str:
     """Return a name of a file, quoted for a message."""
     return repr(shorten(printable(name), 60))
+
+
+def accelerators_of(pool: Cluster, where: str) -> list[str]:
+    """Return the names of the device types that are no CPU.
+
+    Args:
+        pool: The pool.
+        where: Name of the file in messages.
+
+    Raises:
+        InputError: if there is none.
+    """
+    found = [device.name for device in pool.device_types if device.kind != "cpu"]
+    if not found:
+        raise InputError(f"{where}: the pool {shown(pool.name)} has no GPU or NPU. Fix: give one that has (--cluster)")
+    return found
 
 
 def _has_layers(problem: GivenProblem) -> Iterator[str]:

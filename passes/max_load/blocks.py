@@ -16,7 +16,7 @@ forward twins of the NeurIPS paper do.
 Times are rounded to multiples of a power of two, 2^-50 of the total: sums of them are exact in any order, so a
 larger set never looks faster than a smaller one, and bounds need no tolerance.
 
-Left out: which sets of blocks a device may hold (``down_sets.py``).
+Left out: which sets of blocks a device may hold (``down_sets.py``, ``device_loads.py``).
 """
 
 import math
@@ -28,6 +28,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_compile.cost.node_order import in_order
 from heterps_compile.cost.workload import Workload
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.units import format_bytes
@@ -325,13 +326,7 @@ class _Draft:
 
     def _order(self) -> list[int]:
         """Return the blocks that are left in a topological order that only the workload decides."""
-        waiting = {b: len(self.before[b]) for b, members in enumerate(self.members) if members}
-        ready = deque(sorted((b for b, count in waiting.items() if count == 0), key=lambda b: min(self.members[b])))
-        order = []
-        while ready:
-            order.append(ready.popleft())
-            for later in sorted(self.after[order[-1]]):
-                waiting[later] -= 1
-                if waiting[later] == 0:
-                    ready.append(later)
-        return order
+        first = {block: min(members) for block, members in enumerate(self.members) if members}
+        block_of = {node: block for block, node in first.items()}
+        edges = ((first[block], first[later]) for block in first for later in self.after[block])
+        return [block_of[node] for node in in_order(block_of, edges, f"workload {self.workload.name!r}")]

@@ -11,26 +11,28 @@ For each flow of the backward pass (:class:`Flow`):
 
 The bound of the workload is the lowest of its flows' bounds.
 
-Left out: one threshold (``best_chain.py``), one family (``down_sets.py``).
+Left out: the search over one family (``passes/chain_search.py``), loads (``device_loads.py``).
 """
 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
 from heterps_compile.cost.workload import Workload
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.chain_search import CLOSE, raise_threshold
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.partial_orders import enumerate_down_sets, sample_down_sets
 from heterps_compile.units import format_bytes
 
-from .best_chain import best_chain
 from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
-from .down_sets import DownSets, tabulate
+from .device_loads import DeviceLoads
+from .down_sets import tabulate
 from .load_bounds import simple_bound
-from .split import evaluate_split, faults
+from .split import evaluate_split, faults, in_line
 
 MAX_DOWN_SETS = 100_000
 """Beyond this a table no longer fits comfortably into memory, nor a threshold into a minute."""
@@ -40,8 +42,7 @@ SAMPLED_TIME_LIMIT_S = 60.0
 """How long sampling goes on where the caller set no limit."""
 _FIRST_SPLIT_S, _LEAST_REASON_S = 1.0, 1.0
 """What is left for a first split, or for the reason why there is none, however short the limit: they are the answer."""
-_FIRST_STEP = 0.01
-_ROUNDS, _ENDLESS = 8, 10**9
+_MOST_ROUNDS = 10**9
 
 
 @dataclass(slots=True)
@@ -74,13 +75,12 @@ class Best:
         return True
 
 
-def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
+def split_contiguously(best: Best, rng: np.random.Generator) -> float:
     """Improve the best split among contiguous ones, to the optimum where down-sets and time allow.
 
     Args:
         best: Where splits go.
         rng: For sampling.
-        prove: False to stop after a sample.
 
     Returns:
         A proven lower bound on every contiguous split's largest load, in ms.
@@ -114,11 +114,10 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
     for _, blocks in lines:
         deadline = best.deadline if best.assignment else best.deadline.at_least(_FIRST_SPLIT_S)
         _search(best, blocks, sample_down_sets(blocks, 2, rng), deadline)
-    bounds_ms = [_prove(best, flow, blocks) if prove else simple_bound(blocks) for flow, blocks in lines]
-    if any(bound_ms is None for bound_ms in bounds_ms):
+    bounds_ms = [_prove(best, flow, blocks) for flow, blocks in lines]
+    if None in bounds_ms:
         best.notes.append(f"over {MAX_DOWN_SETS:,} down-sets: a sample of them was searched")
-    if not prove or None in bounds_ms:
-        _sample(best, lines, rng, rounds=_ENDLESS if prove else _ROUNDS)
+        _sample(best, lines, rng)
     if not best.assignment:
         if all(bound_ms == math.inf for bound_ms in bounds_ms):
             raise InfeasibleError(_why_infeasible(workload, lines[0][0], best.deadline))
@@ -145,38 +144,24 @@ def _search(best: Best, blocks: Blocks, family: Collection[int], deadline: Deadl
 
     The bound is inf where the family has no split at all.
     """
-    try:
-        table = tabulate(blocks, family, deadline)
-    except TimeUpError:
-        return simple_bound(blocks)
-    return _raise_threshold(best, blocks, table, deadline)
-
-
-def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline: Deadline) -> float:
-    """Return a lower bound on the splits over a family, and offer the best one where the time suffices.
-
-    The bound is inf where the family has no split at all.
-    """
     floor_ms = simple_bound(blocks)
+    try:
+        loads = DeviceLoads(blocks, tabulate(blocks, family, deadline))
+    except TimeUpError:
+        return floor_ms
     ceiling_ms = float(blocks.accelerator_ms.sum() + blocks.cpu_ms.sum() + blocks.net_ms.sum())
-    base_ms, step = max(floor_ms, ceiling_ms * 1e-6), _FIRST_STEP
-    bound_ms = floor_ms
-    while True:
-        limit_ms = min(base_ms * (1 + step), best.value_ms * (1 + 1e-12), max(ceiling_ms, base_ms))
-        result = best_chain(blocks, table, limit_ms, deadline)
-        best.evaluations += result.evaluations
-        if result.chain is not None:
-            best.offer(blocks.spread(result.chain.devices))
-        if not result.is_complete:
-            return bound_ms
-        if result.chain is not None:
-            return result.chain.value_ms * (1 - 1e-12)
-        if limit_ms >= ceiling_ms:
-            return math.inf
-        bound_ms = limit_ms * (1 - 1e-12)
-        if limit_ms >= best.value_ms:
-            return bound_ms
-        step *= 2
+
+    def find(limit_ms: float) -> float | None:
+        found = loads.best_chain(limit_ms, deadline)
+        if found is None:
+            return None
+        best.offer(blocks.spread(loads.devices(found[1])))
+        return found[0] * (1 - 1e-12)
+
+    most_ms = min(ceiling_ms, best.value_ms * (1 - CLOSE))
+    bound_ms = raise_threshold(find, floor_ms, most_ms, finds_least=True)
+    best.evaluations += loads.evaluations
+    return bound_ms if bound_ms < most_ms or best.assignment else math.inf
 
 
 def _prove(best: Best, flow: Flow, joined: Blocks) -> float | None:
@@ -218,10 +203,10 @@ def _proven(best: Best, flow: Flow, joined: Blocks) -> float | None:
     return bound_ms
 
 
-def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator, rounds: int) -> None:
+def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator) -> None:
     """Search samples of down-sets around the best split, round after round."""
     deadline = best.deadline.within(SAMPLED_TIME_LIMIT_S)
-    for _ in range(rounds):
+    for _ in range(_MOST_ROUNDS):
         for _, blocks in lines:
             if deadline.is_over or best.value_ms <= simple_bound(blocks):
                 return
@@ -235,21 +220,9 @@ def _prefixes(blocks: Blocks, assignment: Sequence[int]) -> list[int]:
     devices = blocks.gather(assignment)
     if blocks.spread(devices) != tuple(assignment):
         return []
-    prefixes, down_set = [], 0
-    left = set(devices)
-    while left:
-        waiting = {
-            devices[b]
-            for b in range(blocks.count)
-            if devices[b] in left and any(devices[p] in left and devices[p] != devices[b] for p in blocks.before[b])
-        }
-        if left <= waiting:
-            return []
-        device = min(left - waiting)
-        left.discard(device)
-        down_set |= sum(1 << b for b in range(blocks.count) if devices[b] == device)
-        prefixes.append(down_set)
-    return prefixes
+    pairs = {(devices[earlier], devices[b]) for b, before in enumerate(blocks.before) for earlier in before}
+    held = (sum(1 << b for b in range(blocks.count) if devices[b] == device) for device in in_line(devices, pairs))
+    return list(accumulate(held))
 
 
 def _total_bytes(workload: Workload) -> float:
@@ -275,10 +248,10 @@ def _why_infeasible(workload: Workload, flow: Flow, deadline: Deadline) -> str:
         family = enumerate_down_sets(weights, MAX_DOWN_SETS, deadline)
         is_all = family is not None
         table = tabulate(weights, family or sample_down_sets(weights, 2, np.random.default_rng(0)), deadline)
-        result = best_chain(weights, table, float(weights.accelerator_ms.sum()) + 1.0, deadline)
-        if result.chain is not None:
-            heaviest_bytes = result.chain.value_ms  # in bytes: the weights stand in place of times
-        elif is_all and result.is_complete:
+        found = DeviceLoads(weights, table).best_chain(float(weights.accelerator_ms.sum()) + 1.0, deadline)
+        if found is not None:
+            heaviest_bytes = found[0]  # in bytes: the weights stand in place of times
+        elif is_all:
             return (
                 f"workload {workload.name!r}: contiguity is impossible on {pool}: nodes that only accelerators or only "
                 "CPUs can run take turns along the graph more often than the devices do; add devices"

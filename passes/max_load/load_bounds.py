@@ -9,8 +9,29 @@ Left out: memory limits, what is cut, which devices in particular (they are alik
 
 import numpy as np
 
-from .best_chain import Relief
 from .blocks import Blocks
+
+
+class Relief:
+    """The most accelerator time that a given CPU time can replace: a fractional knapsack."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        both = blocks.on_accelerator & blocks.on_cpu
+        worth = blocks.accelerator_ms[both]
+        cpu_ms = blocks.cpu_ms[both]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            order = np.argsort(-(worth / cpu_ms), kind="stable")  # nan, for 0 / 0, goes last: it is worth 0
+        self._cpu_ms = np.concatenate([[0.0], np.cumsum(cpu_ms[order])])
+        self._worth = np.concatenate([[0.0], np.cumsum(worth[order])])
+
+    def __call__(self, cpu_ms: float) -> float:
+        """Return the worth of what fits into so much CPU time."""
+        at = int(np.searchsorted(self._cpu_ms, cpu_ms, side="right")) - 1
+        if at + 1 == len(self._cpu_ms):
+            return float(self._worth[-1])
+        step_cpu_ms = self._cpu_ms[at + 1] - self._cpu_ms[at]
+        step = self._worth[at + 1] - self._worth[at]
+        return float(self._worth[at] + step * (cpu_ms - self._cpu_ms[at]) / step_cpu_ms)
 
 
 def simple_bound(blocks: Blocks) -> float:

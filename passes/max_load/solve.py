@@ -8,20 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from heterps_compile.cost.workload import Workload, verify_workload
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 from heterps_compile.packages import SEARCH, need
+from heterps_compile.passes.chain_search import CLOSE
 from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
 from .split import MaxLoadResult, evaluate_split
 
-METHODS = ("exact", "sample")
-
 
 def solve_max_load(
     workload: Workload,
     *,
-    method: str = "exact",
     seed: int = 0,
     time_limit_s: float | None = None,
 ) -> MaxLoadResult:
@@ -31,7 +29,6 @@ def solve_max_load(
 
     Args:
         workload: What to place, and on what.
-        method: ``"exact"`` goes on to the proof; ``"sample"`` stops at a good split with a simple bound.
         seed: Of sampling; the proof needs no chance.
         time_limit_s: Stop with the best split and bound so far. None: as long as the proof takes, but 60 s
             where there are too many down-sets for one.
@@ -39,11 +36,8 @@ def solve_max_load(
     Raises:
         InputError: where the workload breaks a rule.
         InfeasibleError: where no split exists; the message says what stands against it.
-        UnknownNameError: for another method.
         MissingPackageError: where the solver is not installed.
     """
-    if method not in METHODS:
-        raise UnknownNameError("max-load method", method, METHODS)
     need("solving a workload", SEARCH)
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s} s must be above 0")
@@ -51,9 +45,9 @@ def solve_max_load(
     start_s = now_s()
     pool = _useful(workload)
     best = Best(pool, Deadline.after(time_limit_s))
-    bound_ms = split_contiguously(best, np.random.default_rng(seed), prove=method == "exact")
+    bound_ms = split_contiguously(best, np.random.default_rng(seed))
     # Bounds are proven up to rounding; one that touches the value is the value.
-    if bound_ms > best.value_ms * (1 - 1e-9):
+    if bound_ms > best.value_ms * (1 - 3 * CLOSE):
         bound_ms = best.value_ms
     if time_limit_s is not None and bound_ms < best.value_ms and best.deadline.is_over:
         best.notes.append(f"the time limit of {time_limit_s:g} s ended the search")
@@ -63,7 +57,6 @@ def solve_max_load(
         assignment=assignment,
         loads_ms=evaluate_split(workload, assignment),
         bound_ms=bound_ms,
-        method=method,
         seed=seed,
         evaluations=best.evaluations,
         search_s=now_s() - start_s,

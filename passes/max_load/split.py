@@ -5,7 +5,7 @@
 Left out: how good splits are found (``solve.py``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ class MaxLoadResult:
             the pipeline.
         loads_ms: Load of every device, by :func:`evaluate_split`.
         bound_ms: No contiguous split has a largest load below this.
-        method: Name of the method.
         seed: What it ran with.
         evaluations: How many loads or moves it weighed.
         search_s: Seconds it took, the bound included.
@@ -38,7 +37,6 @@ class MaxLoadResult:
     assignment: tuple[int, ...]
     loads_ms: tuple[float, ...]
     bound_ms: float
-    method: str
     seed: int
     evaluations: int
     search_s: float
@@ -99,21 +97,26 @@ def faults(workload: Workload, assignment: Sequence[int]) -> Iterator[str]:
         if size_bytes > workload.memory_bytes * MEMORY_SLACK:
             room = format_bytes(workload.memory_bytes)
             yield f"accelerator {device} needs {format_bytes(size_bytes)} and has {room}"
-    if not any(stands_in_line(workload, assignment, flow) for flow in Flow):
+    if not any(is_contiguous(workload, assignment, flow) for flow in Flow):
         yield "the devices cannot stand in one line: the split is not contiguous"
 
 
-def stands_in_line(workload: Workload, assignment: Sequence[int], flow: Flow) -> bool:
-    """Tell whether the devices can be put in one line along which the split is contiguous."""
-    pairs = {(assignment[a], assignment[b]) for a, b in precedence(workload, flow)}
-    pairs = {(a, b) for a, b in pairs if a != b}
-    left = set(range(workload.device_count))
+def is_contiguous(workload: Workload, assignment: Sequence[int], flow: Flow) -> bool:
+    """Check if the devices have an order in which the split is contiguous."""
+    return bool(in_line(assignment, {(assignment[a], assignment[b]) for a, b in precedence(workload, flow)}))
+
+
+def in_line(devices: Iterable[int], pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return devices in an order in which all pairs run forward; none if there is no such order."""
+    left, order = set(devices), list[int]()
+    ends = [(earlier, later) for earlier, later in pairs if earlier != later]
     while left:
-        blocked = {b for a, b in pairs if a in left}
-        if left <= blocked:
-            return False
-        left &= blocked
-    return True
+        free = left - {later for earlier, later in ends if earlier in left}
+        if not free:
+            return []
+        order += sorted(free)
+        left -= free
+    return order
 
 
 def to_split_json(workload: Workload, assignment: Sequence[int]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ def split_document(workload: Workload, result: MaxLoadResult, directory: str | N
         "format_version": FORMAT_VERSION,
         "workload": workload.name,
         "directory": directory,
-        "method": result.method,
         "seed": result.seed,
         "objective": {"name": "max-load", "value": result.value_ms, "unit": "ms"},
         "bound": result.bound_ms,
@@ -75,7 +74,7 @@ def print_split(
     facts = [
         ("largest load", f"{result.value_ms:.4f} ms (contiguous)"),
         ("proven bound", f"{result.bound_ms:.4f} ms: no contiguous split is {by}better"),
-        ("method", f"{result.method}, in {result.search_s:.3g} s"),
+        ("searched in", f"{result.search_s:.3g} s"),
         *([("written to", f"{directory}: plan.json, split.json")] if directory is not None else []),
     ]
     if in_full:

@@ -26,6 +26,7 @@ from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
+from heterps_compile.passes.partial_orders import unpack
 
 from .geometry import Runs, Segments
 
@@ -225,10 +226,7 @@ class _Traffic:
 
 def _table(masks: Sequence[int], members: Sequence[Sequence[int]], layers: int) -> Bools:
     """Return [N, L], whether a down-set holds a layer."""
-    width = (len(members) + 7) // 8
-    raw = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), np.uint8)
-    bits = np.unpackbits(raw.reshape(len(masks), width), axis=1, bitorder="little")
     home = np.empty(layers, np.int64)
     for atom, own in enumerate(members):
         home[list(own)] = atom
-    return bits[:, home].astype(bool)
+    return unpack(masks, len(members))[:, home].astype(bool)

@@ -42,24 +42,11 @@ def test_with_too_many_down_sets_or_loose_blocks_the_bound_still_holds(workload,
     optimum = brute_force(workload)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line, "MAX_DOWN_SETS", limit)
-        patch.setattr(line, "_ENDLESS", 2)
+        patch.setattr(line, "_MOST_ROUNDS", 2)
         try:
             result = solve_max_load(workload)
         except InfeasibleError:
             return  # a sample may miss the few splits that fit, and says so
-    assert list(faults(workload, result.assignment)) == []
-    assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
-
-
-@pytest.mark.slow  # the exact answers are tested above
-@SLOW
-@given(workloads())
-def test_a_sample_is_a_valid_split_above_its_bound(workload):
-    optimum = brute_force(workload)
-    try:
-        result = solve_max_load(workload, method="sample")
-    except InfeasibleError:
-        return
     assert list(faults(workload, result.assignment)) == []
     assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
 

@@ -299,7 +299,6 @@ NAMED = {
     "backends/find.py": "the registry",
     "ir/graph.py": "the families of models",
     "packages.py": "packages of others",
-    "passes/max_load/solve.py": "its own methods",
     "plan/request.py": "defaults",
     "plan/schema.py": "an error of an estimate is exact",
     "plan/schema_types.py": "a class of rules, a provisioner",

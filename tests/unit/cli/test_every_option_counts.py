@@ -228,13 +228,13 @@ def test_what_means_nothing_without_another_or_beside_it_is_refused(words, said,
 LIVE = {
     WORKLOAD: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
-        "method": ["--method", "sample"], "seed": ["--seed", "3"], "time_limit": ["--time-limit", "5"],
+        "seed": ["--seed", "3"], "time_limit": ["--time-limit", "5"],
         "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
         "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },
     SPLIT_GRAPH: {
         "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
-        "mode": ["--mode", "training"], "method": ["--method", "sample"], "seed": ["--seed", "3"],
+        "mode": ["--mode", "training"], "seed": ["--seed", "3"],
         "time_limit": ["--time-limit", "5"],
         "accelerators": ["--accelerators", "1"], "as_json": ["--json"], "quiet": ["-q"], "verbose": ["-v"],
     },

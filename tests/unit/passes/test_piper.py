@@ -146,12 +146,15 @@ def test_what_is_ignored_is_named_and_what_is_wrong_is_refused(tmp_path: Path) -
         + CliRunner().invoke(command, [str(tmp_path / "net.json"), "-v"]).stdout
     )
     assert names(shown.replace("\n", " "), "'recomputed'", "'origin'")
+    slow = file["nodes"][0]["TMPCs"]["1"][0] | {"timePerSample": 1e10}
     for change, word in (
         ({"bandwidth": 0}, "bandwidth"), ({"maxDevices": 2**40}, "maxDevices"), ({"nodes": []}, "nodes"),
         ({"maxMemoryPerDevice": -1.0}, "maxMemoryPerDevice"), ({"mbsInBatch": "8"}, "mbsInBatch"),
         ({"nodes": [file["nodes"][0]] * 2}, "ids"), ({"edges": [{"sourceId": 1, "destId": 77}]}, "communicationCost"),
         ({"nodes": [file["nodes"][0] | {"TMPCs": {"x": []}}]}, "TMPCs"),
-        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node99"),
+        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}]}, "node 99"),
+        ({"edges": [{"sourceId": 98, "destId": 99, "communicationCost": 1}] * 2}, "98 to 99 is 2"),
+        ({"nodes": [file["nodes"][0] | {"TMPCs": {"1": [slow]}}]}, "timePerSample"),
     ):  # fmt: skip
         assert word in str(run(tmp_path, file | change).exception)
     assert isinstance(run(tmp_path, json.dumps(file).replace('"edges"', '"nodes"')).exception, InputError)

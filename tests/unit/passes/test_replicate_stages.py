@@ -98,5 +98,5 @@ def test_a_graph_of_pipedream_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cycle"):
         read_pipedream(path, pool(2))
     path.write_text(GRAPH + "\tnode2 -- node9\n")
-    with pytest.raises(InputError, match="node9"):
+    with pytest.raises(InputError, match="node 9"):
         read_pipedream(path, pool(2))

@@ -88,6 +88,6 @@ def test_the_authors_form_names_every_id_once():
 
 
 def test_the_gap_is_relative_to_the_value():
-    result = MaxLoadResult((0,), (8.0, 2.0), 6.0, "exact", 0, 1, 0.1)
+    result = MaxLoadResult((0,), (8.0, 2.0), 6.0, 0, 1, 0.1)
     assert (result.value_ms, result.gap) == (8.0, 0.25)
-    assert MaxLoadResult((0,), (0.0,), 0.0, "exact", 0, 1, 0.1).gap == 0.0
+    assert MaxLoadResult((0,), (0.0,), 0.0, 0, 1, 0.1).gap == 0.0

@@ -1,9 +1,12 @@
 """A topological order of nodes that a file lists in any order."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
+from graphlib import CycleError, TopologicalSorter
 
 from heterps_compile.errors import InputError
+
+_MOST_SHOWN = 12
 
 
 def in_order(nodes: Collection[int], edges: Iterable[tuple[int, int]], where: str) -> list[int]:
@@ -12,7 +15,7 @@ def in_order(nodes: Collection[int], edges: Iterable[tuple[int, int]], where: st
     Args:
         nodes: Ids.
         edges: Pairs of ids, each from a producer to a reader.
-        where: Name of the file in messages.
+        where: Name of the graph in messages.
 
     Raises:
         InputError: if an edge names an unknown node, or edges form a cycle.
@@ -21,21 +24,21 @@ def in_order(nodes: Collection[int], edges: Iterable[tuple[int, int]], where: st
     for source, target in edges:
         for end in (source, target):
             if end not in nodes:
-                raise InputError(f"{where}: an edge names node{end}, which does not exist")
+                raise InputError(f"{where}: the edge {source} -> {target} names node {end}, which does not exist")
         readers.setdefault(source, set()).add(target)
-    waiting = dict.fromkeys(nodes, 0)
-    for targets in readers.values():
-        for target in targets:
-            waiting[target] += 1
-    ready = deque(sorted(identity for identity, count in waiting.items() if count == 0))
-    ordered = []
+    try:
+        TopologicalSorter(readers).prepare()
+    except CycleError as error:
+        cycle = [str(node) for node in reversed(error.args[1])]
+        shown = cycle if len(cycle) <= _MOST_SHOWN else [*cycle[:6], "...", *cycle[-5:]]
+        raise InputError(f"{where}: its edges form a cycle, {' -> '.join(shown)}") from error
+    waiting = Counter(target for targets in readers.values() for target in targets)
+    ready = deque(sorted(node for node in nodes if node not in waiting))
+    ordered: list[int] = []
     while ready:
-        identity = ready.popleft()
-        ordered.append(identity)
-        for target in sorted(readers.get(identity, ())):
+        ordered.append(ready.popleft())
+        for target in sorted(readers.get(ordered[-1], ())):
             waiting[target] -= 1
             if waiting[target] == 0:
                 ready.append(target)
-    if len(ordered) != len(nodes):
-        raise InputError(f"{where}: its edges form a cycle")
     return ordered
