@@ -102,6 +102,7 @@ class Chain:
         borders: [n + 1], the layer at every position.
         compute_s: [T, n + 1], sums over the layers before each position.
         is_exact: Whether the demands of segments are those of stages; lower bounds where pairs of types have links.
+        memory_binds: Whether the memory of some type is too small for some segment.
     """
 
     def __init__(self, problem: Problem, borders: Ints | None = None) -> None:
@@ -123,7 +124,7 @@ class Chain:
         self._weights = np.concatenate([[0.0], np.cumsum(problem.weight_bytes)])[self.borders]
         self._activations = self._block_activations()
         self._tied = (block[problem.tied_first], block[problem.tied_second], problem.tied_bytes)
-        self._memory_binds = tables.memory_binds
+        self.memory_binds = tables.memory_binds
 
     @property
     def length(self) -> int:
@@ -239,7 +240,7 @@ class Chain:
         low, columns = traffic.first, ends - traffic.first - 1
         rows = np.arange(low, low + len(traffic.sent_bytes))
         possible = self.usable(rows, ends) & (ends > rows[:, None])
-        if self._memory_binds:
+        if self.memory_binds:
             held = self._memory(low, rows[-1] + 1, ends[-1] - low)[:, columns]
             possible &= held <= self.problem.memory_bytes[PER_TYPE] * (1 + MEMORY_TOLERANCE)
         moved = traffic.received_bytes[:, columns] + traffic.sent_bytes[:, columns]

@@ -120,22 +120,24 @@ class FixedTimeEffort:
     """The search at one time of a batch, and halving.
 
     Attributes:
-        most_listed: Segments that a mixed-integer programme takes.
+        most_listed, most_maximal: Segments that a mixed-integer programme takes; the latter of the longest alone.
+        most_ends: Of the longest segments at one time of a batch, which take the place of more than ``most_listed``.
         most_left: Segments that are kept for a closer look where links between types are bounded first.
         steps, steps_first: Subgradient steps where multipliers are all there is, and before a programme.
         programme_s: Seconds of one programme; halving asks for many.
-        most_tabled, most_cells: Segments that a table of units takes, and its numbers times those; 0 switches it off.
         near: Relative; ranges of time narrower than this are closed from their slow end.
+        first_step: Relative; of the times beyond those that multipliers rule out.
     """
 
     most_listed: int = 120_000
+    most_maximal: int = 12_000
+    most_ends: int = 8_000_000
     most_left: int = 600_000
     steps: int = 40
     steps_first: int = 6
     programme_s: float = 10.0
-    most_tabled: int = 20_000
-    most_cells: int = 20_000_000
     near: float = 1e-3
+    first_step: float = 3e-2
 
 
 @dataclass(frozen=True, slots=True)

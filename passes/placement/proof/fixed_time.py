@@ -10,14 +10,13 @@ over segments (``paths.py``)::
 
 Limits on units, and the budget of ``latency``, couple the segments: Lagrange multipliers bound the optimum from below
 (``lagrangian.py``), and what they leave open is closed by labels where prices alone count (``label_setting.py``),
-or by a mixed-integer programme (``path_programme.py``). Where units alone count, as they do for ``throughput`` and
-``max-load``, a table of units tells whether some path keeps to the limits (``units_table.py``), where it is small.
+or by a mixed-integer programme (``path_programme.py``). On plain chains multipliers take milliseconds
+(``longest_segments.py``): they rule out all the times of a batch that they can before the first programme.
 
 Left out: the objective ``cost``, where price and time trade off (``range_search.py``).
 """
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from heterps_compile.cost.finders import PROOF
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline, TimeUpError
-from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.passes.placement.lattice import Lattice
 from heterps_compile.progress import tell
@@ -36,10 +35,12 @@ from .effort import EFFORT, Effort
 from .label_setting import LimitedPaths
 from .lagrangian import Lagrangian, Relaxation
 from .linked_chain import LinkedChain
+from .longest_segments import LongestPaths
 from .path_programme import CoupledPath, Coupling, Terms, coupled_path
 from .paths import SegmentPrices
 from .trivial_bounds import GAP, longest_s, trivial_bound
-from .units_table import UnitLimits, cheapest_within
+
+_MUCH = 100.0  # times what all units cost: where limits alone count, so little do prices
 
 
 class FixedTimeSearch:
@@ -74,11 +75,14 @@ class FixedTimeSearch:
         self.loose: Placement | None = None
         self.tells = False  # the caller of the compilation, of bounds
         self._chain = chain
-        self._listed: Segments | None = None
         self._seen: set[Placement] = set()
         self._lagrangian, self._counted = Lagrangian(chain, deadline, self._try), 0
+        if isinstance(chain, Chain) and not self._is_short and LongestPaths.fits(chain, self._effort.most_ends):
+            self._lagrangian.longest = LongestPaths(chain)
         self._hear()
         self._multipliers = self._lagrangian.none  # the best of the last time, a good start for the next
+        if not self._is_at_floor:
+            self._multipliers = np.append(_MUCH * self._most_spent / np.maximum(self.problem.max_units, 1), 0.0)
         for start in starts:
             self._try(start)
 
@@ -102,6 +106,7 @@ class FixedTimeSearch:
             self.bound = np.inf
             return
         near = self._effort.near
+        step = np.inf if self._lagrangian.longest is None else self._bar(min(self.best, slow_s))
         unknown_s = 0.0  # the slowest time of which nothing could be proven
         while max(self.bound, unknown_s) < min(self.best, slow_s) * (1 - GAP):
             if self.tells:
@@ -109,6 +114,7 @@ class FixedTimeSearch:
                 tell(bound=min(self.bound, self.best))
             low_s, high_s = max(self.bound, unknown_s), min(self.best, slow_s)
             middle_s = (low_s + high_s) / 2 if low_s < high_s * (1 - near) else high_s * (1 - GAP)
+            middle_s, step = min(middle_s, low_s * (1 + step)), 2 * step
             before = self.best
             out = self._is_out_of_reach(middle_s)
             if out:
@@ -122,19 +128,29 @@ class FixedTimeSearch:
             else:
                 unknown_s = middle_s
 
-    def _is_out_of_reach(self, time_s: float) -> bool:
+    def _bar(self, slow_s: float) -> float:
+        """Raise the bound as far as multipliers can; return the first step beyond, relative."""
+        while self.bound < slow_s * (1 - self._effort.near):
+            middle_s = float(np.sqrt(self.bound * slow_s)) if self.bound > 0 else slow_s / 2
+            if self._is_out_of_reach(middle_s, is_last=False):
+                self.bound = middle_s
+            else:
+                slow_s = middle_s
+        return self._effort.first_step
+
+    def _is_out_of_reach(self, time_s: float, *, is_last: bool = True) -> bool:
         """Say whether it is proven that no plan takes at most so long; a plan that does, where found, is kept."""
-        most = self.problem.budget_per_hour if self.problem.objective == "throughput" else np.inf
-        enough = most * (1 + 2 * BUDGET_TOLERANCE)
-        bound = self._cheapest(time_s, enough)
+        enough = self._most_spent * (1 + 2 * BUDGET_TOLERANCE)
+        bound = self._cheapest(time_s, enough, is_last=is_last)
         return bool(np.isinf(bound) or bound > enough)
 
-    def _cheapest(self, time_s: float, enough: float = np.inf) -> float:
+    def _cheapest(self, time_s: float, enough: float = np.inf, *, is_last: bool = True) -> float:
         """Bound the cost of the cheapest path within the limits, inf where there is none; try the paths on the way.
 
         Args:
             time_s: Of a batch.
             enough: Stop at a bound above this.
+            is_last: Whether to close what multipliers leave open.
         """
         begin = free = self._lagrangian.solve(None, time_s, time_s, self._lagrangian.none)
         if self._is_at_floor and not self._chain.is_exact:
@@ -147,40 +163,15 @@ class FixedTimeSearch:
             begin = self._lagrangian.solve(None, time_s, time_s, self._multipliers)
         is_listed = self._is_short and not self._is_at_floor  # the programme comes next
         steps = self._effort.steps_first if is_listed else self._effort.steps
-        best = self._lagrangian.raised(begin, None, lambda: min(self._least_to_beat(), enough), steps)
+        goal = (lambda: min(self.best, enough)) if self._is_at_floor else (lambda: enough)
+        best = self._lagrangian.raised(begin, None, goal, steps)
         self._multipliers = best.multipliers
-        if np.isinf(best.bound) or best.bound > enough:
+        if np.isinf(best.bound) or best.bound > enough or not is_last:
             return best.bound
-        best = best if best.bound >= free.bound else free
+        best = free if self._is_at_floor and best.bound < free.bound else best
         if self._is_at_floor:
             return self._close(time_s, best)
-        bound = self._tabled(time_s, best, enough)
-        return self._programme(time_s, best, min(self._least_to_beat(), enough)) if bound is None else bound
-
-    def _tabled(self, time_s: float, best: Relaxation, enough: float) -> float | None:
-        """Find a path within the limits on units and the budget by a table of units, and try it.
-
-        Returns:
-            The bound of the relaxation where there is such a path, inf where there is none; None where the table is too
-            large to tell.
-        """
-        if self._chain.segment_count > self._effort.most_left:
-            return None
-        problem, prices = self.problem, SegmentPrices.at(self.problem, time_s)
-        money = problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
-        limits = UnitLimits(problem.max_units, problem.price_per_hour, money, best.counts)
-        limit = enough * (1 + GAP) + best.refund
-        segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_tabled)
-        if segments is None or prod(limits.shape) * (len(segments) + self._chain.length) > self._effort.most_cells:
-            return None
-        cost = prices.of(segments.demand, segments.type)
-        units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
-        chosen = cheapest_within(segments, units, limits, self._chain.length, self.deadline)
-        if chosen is None:
-            return np.inf
-        self.loose = self._chain.placement(segments.keep(chosen))
-        self._try(self.loose)
-        return best.bound
+        return self._programme(time_s, best, enough)
 
     def _close(self, time_s: float, best: Relaxation) -> float:
         """Bound the cost of the cheapest path by labels and the programme, over the segments that may be in it."""
@@ -197,12 +188,8 @@ class FixedTimeSearch:
         return max(bound, min(found.bound, self.best * (1 + GAP)))
 
     def _find_any(self, time_s: float, best: Relaxation) -> None:
-        """Look for a first plan within the limits among the segments of cheap paths, ever less cheap ones."""
-        for slack in (0.01, 0.05, 0.25, 1.0):
-            limit = float(best.to_go[0, 0]) * (1 + slack)
-            segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_listed)
-            if segments is None:
-                return
+        """Look for a first plan within the limits among the segments of cheap paths."""
+        for segments in best.cheap_lists(self._effort.most_listed):
             self._coupled(segments, time_s, self._effort.programme_s)
             if np.isfinite(self.best):
                 return
@@ -216,6 +203,14 @@ class FixedTimeSearch:
             self._try(self.loose)
         self.deadline.check()
         return np.inf if found.chosen is None and found.bound >= self._affordable else found.bound
+
+    @property
+    def _most_spent(self) -> float:
+        """Return what no plan costs more than, at the prices of segments: the budget, or all units that there are."""
+        problem = self.problem
+        if problem.objective == "max-load":
+            return float(problem.max_units.sum())
+        return min(problem.budget_per_hour, float(problem.price_per_hour @ problem.max_units))
 
     @property
     def _is_short(self) -> bool:
@@ -233,23 +228,20 @@ class FixedTimeSearch:
         problem = self.problem
         return float(problem.price_per_hour @ problem.max_units) * (1 + GAP) if problem.objective == "price" else np.inf
 
-    def _least_to_beat(self) -> float:
-        """Return the cost that a path must stay below to be of use: at the floor the best plan's."""
-        return self.best if self._is_at_floor else np.inf
-
     def _programme(self, time_s: float, best: Relaxation, target: float) -> float:
         """Solve the mixed-integer programme over the segments that may be on a path that costs less than a target."""
-        if self._is_short:
-            self._listed = self._chain.all_segments(self.deadline) if self._listed is None else self._listed
-            segments: Segments | None = self._listed
-        else:
-            limit = target * (1 + GAP) + best.refund
-            segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_listed)
+        limit, longest = target * (1 + GAP) + best.refund, self._lagrangian.longest
+        if longest is not None:
+            runs, units, below = longest.maximal_below(time_s, best.prices.of_unit, limit, self._effort.most_maximal)
+            cost = units * SegmentPrices.at(self.problem, time_s).of_unit[runs.type]
+            spent = units * self.problem.price_per_hour[runs.type]
+            found = self._solved(runs, Terms(cost, units, spent), self._effort.programme_s, longest)
+            return max(best.bound, min(found.bound, below - best.refund))
+        segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_listed)
         if segments is None:
             return best.bound
         found = self._coupled(segments, time_s, self._effort.programme_s)
-        bound = found.bound if self._is_short else min(found.bound, target * (1 + GAP))
-        return max(best.bound, bound)
+        return max(best.bound, min(found.bound, target * (1 + GAP)))
 
     def _coupled(self, segments: Segments, time_s: float, most_s: float) -> CoupledPath:
         """Solve the programme over some segments, in so many seconds at most, and try the plan that it finds."""
@@ -257,16 +249,23 @@ class FixedTimeSearch:
         cost = prices.of(segments.demand, segments.type)
         units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
         spent = np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0)
+        return self._solved(segments, Terms(cost, units, spent), most_s, None)
+
+    def _solved(self, segments: Runs, terms: Terms, most_s: float, longest: LongestPaths | None) -> CoupledPath:
+        """Solve the programme over segments, the longest of which may overlap, and try the plan that it finds."""
+        problem = self.problem
         found = coupled_path(
             segments,
-            Terms(cost, units, spent),
+            terms,
             Coupling.of(problem, self._chain.length, problem.budget_per_hour * (1 + BUDGET_TOLERANCE)),
             self.deadline,
             most_s=most_s,
-            enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
+            enough=-np.inf if self._is_at_floor else self._most_spent,
+            may_overlap=longest is not None,
         )
         if found.chosen is not None:
-            self.loose = self._chain.placement(segments.keep(found.chosen))
+            path = segments.keep(found.chosen)
+            self.loose = self._chain.placement(path if longest is None else longest.parted(path))
             self._try(self.loose)
         self.deadline.check()
         return found

@@ -11,17 +11,18 @@ Left out: closing the gap that multipliers leave (``label_setting.py``, ``path_p
 batch are looked at (``range_search.py``, ``fixed_time.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Placement
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 from heterps_compile.passes.placement.lattice import Lattice
 
 from .linked_chain import LinkedChain
+from .longest_segments import LongestPaths
 from .paths import SegmentGraph, SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import segment_graph
 
@@ -39,7 +40,7 @@ class Relaxation:
         refund: What the multipliers come to for a plan that uses all limits.
         prices: Of the segments, multipliers included.
         graph, to_go: The segments with these prices, and what they cost from every position.
-        path: None where there is none.
+        path: With the work of its segments where these were listed; None where there is none.
         excess: [T + 1], units of the path, and their price, beyond the limits and the budget.
         counts: How far stages were counted.
     """
@@ -50,7 +51,7 @@ class Relaxation:
     prices: SegmentPrices
     graph: SegmentGraph
     to_go: Floats
-    path: Segments | None
+    path: Runs | None
     excess: Floats
     counts: StageCounts
 
@@ -59,12 +60,21 @@ class Relaxation:
         """Whether limits keep this from being the answer: multipliers that are not due, or too much used."""
         return bool(np.any(self.excess > 0) or np.any(self.multipliers * self.excess < 0))
 
+    def cheap_lists(self, most: int) -> Iterator[Segments]:
+        """Yield the segments of cheap paths, ever less cheap ones, while they are at most ``most``."""
+        for slack in (0.01, 0.05, 0.25, 1.0):
+            segments = self.graph.keep_below(self.counts, self.to_go, float(self.to_go[0, 0]) * (1 + slack), most)
+            if segments is None:
+                return
+            yield segments
+
 
 class Lagrangian:
     """Bounds on plans over the segments of a chain.
 
     Attributes:
         priced: Segments priced so far.
+        longest: Paths over the longest segments, which all paths at one time of a batch then take.
     """
 
     def __init__(
@@ -77,27 +87,38 @@ class Lagrangian:
         # a budget binds for latency alone: there is none for cost, and throughput is what it is compared with
         budget = problem.budget_per_hour if problem.objective == "latency" else np.inf
         self.limits = np.append(problem.max_units.astype(np.float64), budget)
+        self._sizes = np.where(np.isfinite(self.limits), np.maximum(self.limits, 1.0), 1.0)
         self.none = np.zeros(len(self.limits))
         self.priced = 0
+        self.longest: LongestPaths | None = None
 
     def solve(self, segments: Segments | None, slow_s: float, fast_s: float, multipliers: Floats) -> Relaxation:
         """Find the cheapest path over some segments, or all, with the least they cost in (fast_s, slow_s]."""
         problem, limits = self._chain.problem, self.limits
         per_unit = multipliers[:-1] + multipliers[-1] * problem.price_per_hour
         prices = SegmentPrices(problem, slow_s, fast_s, per_unit)
+        is_one_time = segments is None and slow_s == fast_s and self._counts.last == 0
+        longest = self.longest if is_one_time else None
         graph = segment_graph(self._chain, prices, self._deadline, segments)
-        to_go = graph.to_go(self._counts)
-        self.priced += self._chain.segment_count if segments is None else len(segments)
+        to_go = graph.to_go(self._counts) if longest is None else longest.to_go(slow_s, prices.of_unit)[:, None]
+        listed = self._chain.segment_count if segments is None else len(segments)
+        self.priced += listed if longest is None else longest.ends(slow_s).size
         paid = multipliers > 0
         refund = float(multipliers[paid] @ limits[paid])
         if not np.isfinite(to_go[0, 0]):
             return Relaxation(np.inf, multipliers, refund, prices, graph, to_go, None, self.none, self._counts)
-        path = cheapest_path(graph, self._counts, to_go)
+        path: Runs
+        if longest is None:
+            path = cheapest = cheapest_path(graph, self._counts, to_go)
+            units = prices.units(cheapest.demand)
+        else:
+            self._deadline.check()
+            path, units = longest.path(slow_s, prices.of_unit, to_go[:, 0])
         if len(path) > problem.max_stages:  # so far nobody counted that far
             self._counts = StageCounts.between(problem.min_stages, problem.max_stages)
             return self.solve(segments, slow_s, fast_s, multipliers)
         self._consider(self._chain.placement(path))
-        used = np.asarray(np.bincount(path.type, prices.units(path.demand), problem.type_count), np.float64)
+        used = np.asarray(np.bincount(path.type, units, problem.type_count), np.float64)
         excess = np.append(used, problem.price_per_hour @ used) - limits
         excess[np.isinf(limits)] = 0.0
         bound = float(to_go[0, 0]) - refund
@@ -114,9 +135,10 @@ class Lagrangian:
             if not relaxed.is_coupled or best.bound >= goal:
                 break
             goal = goal if np.isfinite(goal) else 2 * abs(relaxed.bound) + 1
-            ascent = np.where((relaxed.multipliers > 0) | (relaxed.excess > 0), relaxed.excess, 0.0)
-            length = scale * max(goal - relaxed.bound, _LEAST_STEP * abs(goal)) / float(ascent @ ascent)
-            multipliers = np.maximum(0.0, relaxed.multipliers + length * ascent)
+            ascent = np.where((relaxed.multipliers > 0) | (relaxed.excess > 0), relaxed.excess, 0.0) / self._sizes
+            least = _LEAST_STEP * max(abs(goal), relaxed.refund)
+            length = scale * max(goal - relaxed.bound, least) / float(ascent @ ascent)
+            multipliers = np.maximum(0.0, relaxed.multipliers + length * ascent / self._sizes)
             relaxed = self.solve(segments, slow_s, fast_s, multipliers)
             if relaxed.bound > best.bound:
                 best = relaxed

@@ -35,18 +35,24 @@ A step of the march takes hundreds of thousands of segments one by one, each a f
 before; array operations take several times as long. The loops at the end of this file are compiled
 (``compiled_loops.py``). Legend of the loops: T types, E entries, n positions.
 
+Limits on units couple the stages of a plan, and a programme takes only the maximal segments: those that no longer one
+with as few units contains. They may overlap, since a part of a segment needs no more units than all of it.
+
 Left out: memory of a replica, values that skip layers, what the march does with it (``march.py``).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
+from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
+from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.placement.compiled_loops import compiled
-from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.geometry import Chain, Runs
 from heterps_compile.sync_rules.network import ring_share
 
 _SLACK = 2e-10  # relative, in favour of reaching further: more than rounding is, less than two plans need to differ by
@@ -105,6 +111,12 @@ class ReplicaRanges:
     type: Ints
     least: Ints
     most: Ints
+
+    @classmethod
+    def every(cls, most: Ints) -> "ReplicaRanges":
+        """Return every number of replicas up to that of each type, [T]."""
+        units = counted_up(most) + 1
+        return cls(np.repeat(np.arange(len(most)), most), units, units)
 
     def take(self, index: Ints) -> "ReplicaRanges":
         """Return some of them."""
@@ -205,6 +217,92 @@ class LongestSegments:
         synchronise = np.asarray(ring_share(least) if machines is None else machines.take(entries.type).share(least))
         parallel = 1 / entries.most
         return Shares(entries.type, 1 - alpha + alpha * parallel, 1 - beta + beta * parallel, parallel, synchronise)
+
+
+class LongestPaths:
+    """Cheapest paths at single times of a batch, over the longest segments of every number of replicas.
+
+    Attributes:
+        entries: Every number of replicas of every type.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        """Take a chain that :meth:`fits`."""
+        self.entries, self._reach = ReplicaRanges.every(_most_replicas(chain.problem)), LongestSegments(chain)
+        self._chain, self._crossing = chain, crossing_bytes(chain.problem)[chain.borders]
+        self._time_s, self._ends = np.nan, np.zeros((0, 0), np.int32)
+
+    @staticmethod
+    def fits(chain: Chain, most_cells: int) -> bool:
+        """Say whether longest segments are exact on a chain, and few: numbers of replicas times positions."""
+        problem = chain.problem
+        is_free = problem.min_stages <= 1 and problem.max_stages >= chain.length and not chain.memory_binds
+        is_plain = (
+            chain.is_exact and chain.longest_span <= 1 and problem.rules is None and problem.objective != "latency"
+        )
+        return is_free and is_plain and 0 < int(_most_replicas(problem).sum()) * chain.length <= most_cells
+
+    def ends(self, time_s: float) -> LastEnds:
+        """Return [E, n], the last ends at a time of a batch; those of the last time are kept."""
+        if time_s != self._time_s:
+            self._time_s, self._ends = time_s, self._reach.ends(self.entries, time_s)
+        return self._ends
+
+    def to_go(self, time_s: float, unit_price: Floats) -> Floats:
+        """Return [n + 1], what the units from a position to the end of the chain cost; prices are [T]."""
+        return compiled(to_go)(self.ends(time_s), self._prices(unit_price))
+
+    def path(self, time_s: float, unit_price: Floats, to_go: Floats) -> tuple[Runs, Floats]:
+        """Return the cheapest path, and the units of its segments; there must be one."""
+        chosen, stops = compiled(cheapest)(self.ends(time_s), self._prices(unit_price), to_go, _EQUAL)
+        path = Runs(np.append(0, stops[:-1]), stops, self.entries.type[chosen])
+        return path, self.entries.least[chosen].astype(np.float64)
+
+    def maximal_below(self, time_s: float, unit_price: Floats, limit: float, most: int) -> tuple[Runs, Floats, float]:
+        """List the cheapest segments that no longer one with as few units contains.
+
+        Returns:
+            The segments, sorted, and the units of each; and below which cost of a path they are all there are.
+        """
+        ends, prices = self.ends(time_s), self._prices(unit_price)
+        is_maximal = ends > np.arange(ends.shape[1])
+        is_maximal[:, 1:] &= ends[:, 1:] > ends[:, :-1]
+        is_maximal[1:] &= (ends[1:] > ends[:-1]) | (np.diff(self.entries.type) > 0)[:, None]
+        entry, first = np.nonzero(is_maximal)
+        end = ends[entry, first]
+        come = np.minimum.accumulate(compiled(from_start)(ends, prices)[::-1])[::-1]
+        rest = np.minimum.accumulate(compiled(to_go)(ends, prices))
+        cost = come[first] + prices[entry] + rest[end]
+        if np.count_nonzero(cost < limit) > most:
+            limit = float(np.partition(cost, most)[most])
+        types = self.entries.type[entry]
+        order = np.lexsort((types, end, first))
+        kept = order[cost[order] < limit]
+        units = self.entries.least[entry[kept]].astype(np.float64)
+        return Runs(first[kept], end[kept].astype(np.int64), types[kept]), units, limit
+
+    def parted(self, covering: Runs) -> Runs:
+        """Return a path of segments that overlap, each cut where it sends the least."""
+        first, end, chosen, position = covering.first, covering.end, list[int](), 0
+        while position < self._chain.length:
+            chosen.append(int(np.argmax(np.where(first <= position, end, -1))))
+            position = int(end[chosen[-1]])
+        cuts = [0]
+        for before, after in pairwise(chosen):
+            low = max(int(first[after]), cuts[-1] + 1)
+            cuts.append(low + int(np.argmin(self._crossing[low : end[before] + 1])))
+        return Runs(np.array(cuts), np.array([*cuts[1:], self._chain.length]), covering.type[chosen])
+
+    def _prices(self, unit_price: Floats) -> Floats:
+        return np.asarray(self.entries.least * unit_price[self.entries.type])
+
+
+def _most_replicas(problem: Problem) -> Ints:
+    """Return [T], the most replicas of a stage that the limits on units and the budget allow."""
+    if problem.objective == "max-load":
+        return np.minimum(problem.max_units, 1)
+    affordable = problem.budget_per_hour * (1 + BUDGET_TOLERANCE) / np.maximum(problem.price_per_hour, 1e-300)
+    return np.minimum(problem.max_units, np.minimum(affordable, 1e15).astype(np.int64))
 
 
 def _no_less_than_fewer(entries: ReplicaRanges, ends: LastEnds) -> LastEnds:

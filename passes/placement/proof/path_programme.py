@@ -21,7 +21,7 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline, now_s
-from heterps_compile.passes.placement.geometry import Segments
+from heterps_compile.passes.placement.geometry import Runs
 from heterps_compile.passes.solver import run_solver
 
 
@@ -79,13 +79,14 @@ class Coupling:
 
 
 def coupled_path(
-    segments: Segments,
+    segments: Runs,
     terms: Terms,
     coupling: Coupling,
     deadline: Deadline,
     *,
     most_s: float = np.inf,
     enough: float = -np.inf,
+    may_overlap: bool = False,
 ) -> CoupledPath:
     """Find the cheapest path from the first position to the last within what couples its segments.
 
@@ -96,6 +97,7 @@ def coupled_path(
         deadline: Stop then; what it takes to write the programme down counts too.
         most_s: Most seconds that solving it may take.
         enough: Stop at a path that costs this or less.
+        may_overlap: Whether a segment may begin before the end of the one before it.
 
     Raises:
         TimeUpError: where the programme is not written down in time, or too little is left to solve it.
@@ -118,19 +120,22 @@ def coupled_path(
     paid = spent[usable] if spent is not None and has_budget else np.zeros(0)
     rows = [first, end[inner], length + type_, np.full(count, length + types), np.full(len(paid), length + types + 1)]
     entries = [np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count), paid]
-    columns = np.concatenate([column, column[inner], column, column, column[: len(paid)]])
+    back = np.arange(1, length - 1) if may_overlap else np.zeros(0, np.int64)  # from the position after it
+    rows, entries = [*rows, back + 1, back], [*entries, np.ones(len(back)), -np.ones(len(back))]
+    backwards, every = count + np.arange(len(back)), count + len(back)
+    columns = np.concatenate([column, column[inner], column, column, column[: len(paid)], backwards, backwards])
     order = np.argsort(columns, kind="stable")
 
     model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = count, length + types + 1 + has_budget
-    model.col_cost_ = cost[usable] / scale
-    model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
-    model.integrality_ = [highspy.HighsVarType.kInteger] * count
+    model.num_col_, model.num_row_ = every, length + types + 1 + has_budget
+    model.col_cost_ = np.append(cost[usable] / scale, np.zeros(len(back)))
+    model.col_lower_, model.col_upper_ = np.zeros(every), np.ones(every)
+    model.integrality_ = [highspy.HighsVarType.kInteger] * every
     flow = (np.arange(length) == 0).astype(np.float64)
     model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [coupling.least], [-np.inf] * has_budget])
     model.row_upper_ = np.concatenate([flow, limits, [min(coupling.most, length)], [budget] * has_budget])
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))])
+    model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=every))])
     model.a_matrix_.index_ = np.concatenate(rows)[order]
     model.a_matrix_.value_ = np.concatenate(entries)[order]
 
@@ -154,7 +159,7 @@ def coupled_path(
     has_path = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     chosen = None
     if has_path:
-        taken = usable[np.asarray(solver.getSolution().col_value) > 0.5]
+        taken = usable[np.asarray(solver.getSolution().col_value)[:count] > 0.5]
         chosen = taken[np.argsort(segments.first[taken])]
     is_optimal = status == highspy.HighsModelStatus.kOptimal
     return CoupledPath(float(info.mip_dual_bound) * scale, chosen, is_optimal)

@@ -58,6 +58,12 @@ class SegmentPrices:
         """Return the prices at one time of a batch, without multipliers."""
         return cls(problem, slow_s, slow_s, np.zeros(problem.type_count))
 
+    @property
+    def of_unit(self) -> Floats:
+        """Return [T], what a unit costs where the range is one time of a batch; not for ``latency``."""
+        own = {"cost": self.problem.price_per_hour * self.slow_s, "max-load": np.ones(self.problem.type_count)}
+        return np.asarray(own.get(self.problem.objective, self.problem.price_per_hour) + self.multipliers)
+
     def units(self, demand: ReplicaDemand) -> Floats:
         """Return the fewest units at the slow end of the range; inf where no number is enough."""
         limit_s = self.slow_s * (1 + ROUNDING)

@@ -216,18 +216,13 @@ class RangeSearch:
         ]
 
     def _find_any(self, solution: Relaxation, slow_s: float) -> None:
-        """Look for a first plan within the limits among the segments of cheap paths, ever less cheap ones.
+        """Look for a first plan within the limits among the segments of cheap paths.
 
         Raises:
             TimeUpError: where none is found: without any plan nothing can be dropped, and the search would not end.
         """
-        for slack in (0.01, 0.05, 0.25, 1.0):
-            limit = float(solution.to_go[0, 0]) * (1 + slack)
-            segments = solution.graph.keep_below(
-                solution.counts, solution.to_go, limit, self._effort.ranges.most_columns
-            )
-            if segments is not None:
-                self._march_coupled(segments, slow_s)
+        for segments in solution.cheap_lists(self._effort.ranges.most_columns):
+            self._march_coupled(segments, slow_s)
             if np.isfinite(self.best):
                 return
         raise TimeUpError
@@ -236,7 +231,7 @@ class RangeSearch:
         """Solve at the slow end of a range; give the tau below which alone there may be better plans."""
         slow_s, effort = node.slow_s, self._effort.ranges
         solution = self._lagrangian.solve(segments, slow_s, slow_s, multipliers)
-        if solution.path is None:
+        if not isinstance(solution.path, Segments):  # there is none
             return 0.0
         left_s = self._left_s(slow_s, solution.bound)
         if not solution.is_coupled:

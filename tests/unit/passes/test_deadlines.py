@@ -161,9 +161,7 @@ def test_a_solver_gets_what_is_left_and_no_more(monkeypatch, stop_after):
 
     monkeypatch.setattr(highspy.Highs, "setOptionValue", noted)
     monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=monotonic))
-    problem = synthetic_problem(
-        Recipe(1, 40, 8, limited=True, tight_memory=True)
-    )  # memory counts too, so no table of units
+    problem = synthetic_problem(Recipe(1, 40, 8, limited=True, tight_memory=True))
     problem = replace(problem, objective="throughput", budget_per_hour=2 * float(problem.price_per_hour.sum()))
     prove(problem, Deadline.after(1000.0), seed_placements(problem, None))
     assert given
