@@ -61,7 +61,7 @@ class TypeReplicas:
     times: tuple[MicroBatch, ...] = ()
 
     def micro_batch(self, count: int) -> MicroBatch:
-        """Read off the times of one of so many micro-batches on one unit; 0 where they are not known."""
+        """Read off the times of one of several micro-batches on one unit."""
         return micro_batch_of(self.times, count)
 
 
@@ -148,7 +148,7 @@ class PlannedStage:
         )
 
     def micro_batch(self, count: int) -> MicroBatch:
-        """Read off the times of one of so many micro-batches on one replica; 0 where they are not known."""
+        """Read off the times of one of several micro-batches on one replica."""
         return micro_batch_of(self.times, count)
 
     @property

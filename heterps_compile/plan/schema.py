@@ -334,7 +334,7 @@ class MemoryEstimate(ShortPart):
 
 
 class MicroBatchEstimate(ShortPart):
-    """What one of ``count`` micro-batches takes on one replica, and what it takes to the next stage."""
+    """Times of one of ``count`` micro-batches on one replica."""
 
     usual = ("backward_s", "delay_s", "overlap_s")
     count: Positive

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isclose
 
-from heterps_compile.cost.profile import interpolate
+from heterps_compile.cost.interpolation import interpolate
 
 _SAME_TIME = 1e-12  # of rounding: relative to the time
 

@@ -276,17 +276,24 @@ class StageWorks:
         work, k = self.work.take(index), units.ravel()
         rows = None if self.rows is None else self.rows.take(index)
         behind_s, most_sync_s = self._behind_s(of, work, index, k)
-        data_s, shared_s = work.moving_time_s(k), 0.0 if work.shared_s is None else work.shared_s
-        ahead_s, of_rows = 0.0, (np.zeros(len(k)),) * 3
+        none = np.zeros(len(k))
+        data_s, shared_s = work.moving_time_s(k), none if work.shared_s is None else work.shared_s
+        ahead_s, of_rows = none, (none,) * 3
         if rows is not None:
             data_s = rows.without(data_s + most_sync_s, k) - most_sync_s
             shared_s = rows.shared_without(shared_s)
             ahead_s, of_rows = rows.ahead_s(k, count), (rows.network_s(k), rows.requests_s, rows.one_server_s)
         data_s = moving_time(data_s, most_sync_s, shared_s)
         on_card_s, data_s = (0 * data_s, data_s) if of.ways is None else (data_s, 0 * data_s)
-        sums = (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
-        own, latency_s = (self.sums(table)[index] for table in sums), self.messages * of.own_latency_s[self.type]
-        alone = Alone(*own, latency_s[index], ahead_s, 1 / TRAINING_FACTOR if of.training else 1.0)
+        alone = Alone(
+            forward_s=self.sums(part.forward_s)[index],
+            backward_s=self.sums(part.backward_s)[index],
+            accumulate_s=self.sums(part.accumulate_s)[index],
+            whole_s=self.sums(whole.whole_s)[index],
+            latency_s=(self.messages * of.own_latency_s[self.type])[index],
+            rows_s=ahead_s,
+            usual=1 / TRAINING_FACTOR if of.training else 1.0,
+        )
         passes = micro_batch(alone, work.compute_time_s(k), data_s, k, count)
         found = (*passes, behind_s, work.time_s(k), on_card_s, *of_rows)
         return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))

@@ -225,16 +225,17 @@ def set_talk(tables: Tables, bounds: Ints, kinds: Ints, count: int, talk_s: Floa
         talk_s[0, stage] += talk_s[1, stage] + talk_s[2, stage]
 
 
-def pay(tables: Tables, rules: Rules, used: Floats, count: int) -> tuple[float, float]:
-    """Return the price of units, and what a plan of so many stages exceeds limits by."""
-    paid, excess = 0.0, float(max(rules.fewest - count, 0) + max(count - rules.most, 0))
+def pay(tables: Tables, limits: tuple[int, int, float], used: Floats, count: int) -> tuple[float, float]:
+    """Return the price of units, and what a plan of so many stages exceeds limits by: of stages, of the price."""
+    fewest, most, budget = limits
+    paid, excess = 0.0, float(max(fewest - count, 0) + max(count - most, 0))
     for type_ in range(len(used)):
         together = tables.together[type_]
         paid += np.ceil(used[type_] / together) * together * tables.rate[type_]
         if used[type_] > tables.limits[type_]:
             excess += used[type_] / tables.limits[type_] - 1
-    if paid > rules.budget:
-        excess += paid / rules.budget - 1
+    if paid > budget:
+        excess += paid / budget - 1
     return paid, excess
 
 
@@ -414,7 +415,7 @@ def anneal(tables: Tables, rules: Rules, walk: Walk, donors: Donors, cooling: Co
             used[type_] += units
             passed_s += compute_s + data_s
         priced += to_count
-        paid, beyond = pay(tables, rules, used, to_count)
+        paid, beyond = pay(tables, (rules.fewest, rules.most, rules.budget), used, to_count)
         to_excess += beyond
         if attained_s > rules.slowest_s * (1 + 1e-9):
             to_excess += attained_s / rules.slowest_s - 1

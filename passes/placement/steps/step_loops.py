@@ -272,7 +272,7 @@ def anneal_steps(tables: StepTables, rules: StepRules, walk: StepWalk, cooling: 
                 least_s = max(least_s, begin_s + turns * ahead_s + rest_s[stage], on_card_s[stage])
             begin_s += ahead_s + delay_s[stage]
             end_s += back_s + delay_s[stage]
-        paid, beyond = pay(of, rules, used, to_size)
+        paid, beyond = pay(of, (rules.fewest, rules.most, rules.budget), used, to_size)
         crowded += beyond
         ceiling = value * (1 + price * excess) * (1 - heat * np.log(1.0 - u[1])) if step >= 0 else np.inf
         worked += to_size
