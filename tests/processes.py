@@ -12,6 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+PATIENCE_S = 400.0
+"""Longest that a test waits for a command to end: several tests may share two cores."""
+
 
 def children(process: int) -> list[int]:
     """Return the processes that one has started, the oldest first."""

@@ -16,12 +16,11 @@ from secrets import token_hex
 
 import pytest
 from counted_rows import MODEL, TRAIN, times_seen
-from processes import end_of, free_port, kill_with_descendants
+from processes import PATIENCE_S, end_of, free_port, kill_with_descendants
 from ssh_server import NoServerError, make_ssh_host
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # ranks that start cold, three times
 
-PATIENCE_S = 240.0
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import begin_command, end_of, wait_for, wait_for_lines, wait_until_gone
+from processes import PATIENCE_S, begin_command, end_of, wait_for, wait_for_lines, wait_until_gone
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -18,7 +18,6 @@ from written_ctrdnn import (
 
 pytestmark = pytest.mark.slow  # Ray's own processes take long to start
 
-PATIENCE_S = 240.0
 STORE_BYTES = 80 * 2**20
 ROOT = Path(__file__).parents[2]
 RUN = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))

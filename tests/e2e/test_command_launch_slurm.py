@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import begin_command, end_of, wait_for_lines
+from processes import PATIENCE_S, begin_command, end_of, wait_for_lines
 from slurm_cluster import NoSlurmError, slurm_cluster
 from written_ctrdnn import (
     BATCH,
@@ -21,7 +21,6 @@ from written_ctrdnn import (
 pytestmark = pytest.mark.slow  # a scheduler of its own, and ranks that start cold
 
 STEPS = 4
-PATIENCE_S = 180.0
 ROOT = Path(__file__).parents[2]
 RUN = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from processes import begin_command, end_of, free_port, wait_for_lines, wait_until_gone
+from processes import PATIENCE_S, begin_command, end_of, free_port, wait_for_lines, wait_until_gone
 from ssh_server import NoServerError, ssh_server
 from written_ctrdnn import (
     BATCH,
@@ -23,7 +23,6 @@ from written_ctrdnn import (
 pytestmark = pytest.mark.slow  # ranks that start cold, as on machines of their own
 
 STEPS = 4
-PATIENCE_S = 180.0
 RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2")
 ROOT = Path(__file__).parents[2]
 

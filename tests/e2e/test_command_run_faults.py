@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -17,8 +18,6 @@ from written_ctrdnn import (
     weights_in,
     write_ctrdnn,
 )
-
-PATIENCE_S = 150.0  # a busy machine takes its time to start processes
 
 # Rank 1 does FAULT in its optimiser's fourth step, in this user's own file.
 FAULTY = """

@@ -14,6 +14,7 @@ from secrets import token_hex
 
 import pytest
 from network_hosts import NotPermittedError, two_hosts
+from processes import PATIENCE_S
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -27,7 +28,6 @@ from written_ctrdnn import (
 pytestmark = pytest.mark.slow  # machines of their own, whose ranks start cold
 
 STEPS = 4
-PATIENCE_S = 120.0
 RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2")
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, loopback_ports
 from loopback import using_loopback
+from processes import PATIENCE_S
 from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, write_ctrdnn
 
 STEPS = 150  # a run that lasts longer than one look of the stranger
-PATIENCE_S = 180.0
 
 # an attack takes its time, alone on the loopback interface
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)]

@@ -10,7 +10,7 @@ from secrets import token_hex
 
 import pytest
 from commands import heterps
-from processes import free_port, wait_for_lines
+from processes import PATIENCE_S, free_port, wait_for_lines
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -22,7 +22,6 @@ from written_ctrdnn import (
 )
 
 STEPS = 4
-PATIENCE_S = 180.0
 RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2")
 TRAIN = ("--train", "train.py", "--steps", str(STEPS), *RUN)
 

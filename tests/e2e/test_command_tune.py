@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from commands import heterps
-from processes import begin_command, end_of, wait_for
+from processes import PATIENCE_S, begin_command, end_of, wait_for
 from safetensors.torch import load_file
-from tuned import PATIENCE_S, TRAIN, WORDS, check_nothing_ran_twice, kill_trial, told, written
+from tuned import TRAIN, WORDS, check_nothing_ran_twice, kill_trial, told, written
 from wording import names
 
 from heterps_compile.tuning.search_state import FAILED, TOLD, read_search

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 from commands import heterps
-from processes import begin_command, end_of, wait_for
-from tuned import PATIENCE_S, ROOT, WORDS, check_nothing_ran_twice, kill_trial, told, written
+from processes import PATIENCE_S, begin_command, end_of, wait_for
+from tuned import ROOT, WORDS, check_nothing_ran_twice, kill_trial, told, written
 
 from heterps_compile.plan.source import read_plan
 from heterps_compile.tuning.search_state import TOLD
@@ -106,7 +106,7 @@ def test_a_trial_is_a_pipeline_over_nodes_of_two_types(tmp_path, monkeypatch):
     words = ("--trials", "2", "--method", "random", "--retries", "3", "--validate-every", "2", "--pool", "pool.toml")
     with cluster_of(monkeypatch, {"heterps_cpu-core": 1}, {"heterps_small-gpu": 1}) as cluster:
         where = ("--engine", "ray", "--address", cluster.address, "--workers", "pair=1x1:cpu-core+1:small-gpu")
-        code, out, err = end_of(begin_command(folder, *WORDS, *words, *where), 2 * PATIENCE_S)
+        code, out, err = end_of(begin_command(folder, *WORDS, *words, *where), PATIENCE_S)
     assert code == 0, err + out + (folder / "run" / "ray.txt").read_text()
     assert "no node has what one of these workers takes, so that a trial of theirs runs on several: pair-0\n" in err
     state = check_nothing_ran_twice(folder)

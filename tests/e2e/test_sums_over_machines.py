@@ -10,6 +10,7 @@ from secrets import token_hex
 
 import pytest
 from loopback import using_loopback
+from processes import PATIENCE_S
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -28,7 +29,6 @@ from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 pytestmark = pytest.mark.slow  # runs of four ranks
 
 STEPS = 5
-PATIENCE_S = 100.0
 ON_TWO = Network(1e-9, 0.0, 2, 1e-11)
 
 

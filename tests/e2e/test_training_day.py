@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from processes import ranks_of
+from processes import PATIENCE_S, ranks_of
 from typed_pages import check_page, commands
 from written_ctrdnn import weights_in
 
@@ -27,7 +27,6 @@ from heterps_compile.plan.source import read_plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "training-day.md"
 BEST_STEP, BATCH = 1000, 1000
-PATIENCE_S = 300.0
 TYPED = "typed.md"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a million samples

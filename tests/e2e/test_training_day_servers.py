@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 from counted_rows import MODEL, TRAIN, times_seen
-from processes import end_of, ranks_of
+from processes import PATIENCE_S, end_of, ranks_of
 from typed_pages import FILE
 
 PAGE = Path(__file__).parents[2] / "docs" / "training-day.md"
-PATIENCE_S = 240.0
 STEPS, EVERY = 40, 10  # two epochs of 20 steps
 SMALLER = """
 import pyarrow.parquet as pq

@@ -6,12 +6,11 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from processes import end_of, wait_for
+from processes import PATIENCE_S, end_of, wait_for
 
 from heterps_compile.tuning.journal import Failed, Started, Told, read_journal
 from heterps_compile.tuning.search_state import SearchState, read_search
 
-PATIENCE_S = 120.0
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tuning.md").read_text("utf-8")
 FILES = {
