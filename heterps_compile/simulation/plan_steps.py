@@ -95,25 +95,25 @@ def plan_loads(plan: Plan) -> tuple[StageLoad, ...]:
 
 
 def _timed(plan: Plan) -> list[StageLoad]:
-    """Return the times of the stages; a plan of an older version that has none divides those of its batch."""
     training = plan.request.mode == "training"
     return [
         StageLoad(
             stage.replicas,
-            stage.times or (_undivided(stage, training=training),),
+            _known(stage, training=training),
             types=tuple(
-                StageLoad(part.replicas, part.times or (_undivided(part, training=training),))
-                for part in stage.by_type
-                if stage.mixed
+                StageLoad(part.replicas, _known(part, training=training)) for part in stage.by_type if stage.mixed
             ),
         )
         for stage in plan.stages
     ]
 
 
-def _undivided(stage: PlannedStage, *, training: bool) -> MicroBatch:
+def _known(stage: PlannedStage, *, training: bool) -> tuple[MicroBatch, ...]:
+    """Return the times of a stage; of an older plan the batch undivided is that of the steady state."""
+    if stage.times and stage.times[0].count == 1:
+        return stage.times
     compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.own_data_s
-    return occupied(1, compute_s, data_s, 1 / TRAINING_FACTOR if training else 1.0)
+    return occupied(1, compute_s, data_s, 1 / TRAINING_FACTOR if training else 1.0), *stage.times
 
 
 def _held(plan: Plan) -> list[tuple[float, float, float]]:

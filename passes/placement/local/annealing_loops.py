@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.rule_times import TIME_TOLERANCE
-from heterps_compile.cost.stage_law import divided, ring_part, steady_time
+from heterps_compile.cost.stage_law import Values, divided, ring_part, steady_time
 
 COST, PRICE, LATENCY, SLOWEST, ONE_UNIT = range(5)
 """What is minimised: see :mod:`heterps_compile.cost.objective`; the last two are the slowest stage's time."""
@@ -166,9 +166,7 @@ class Cooling(NamedTuple):
     dearest: float
 
 
-def fewest_units(
-    parts: tuple[float, float, float, float, float, float], per_machine: float, inner: float, limit_s: float
-) -> tuple[float, float]:
+def fewest_units(parts: tuple[Values, ...], per_machine: Values, inner: Values, limit_s: float) -> tuple[float, float]:
     """Return the fewest replicas, two or more, that take at most a time, and ET of them; 0 where no number does.
 
     Args:
@@ -180,7 +178,7 @@ def fewest_units(
     fixed_s, parallel_s, fixed_data_s, parallel_data_s, sync_s, shared_s = parts
     if limit_s <= fixed_s or shared_s > limit_s:
         return 0.0, 0.0
-    units = max(np.ceil(parallel_s / (limit_s - fixed_s)), 2.0)
+    units, spent_s = max(np.ceil(parallel_s / (limit_s - fixed_s)), 2.0), 0.0
     for _ in range(60):
         spent_s = fixed_data_s + sync_s * ring_part(units, per_machine, inner)
         if parallel_data_s < 0:  # which grows with replicas
