@@ -160,7 +160,8 @@ class RayEngine(TrialEngine):
         assert stdin is not None, "a pipe"  # noqa: S101 - made above
         assert stdout is not None, "a pipe"  # noqa: S101 - as above
         with suppress(OSError):  # it has left, and so says its empty answer
-            print(json.dumps(order), file=stdin, flush=True)
+            stdin.write(f"{json.dumps(order)}\n")
+            stdin.flush()
         line = stdout.readline()
         if not line:
             lines = [each for each in self._output.read_text("utf-8", "replace").split("\n") if each.strip()]

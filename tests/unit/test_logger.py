@@ -24,6 +24,7 @@ SPEAK = {
     "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
     "runtime.launch.watch": "a rank that ends at once, with its fault",
     "runtime.launch.worker": "the screen of a run under torchrun, and the fault of a rank",
+    "tuning.ray_process": "a process that speaks to the search over a pipe",
     "tuning.trial_run": "a trial's output.txt, which is all that its process prints to",
 }
 """Modules that write to a standard file though they are no command, and what."""
