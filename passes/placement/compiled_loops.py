@@ -41,21 +41,16 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def compiled(function: Callable[_P, _R], **instead: Callable[..., object]) -> Callable[_P, _R]:
-    """Return the machine code of a function; it is compiled, or read from disk, when it is called.
-
-    Args:
-        function: A loop.
-        instead: By name, functions that the loop calls in place of those that its file has.
-    """
-    return cast("Callable[_P, _R]", _dispatcher(function, **instead))
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the machine code of a function; it is compiled, or read from disk, when it is called."""
+    return cast("Callable[_P, _R]", _dispatcher(function))
 
 
 @cache
-def _dispatcher(function: Callable[..., object], **instead: Callable[..., object]) -> Callable[..., object]:
+def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
     import numba  # noqa: PLC0415  # takes a third of a second
 
-    keyed = _keyed(function, **instead)
+    keyed = _keyed(function)
     try:
         made = numba.njit(nogil=True, error_model="numpy", cache=True)(keyed)
     except RuntimeError:  # no folder to keep it in
@@ -69,7 +64,7 @@ def _dispatcher(function: Callable[..., object], **instead: Callable[..., object
     return cast("Callable[..., object]", made)
 
 
-def _keyed(function: Callable[..., object], **instead: Callable[..., object]) -> FunctionType:
+def _keyed(function: Callable[..., object]) -> FunctionType:
     """Copy a function under a name with a hash of what it uses, which numba has in the names of what it keeps.
 
     The copy calls the machine code of the functions that it names, and a branch in place of numpy's ``where``.
@@ -77,13 +72,13 @@ def _keyed(function: Callable[..., object], **instead: Callable[..., object]) ->
     import numba  # noqa: PLC0415  # as above
 
     original = cast("FunctionType", function)
-    scope, used = original.__globals__ | instead, list[tuple[str, object]]()
+    scope, used = dict(original.__globals__), list[tuple[str, object]]()
     for name in sorted(set(original.__code__.co_names) & set(scope)):
         value = scope[name]
         if value is np.where:
             value = _choose
         if isinstance(value, FunctionType):
-            called = _keyed(value, **instead)
+            called = _keyed(value)
             scope[name] = numba.njit(error_model="numpy", forceinline=True, **_UNCOUNTED)(called)
             used.append((called.__qualname__, inspect.getsource(value)))
         elif isinstance(value, int | float | str):
@@ -98,16 +93,16 @@ def _choose(condition: bool, one: float, other: float) -> float:
     return one if condition else other
 
 
-def is_kept(function: Callable[..., object], **instead: Callable[..., object]) -> bool:
+def is_kept(function: Callable[..., object]) -> bool:
     """Return whether code of a function was kept since its source was written, with what it uses today."""
-    folder, source = _folder(function, **instead), Path(inspect.getfile(function))
-    kept = () if folder is None else folder.glob(f"{source.stem}.{_keyed(function, **instead).__qualname__}-*.nbi")
+    folder, source = _folder(function), Path(inspect.getfile(function))
+    kept = () if folder is None else folder.glob(f"{source.stem}.{_keyed(function).__qualname__}-*.nbi")
     return any(index.stat().st_mtime >= source.stat().st_mtime for index in kept)
 
 
-def _folder(function: Callable[..., object], **instead: Callable[..., object]) -> Path | None:
+def _folder(function: Callable[..., object]) -> Path | None:
     """Return where code of a function is kept; None where it cannot be."""
-    path = cast("Any", _dispatcher(function, **instead)).stats.cache_path
+    path = cast("Any", _dispatcher(function)).stats.cache_path
     return None if path is None else Path(path)
 
 
