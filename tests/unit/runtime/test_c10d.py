@@ -27,6 +27,7 @@ def test_private_names_are_tried_in_the_version_that_is_pinned_and_the_range_is_
 
 def join_after_a_failure_of_one(rank: int, path: str) -> float:
     """Fail to join on rank 0 alone, as where a stranger took a place; then join all, and sum."""
+    dist.barrier()  # a rank that leaves while another still connects would end its attempt
     c10d.leave_world()
     if rank == 0:
         with pytest.raises(RuntimeError):
