@@ -94,10 +94,12 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
     share = _SHARE_OF_STEPS if draft.request.minimises_step else 1.0
     found = mix_types(posed.problem, start, share * deadline.left_s())
     bound = found.bound * factor if factor > 0 else 0.0
-    plans = [placement for placement, _ in found.plans]
+    plans, stopped = [placement for placement, _ in found.plans], found.notes
     if draft.request.minimises_step and posed.problem.min_throughput > 0:  # a step must be quick enough by itself
         quicker = replace(posed.problem, min_throughput=posed.problem.min_throughput * _slower(plain))
-        plans += [placement for placement, _ in mix_types(quicker, None, deadline.left_s()).plans]
+        other = mix_types(quicker, None, deadline.left_s())
+        plans += [placement for placement, _ in other.plans]
+        stopped = stopped or other.notes
     best = min(_candidates(posed, plans), key=lambda each: each.value, default=None)
     if isinstance(plain, InfeasibleError):
         if best is None:
@@ -105,10 +107,10 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
                 f"{plain}; stages of several device types "
                 f"{'do not help' if np.isinf(bound) else 'were looked at too, and no plan was found'}"
             )
-        result = SearchResult(Placement(()), 0.0, 0.0, draft.request.method, draft.request.seed, 0, 0.0)
+        result = SearchResult(Placement(()), 0.0, 0.0, draft.request.method, draft.request.seed, 0, 0.0, notes=stopped)
         note = f"no plan was found whose stages have one type each: {plain}"
         return advance(draft, Placed, search=_result(posed, result, best, bound, note))
-    search = plain.search
+    search = replace(plain.search, notes=(*plain.search.notes, *stopped))
     if best is None or best.value >= search.value * (1 - _GAIN):
         search = replace(search, notes=(*search.notes, _NO_GAIN))
         return replace(plain, search=_bounded(posed, search, min(bound, search.bound)))

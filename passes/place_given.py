@@ -276,7 +276,7 @@ def _mixed(
         "plans that keep the layers in this order, with one device type or several in a stage, in the steady state",
         "mixed-stages",
         0.0,
-        (note,),
+        (note, *found.notes),
         rivals,
     )
 

@@ -26,6 +26,7 @@ from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InputError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.progress import tell
+from heterps_compile.units import format_seconds
 
 from .proof.prove import prove
 from .proof.trivial_bounds import GAP, trivial_bound
@@ -49,10 +50,12 @@ class MixedFound:
     Attributes:
         plans: With their values, the best first; none where none keeps the limits.
         bound: No plan of the class has a lower value; inf where it is proven that none keeps the throughput floor.
+        notes: Empty if no change improves a plan further; names the time limit if it ended the search.
     """
 
     plans: tuple[tuple[MixedPlacement, float], ...]
     bound: float
+    notes: tuple[str, ...]
 
     @property
     def value(self) -> float:
@@ -78,10 +81,14 @@ def mix_types(problem: Problem, start: Placement | None, time_limit_s: float | N
         )
     tell("adding units of other device types to stages")
     deadline, plans = Deadline.after(time_limit_s), dict[MixedPlacement, float]()
-    for begun in _starts(problem, start, deadline):
-        _improve(problem, begun, plans, deadline)
+    finished = [_improve(problem, begun, plans, deadline) for begun in _starts(problem, start, deadline)]
     ordered = sorted(plans.items(), key=lambda plan: plan[1])  # of equal ones the first that was found
-    return MixedFound(tuple(ordered), bound_of_work(problem))
+    return MixedFound(tuple(ordered), bound_of_work(problem), () if all(finished) else (_stopped(time_limit_s),))
+
+
+def _stopped(limit_s: float | None) -> str:
+    limit = "its time limit" if limit_s is None else f"its time limit of {format_seconds(limit_s)}"
+    return f"the search for stages of several device types ended at {limit}; a better plan may exist"
 
 
 def bound_of_work(problem: Problem) -> float:
@@ -113,8 +120,8 @@ def _starts(problem: Problem, start: Placement | None, deadline: Deadline) -> It
     yield MixedPlacement((0,), (tuple(int(count) for count in problem.max_units),))
 
 
-def _improve(problem: Problem, plan: MixedPlacement, plans: dict[MixedPlacement, float], deadline: Deadline) -> None:
-    """Keep a plan and all that are better on the way from it."""
+def _improve(problem: Problem, plan: MixedPlacement, plans: dict[MixedPlacement, float], deadline: Deadline) -> bool:
+    """Keep a plan and all that are better on the way from it; return False if the deadline ends the way."""
     standing = _standing(problem, plan)
     is_better = True
     while is_better:
@@ -123,11 +130,12 @@ def _improve(problem: Problem, plan: MixedPlacement, plans: dict[MixedPlacement,
         is_better = False
         for changed in _changes(problem, plan):
             if deadline.is_over:
-                return
+                return False
             found = _standing(problem, changed)
             if _is_better(found, standing):
                 plan, standing, is_better = changed, found, True
                 break
+    return True
 
 
 def _is_better(found: _Standing, than: _Standing) -> bool:

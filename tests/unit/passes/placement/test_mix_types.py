@@ -109,4 +109,7 @@ def test_bounds_hold_with_rules_too(objective: str, seeds: int, units: int) -> N
 
 def test_a_search_without_time_says_what_it_knows() -> None:
     """A time limit that other searches have used up is no fault."""
-    assert mix_types(replace(ONE_LAYER, objective="throughput"), None, 0.0).bound <= 1.0
+    found = mix_types(replace(ONE_LAYER, objective="throughput"), None, 0.0)
+    assert found.bound <= 1.0
+    assert "time limit of 0 s" in found.notes[0]
+    assert mix_types(replace(ONE_LAYER, objective="throughput"), None).notes == ()
