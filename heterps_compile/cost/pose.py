@@ -15,7 +15,7 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.sync_rules.network import Network, endless_s
+from heterps_compile.sync_rules.network import Network, endless_s, joined
 
 from .all_reduce import Machines
 from .allowed import allowed_types
@@ -183,21 +183,24 @@ def network_of(cluster: Cluster, name: str) -> Network:
     )
 
 
-def network_of_types(cluster: Cluster, names: Sequence[str]) -> Network:
-    """Return what connects the replicas of a stage on several device types: one ring over the slowest link.
+def network_of_types(cluster: Cluster, units: Sequence[tuple[str, int]]) -> Network:
+    """Return what connects the replicas of a stage, of the device types and counts given.
 
     Raises:
         UnknownNameError: with the known names and the nearest.
     """
-    if len(names) == 1:
-        return network_of(cluster, names[0])
-    links = [cluster.link(first, second) for first in names for second in names]
-    return Network(1 / min(link.bytes_per_s for link in links), max(link.latency_s for link in links))
+    links = [cluster.link(first, second) for first, _ in units for second, _ in units]
+    return joined(
+        [(network_of(cluster, name), count) for name, count in units],
+        max(1 / link.bytes_per_s for link in links),
+        max(link.latency_s for link in links),
+    )
 
 
 def ring_table(cluster: Cluster, names: Sequence[str]) -> Floats:
     """Return seconds per byte [T, T] over what connects replicas of two types of one stage."""
-    return np.array([[network_of_types(cluster, [here, there]).seconds_per_byte for there in names] for here in names])
+    pairs = [[[(here, 1), (there, 1)] for there in names] for here in names]
+    return np.array([[network_of_types(cluster, pair).seconds_per_byte for pair in row] for row in pairs])
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:

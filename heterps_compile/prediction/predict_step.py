@@ -257,9 +257,9 @@ class _StageWork:
         self.forward_s = [kind.forward_s for kind in each_replica]
         self.backward_s = [kind.backward_s for kind in each_replica]
         self.update_s = max(kind.update_s for kind in kinds)
-        self.parameter_bytes = max(kind.parameter_bytes for kind in kinds)
-        self.group = group_of(problem, plan, stage, self.parameter_bytes)
-        self.all_reduce_s = agree_s(problem, stage, self.group, self.parameter_bytes) if problem.training else 0.0
+        held_bytes = [kind.parameter_bytes for kind in kinds]
+        self.group = group_of(problem, plan, stage, held_bytes)
+        self.all_reduce_s = agree_s(problem, stage, self.group, max(held_bytes)) if problem.training else 0.0
 
     def mixed(self, micro_batches: int) -> MixedStage:
         """Return the replicas with the micro-batches that each takes."""
