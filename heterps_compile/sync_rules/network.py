@@ -69,9 +69,12 @@ class Network:
 
     def sums_s(self, size_bytes: float, replicas: int) -> float:
         """Return what the bytes of an all-reduce take, without the latency of its messages."""
-        sent_s = endless_s(size_bytes, self.inner_seconds_per_byte) * ring_share(self.inside(replicas))
-        sent_s += endless_s(size_bytes, self.seconds_per_byte) * ring_share(self.machines(replicas))
-        return float(sent_s)
+        between_s = endless_s(size_bytes, self.seconds_per_byte) * ring_share(self.machines(replicas))
+        return self.inside_s(size_bytes, replicas) + float(between_s)
+
+    def inside_s(self, size_bytes: float, replicas: int) -> float:
+        """Return the part of :meth:`sums_s` inside machines."""
+        return float(endless_s(size_bytes, self.inner_seconds_per_byte) * ring_share(self.inside(replicas)))
 
     def all_reduce_s(self, size_bytes: float, replicas: int) -> float:
         """Return what replicas take to sum gradients of so many bytes; 0 for one, and where nothing is summed."""
