@@ -190,12 +190,12 @@ def all_reduce_s(
     if problem.summed_every is not None:
         return float(summed_share_s(problem, replicas[0], size_bytes, count))
     if not untimed(problem, replicas):
-        tables = _timed(problem, replicas)
+        tables = timed(problem, replicas)
         return max(each.time_s(size_bytes) for each in tables)
     return network.all_reduce_s(size_bytes, count)
 
 
-def _timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[MeasuredAllReduce]:
+def timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[MeasuredAllReduce]:
     """Return the all-reduces that were timed among as many units as there are replicas, of each of their types."""
     count, devices = sum(each.count for each in replicas), {each.device for each in replicas}
     return [each for each in problem.all_reduces if each.units == count and each.device in devices]
@@ -203,8 +203,7 @@ def _timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[Mea
 
 def untimed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[str]:
     """Return the types of replicas of which no all-reduce of so many units was timed: with any, none counts."""
-    timed = {each.device for each in _timed(problem, replicas)}
-    return sorted({each.device for each in replicas} - timed)
+    return sorted({each.device for each in replicas} - {each.device for each in timed(problem, replicas)})
 
 
 def group_network(problem: GivenProblem, group: GivenReplicas) -> Network:
