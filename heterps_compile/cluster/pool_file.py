@@ -17,7 +17,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import ITEM_BITS, WORK_KINDS, OpKind
 from heterps_compile.units import counted, parse_price, parse_quantity
 
-from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
+from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S, TFLOAT32
 
 MAX_DEVICE_TYPES = 64
 MAX_UNITS = 1_000_000
@@ -113,6 +113,8 @@ Source = Annotated[
 ]
 Text = Annotated[str, _is(lambda value: isinstance(value, str), "a text")]
 DType = Annotated[str, _is(lambda value: value in ITEM_BITS, f"a dtype, one of {', '.join(ITEM_BITS)}")]
+_PEAKS = (*ITEM_BITS, TFLOAT32)
+PeakType = Annotated[str, _is(lambda value: value in _PEAKS, f"a dtype, one of {', '.join(_PEAKS)}")]
 WorkKind = Annotated[
     str,
     _is(lambda value: value in WORK_KINDS, f"one of {', '.join(WORK_KINDS)}"),
@@ -127,7 +129,7 @@ Time = Annotated[float, _quantity("seconds")]
 FlopRate = Annotated[float, _quantity("FLOP per second")]
 Price = Annotated[tuple[float, str], _read(parse_price)]
 Peak = Annotated[
-    dict[DType, FlopRate],
+    dict[PeakType, FlopRate],
     _is(
         lambda value: isinstance(value, dict) and "float32" in value,
         'a rate for float32 at least, such as { float32 = "14 TFLOP/s" }',
