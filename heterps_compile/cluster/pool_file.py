@@ -18,6 +18,7 @@ from heterps_compile.ir.graph import ITEM_BITS, WORK_KINDS, OpKind
 from heterps_compile.units import counted, parse_price, parse_quantity
 
 from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S, TFLOAT32
+from .link_kinds import read_efficiency
 
 MAX_DEVICE_TYPES = 64
 MAX_UNITS = 1_000_000
@@ -127,6 +128,7 @@ Size = Annotated[float, _quantity("bytes")]
 Bandwidth = Annotated[float, _quantity("bytes per second")]
 Time = Annotated[float, _quantity("seconds")]
 FlopRate = Annotated[float, _quantity("FLOP per second")]
+LinkPart = Annotated[float, _read(read_efficiency)]
 Price = Annotated[tuple[float, str], _read(parse_price)]
 Peak = Annotated[
     dict[PeakType, FlopRate],
@@ -192,6 +194,8 @@ class Device(_Priced):
     inner_bandwidth: Bandwidth | None = None
     inner_latency: Time | None = None
     whole_machines: Truth = False
+    network_efficiency: LinkPart = 1.0
+    inner_efficiency: LinkPart = 1.0
 
     @model_validator(mode="after")
     def _has_inner_rate(self) -> Self:
