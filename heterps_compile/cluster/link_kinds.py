@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from heterps_compile.errors import InputError
+from heterps_compile.escape import printable, shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +47,5 @@ def read_efficiency(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     names = ", ".join(f'"{name}"' for name in LINK_KINDS)
-    raise InputError(f"expected a number above 0 and at most 1, or one of {names}")
+    text = shorten(printable(repr(value)), 60)
+    raise InputError(f"the efficiency is {text}; expected a number above 0 and at most 1, or one of {names}")

@@ -45,30 +45,13 @@ _WIDE = PRECISIONS[FULL]
 _CUDNN = frozenset({OpKind.CONV, OpKind.RECURRENT})
 _NARROW = _CUDNN | {OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION}
 _LIKE_FIRST = frozenset({"batch_norm", "batchnormalization", "instance_norm", "instancenormalization"})
-_STAY_WIDE = frozenset(
-    [
-        *(
-            "acos",
-            "asin",
-            "cosh",
-            "cumprod",
-            "cumsum",
-            "dist",
-            "erfinv",
-            "exp",
-            "expm1",
-            "log",
-            "log10",
-            "log1p",
-            "log2",
-        ),
-        *("logsumexp", "norm", "pow", "prod", "reciprocal", "rsqrt", "sinh", "softplus", "sum", "tan"),
-        *("reducelogsum", "reducelogsumexp", "reducel1", "reducel2", "reduceprod", "reducesum", "reducesumsquare"),
-        *("binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy_loss", "kl_div", "l1_loss"),
-        *("mse_loss", "nll_loss", "smooth_l1_loss"),
-        *("to", "_to_copy", "cast", "castlike", "type_as", "float"),
-    ]
-)
+_STAY_WIDE = frozenset({
+    "acos", "asin", "cosh", "cumprod", "cumsum", "dist", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "logsumexp", "norm", "pow", "prod", "reciprocal", "rsqrt", "sinh", "softplus", "sum", "tan", "reducelogsum",
+    "reducelogsumexp", "reducel1", "reducel2", "reduceprod", "reducesum", "reducesumsquare",
+    "binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy_loss", "kl_div", "l1_loss", "mse_loss",
+    "nll_loss", "smooth_l1_loss", "to", "_to_copy", "cast", "castlike", "type_as", "float",
+})  # fmt: skip
 """Ops by their plain name; a cast is one where it makes a float32."""
 
 
