@@ -213,7 +213,7 @@ def learn(
 def can_be_told_apart(parts: Sequence[Parts]) -> bool:
     """Return whether measurements tell computing and sending apart: three of parts that differ, or all send nothing."""
     shares = [each.share for each in parts]
-    return max(shares) == 0 or len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER
+    return max(shares) == 0 or (len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER)
 
 
 def _correction_apart(gpu: str, parts: Sequence[Parts]) -> Correction:

@@ -257,8 +257,8 @@ class _StageWork:
         self.forward_s = [kind.forward_s for kind in each_replica]
         self.backward_s = [kind.backward_s for kind in each_replica]
         self.update_s = max(kind.update_s for kind in kinds)
-        held_bytes = [kind.parameter_bytes for kind in kinds]
-        self.group, self.summed_bytes = group_of(problem, plan, stage, held_bytes), max(held_bytes)
+        self.summed_bytes = [kind.parameter_bytes for kind in kinds]
+        self.group = group_of(problem, plan, stage, self.summed_bytes)
         self.all_reduce_s = agree_s(problem, stage, self.group, self.summed_bytes) if problem.training else 0.0
 
     def mixed(self, micro_batches: int) -> MixedStage:

@@ -44,7 +44,9 @@ def layer_notes(problem: GivenProblem, stages: Sequence[GivenStage], samples: in
         yield f"{layers} on {shown(device)}, timed at {counted(nearest, 'sample')}, {used}: {follows} size"
 
 
-def all_reduce_notes(problem: GivenProblem, number: int, stage: GivenStage, size_bytes: float) -> Iterator[str]:
+def all_reduce_notes(
+    problem: GivenProblem, number: int, stage: GivenStage, held_bytes: Sequence[float]
+) -> Iterator[str]:
     """Yield types of a stage whose all-reduce was not measured among as many units, or of a far size."""
     missing = [] if problem.summed_every is not None else untimed(problem, stage.replicas)
     if missing:
@@ -54,7 +56,9 @@ def all_reduce_notes(problem: GivenProblem, number: int, stage: GivenStage, size
             f"stage {number} takes to sum its gradients follows from the pool's rates"
         )
         return
-    for measured in timed(problem, stage.replicas):
+    sizes = zip(stage.replicas, held_bytes, strict=True)
+    pairs = [(size_bytes, each) for kind, size_bytes in sizes for each in timed(problem, [kind], stage.width)]
+    for size_bytes, measured in pairs if problem.summed_every is None else ():
         nearest = min(measured.sizes_bytes, key=lambda known: abs(known - size_bytes))
         if is_extrapolated(measured.sizes_bytes, size_bytes):
             yield (

@@ -51,14 +51,14 @@ def group_of(problem: GivenProblem, plan: GivenPlan, stage: GivenStage, held_byt
     return gradients_of(layers, max(held_bytes), stage.width, network, is_divided=is_divided)
 
 
-def agree_s(problem: GivenProblem, stage: GivenStage, group: SyncGroup, parameter_bytes: float) -> float:
+def agree_s(problem: GivenProblem, stage: GivenStage, group: SyncGroup, held_bytes: Sequence[float]) -> float:
     """Return what a step waits for until the replicas of a stage agree.
 
     Raises:
         PlugInError: where a third party's rule fails.
     """
     if stage.sync == USUAL:
-        return all_reduce_s(problem, stage.replicas, parameter_bytes, group.network)
+        return all_reduce_s(problem, stage.replicas, held_bytes, group.network)
     with faults_of(type(stage.sync)):
         return stage.sync.exposed(group).time_s
 

@@ -181,29 +181,30 @@ def _machine(problem: GivenProblem, replicas: Sequence[GivenReplicas], taken: di
 
 
 def all_reduce_s(
-    problem: GivenProblem, replicas: Sequence[GivenReplicas], size_bytes: float, network: Network
+    problem: GivenProblem, replicas: Sequence[GivenReplicas], held_bytes: Sequence[float], network: Network
 ) -> float:
-    """Return the time to add up gradients of so many bytes, held by one unit of every replica."""
+    """Return the time to add up gradients, of so many bytes on one unit of every kind of replica."""
     count = sum(each.count for each in replicas)
-    if count < 2 or not size_bytes:
+    if count < 2 or not any(held_bytes):
         return 0.0
     if problem.summed_every is not None:
-        return float(summed_share_s(problem, replicas[0], size_bytes, count))
+        return float(summed_share_s(problem, replicas[0], max(held_bytes), count))
     if not untimed(problem, replicas):
-        tables = timed(problem, replicas)
-        return max(each.time_s(size_bytes) for each in tables)
-    return network.all_reduce_s(size_bytes, count)
+        sizes = zip(replicas, held_bytes, strict=True)
+        return max(each.time_s(size_bytes) for kind, size_bytes in sizes for each in timed(problem, [kind], count))
+    return network.all_reduce_s(max(held_bytes), count)
 
 
-def timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[MeasuredAllReduce]:
-    """Return the all-reduces that were timed among as many units as there are replicas, of each of their types."""
-    count, devices = sum(each.count for each in replicas), {each.device for each in replicas}
+def timed(problem: GivenProblem, replicas: Sequence[GivenReplicas], count: int) -> list[MeasuredAllReduce]:
+    """Return the all-reduces that were timed among so many units, of each of the replicas' types."""
+    devices = {each.device for each in replicas}
     return [each for each in problem.all_reduces if each.units == count and each.device in devices]
 
 
 def untimed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[str]:
     """Return the types of replicas of which no all-reduce of so many units was timed: with any, none counts."""
-    return sorted({each.device for each in replicas} - {each.device for each in timed(problem, replicas)})
+    found = timed(problem, replicas, sum(each.count for each in replicas))
+    return sorted({each.device for each in replicas} - {each.device for each in found})
 
 
 def group_network(problem: GivenProblem, group: GivenReplicas) -> Network:

@@ -61,7 +61,11 @@ class Sailor:
                 listed[kind] = listed.get(kind, 0) + 1
             stages.append((layers, listed))
         widest_group = max(degree for *_, degree in kinds)
-        widest = max(sum(listed.values()) for _, listed in stages)
+        rings: dict[tuple[str, int], dict[Kind, int]] = {}
+        for _, listed in stages:
+            count = sum(listed.values())
+            for kind in listed if count > 1 else ():
+                rings.setdefault((self.device(kind), count), {}).update(listed)
         problem = {
             "format": FORMAT,
             "version": 1,
@@ -80,11 +84,7 @@ class Sailor:
                     for kind in {self.device(kind): kind for kind in kinds}.values()
                 ]
             },
-            "all_reduces": [
-                self.all_reduce(kind, list(kinds), count)
-                for kind in _one_each(kinds, self.device)
-                for count in range(2, widest + 1)
-            ],
+            "all_reduces": [self.all_reduce(device, list(of), count) for (device, count), of in rings.items()],
             "batch": record["gbs"],
         }
         plan = {
@@ -158,18 +158,14 @@ class Sailor:
             for names, pair in pairs.items()
         ]
 
-    def all_reduce(self, kind: Kind, kinds: list[Kind], count: int) -> dict[str, Any]:
-        """A ring among units of different nodes; the units of a group share their node's rate."""
+    def all_reduce(self, device: str, kinds: list[Kind], count: int) -> dict[str, Any]:
+        """A ring among units of different nodes, of a stage's kinds; the units of a group share their node's rate."""
         times = []
         for size in _SIZES:
             message = size / count
             slowest = min(self.rate(a, b, message * a[3]) / max(a[3], b[3]) for a in kinds for b in kinds)
             times.append(2 * (count - 1) * message / slowest)
-        return {"device": self.device(kind), "units": count, "sizes_bytes": _SIZES, "times_s": times}
-
-
-def _one_each(kinds: dict[Kind, None], name: Any) -> list[Kind]:
-    return list({name(kind): kind for kind in kinds}.values())
+        return {"device": device, "units": count, "sizes_bytes": _SIZES, "times_s": times}
 
 
 def predicted(problem: dict[str, Any], plan: dict[str, Any]) -> Prediction:
