@@ -53,7 +53,9 @@ def machines_of(units: int, outer: int, inner: int) -> dict[str, Any]:
     st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8, 16]), st.tuples(st.integers(1, 4), st.integers(1, 4)),
     st.tuples(SIZES, RATES, RATES), st.sampled_from(["all-reduce", "topk(density=0.01)", "local(steps=4)"]),
 )  # fmt: skip
-def test_types_that_are_alike_are_one(of_machine, degree, machines, sizes, sync):
+def test_types_that_are_alike_are_one(
+    of_machine: int, degree: int, machines: tuple[int, int], sizes: tuple[float, int, int], sync: str
+) -> None:
     """Both types fill whole machines, so that no machine is shared by them."""
     size, outer, inner = sizes
     one = machines_of(of_machine, outer, inner)
@@ -64,7 +66,7 @@ def test_types_that_are_alike_are_one(of_machine, degree, machines, sizes, sync)
     assert all_reduce_s(problem, [("b", b, degree), ("a", a, degree)], sync) == alone
 
 
-def test_two_types_in_machines_of_their_own_never_sum_inside_one():
+def test_two_types_in_machines_of_their_own_never_sum_inside_one() -> None:
     """One unit each in machines of 4: the sum goes over the cards, at the slower of both."""
     fast = {
         "network_bandwidth": "16 Gbit/s",
@@ -77,7 +79,7 @@ def test_two_types_in_machines_of_their_own_never_sum_inside_one():
     assert all_reduce_s(problem, [("a", 1, 1), ("b", 1, 1)], "all-reduce") == pytest.approx(1.0, rel=1e-4)
 
 
-def test_the_slowest_member_counts_inside_machines_and_between_them():
+def test_the_slowest_member_counts_inside_machines_and_between_them() -> None:
     """Four units of a sum at 1 GB/s inside, two of b at 4; both cards have 2 GB/s."""
     a = {
         "network_bandwidth": "16 Gbit/s",
@@ -96,7 +98,7 @@ def test_the_slowest_member_counts_inside_machines_and_between_them():
     assert all_reduce_s(problem, [("a", 4, 1), ("b", 4, 1)], "all-reduce") == pytest.approx(expected_s, rel=1e-4)
 
 
-def test_units_of_other_degrees_reduce_their_own_parts():
+def test_units_of_other_degrees_reduce_their_own_parts() -> None:
     """Four peers of a machine with a quarter each send as much over its card as two with a half."""
     one = {
         "network_bandwidth": "8 Gbit/s",
@@ -112,22 +114,21 @@ def test_units_of_other_degrees_reduce_their_own_parts():
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 300), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1.0, 2.0, 4.0]), st.booleans())
-def test_a_search_prices_them_alike(seed, first, second, of_machine, has_rules):
+def test_a_search_prices_them_alike(seed: int, first: int, second: int, of_machine: float, has_rules: bool) -> None:
     problem = plain_problem(
         [[1e-3, 1e-3]], [1.0, 1.0], sync_s=np.array([[2.0, 2.0]]), compute_parallel=np.zeros(2),
         machines=Machines(np.full(2, of_machine), np.full(2, 0.3)),
     )  # fmt: skip
     if has_rules:
-        problem = ruled(problem, seed)
-        problem = replace(
-            problem,
-            rules=tuple(each.map(lambda table: table[:, :1].repeat(2, axis=1)) for each in problem.rules),
-            memory_bytes=np.full(2, 1e30),
+        alike = tuple(
+            replace(
+                each.map(lambda table: table[:, :1].repeat(2, axis=1)),
+                room_bytes=each.room_bytes[:1].repeat(2),
+                most_units=each.most_units[:1].repeat(2),
+            )
+            for each in ruled(problem, seed).rules or ()
         )
-        problem = replace(problem, rules=tuple(
-            replace(each, room_bytes=each.room_bytes[:1].repeat(2), most_units=each.most_units[:1].repeat(2))
-            for each in problem.rules
-        ))  # fmt: skip
+        problem = replace(problem, rules=alike, memory_bytes=np.full(2, 1e30))
     a, b = int(first * of_machine), int(second * of_machine)
     mixed, alone = (worth_of(problem, MixedPlacement((0,), (units,))).times_s for units in ((a, b), (a + b, 0)))
     assert mixed == pytest.approx(alone, rel=1e-9)
