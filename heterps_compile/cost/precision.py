@@ -1,7 +1,7 @@
 """In which precision a model computes: float32, TF32 products, or automatic mixed precision in bfloat16 or float16.
 
 On NVIDIA GPUs from Ampere on, tensor cores multiply float32 values in TF32 where the framework lets them. PyTorch does
-by default for convolutions and recurrence (``torch.backends.cudnn.allow_tf32``), and for matrix products only on demand
+by default for convolutions and recurrence (cuDNN), and for matrix products only on demand
 (``torch.set_float32_matmul_precision("high")``). So ``fp32`` is TF32 for the former, and ``tf32`` for both; values stay
 float32 (:func:`product_dtype`).
 

@@ -227,6 +227,8 @@ def network_of_replicas(
 ) -> Network:
     """Return what connects the replicas of a stage, for the gradients of the unit that has most.
 
+    A link between two kinds carries the parts of the one that sends less.
+
     Args:
         problem: Whose pool counts.
         replicas: Of every kind.
@@ -240,5 +242,5 @@ def network_of_replicas(
         parts.append((replace(own, inner_seconds_per_byte=own.inner_seconds_per_byte * share), each.count))
         at_once.append(_peers(problem, each) * share)
     kinds = list(zip(replicas, at_once, strict=True))
-    links = [(problem.known_pool.link(a.device, b.device), max(here, there)) for a, here in kinds for b, there in kinds]
+    links = [(problem.known_pool.link(a.device, b.device), min(here, there)) for a, here in kinds for b, there in kinds]
     return joined(parts, max(each / link.bytes_per_s for link, each in links), max(link.latency_s for link, _ in links))

@@ -1,4 +1,4 @@
-"""Replicas of two device types that are alike take what as many replicas of one type take."""
+"""Replicas of two device types sum by one law: alike, as one type; in a search, as in a prediction."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,10 +11,12 @@ from ruled_problems import ruled
 from small_problems import plain_problem
 
 from heterps_compile.cost.all_reduce import Machines
-from heterps_compile.cost.mixed_units import MixedPlacement, worth_of
+from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
+from heterps_compile.plan.request import make_request
 from heterps_compile.prediction.predict_step import predict_step
 from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
 from heterps_compile.problem_file.given_plan import make_given_plan
+from heterps_compile.problem_file.pose_given import pose_given
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
 
 SIZES = st.floats(1e3, 1e11)
@@ -110,6 +112,28 @@ def test_units_of_other_degrees_reduce_their_own_parts() -> None:
     alike = all_reduce_s(problem, [("a", 1, 4), ("b", 1, 4)], "all-reduce")
     assert alike == pytest.approx(1.0, rel=1e-4)
     assert all_reduce_s(problem, [("a", 1, 2), ("b", 1, 4)], "all-reduce") == pytest.approx(alike)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4])), st.tuples(RATES, RATES),
+    st.tuples(RATES, RATES), st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2])),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+)  # fmt: skip
+def test_a_search_and_a_prediction_have_one_law(
+    units: tuple[int, int],
+    outer: tuple[int, int],
+    inner: tuple[int, int],
+    degrees: tuple[int, int],
+    counts: tuple[int, int],
+) -> None:
+    """Machines partly filled, other degrees, other networks: the steady state has the bytes that a step waits for."""
+    devices = {name: machines_of(*of) for name, *of in zip("ab", units, outer, inner, strict=True)}
+    problem = problem_of(devices, {pair: 1e9 / pair[1] for pair in zip("ab", degrees, strict=True)})
+    posed = pose_given(make_given(problem, "it"), make_request("USD", mode="training", objective="throughput"))
+    [stage] = detail_of(posed.problem, MixedPlacement((0,), (counts,)))
+    replicas = list(zip("ab", counts, degrees, strict=True))
+    assert stage.sync_s == pytest.approx(all_reduce_s(problem, replicas, "all-reduce"), rel=2e-3)  # but for messages
 
 
 @settings(deadline=None, max_examples=30)
