@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from heterps_compile.api import read_model
 from heterps_compile.errors import HeterpsError, InputError
-from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text
+from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text, run_row
 from heterps_compile.machines.chosen_file import CHOSEN_NAME, read_chosen
 from heterps_compile.machines.learned import (
     PREDICTION_ERROR,
@@ -122,7 +122,7 @@ def test_rows_that_send_nothing_are_the_same_with_one_factor_and_with_two():
     assert two.late > one.late
 
 
-def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp_path):
+def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp_path, monkeypatch):
     times = StepTimes(_graph, make_request("USD", mode="training"))
     rows = []
     for machines in (1, 1, 2, 4, 4, 8):
@@ -138,10 +138,14 @@ def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp
     assert not any("slowed by one factor" in note for note in answer.notes)
     document = json.loads(answer_document(answer))
     assert document["learned"]["corrections"][0]["sending"] == found.sending
-    compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
+    plan = compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1).plan
     assert read_chosen(tmp_path / "out").machines.learned == answer.best.machines.learned
     log = tmp_path / "run.jsonl"
     log.write_text("".join(step_line(n) for n in range(20)))
+    row = row_of_run(log, tmp_path / "out")
+    assert float(row["predicted_s"]) == pytest.approx(plan.schedule.step_s / found.factor, rel=1e-5)
+    two = replace(plan, stages=tuple(replace(stage, replicas=2) for stage in plan.stages))
+    monkeypatch.setattr(run_row, "read_plan", lambda _: two)
     with pytest.raises(InputError, match="'t4'"):
         row_of_run(log, tmp_path / "out")
 
