@@ -14,7 +14,7 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.memory import TAKE_NO_SPARSE
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.precision import FULL, rate_notes
+from heterps_compile.cost.precision import FULL, PRECISIONS, rate_notes
 from heterps_compile.cost.served_tables import dense_tables, tables_of
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
@@ -261,12 +261,12 @@ def _whole_gradients_note(draft: Emitted, stage: PlannedStage, layers: Sequence[
 def _precision_notes(draft: Emitted) -> Iterator[str]:
     """Say what a plan for another precision than float32 rests on."""
     precision = draft.request.precision
-    if precision != FULL:
+    if PRECISIONS[precision] != PRECISIONS[FULL]:
         yield (
             f"for {precision}: a run computes under torch.autocast; here stages are compared with the whole model in "
             f"its own dtypes"
         )
-        yield from rate_notes(draft.cluster, precision)
+    yield from rate_notes(draft.cluster, precision)
 
 
 def _times_notes(draft: Emitted) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.plan.request import ALONE, STEADY, Request
+from heterps_compile.problem_file.extrapolated import layer_notes
 from heterps_compile.problem_file.given_plan import GivenPlan, has_units
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
 from heterps_compile.problem_file.pose_given import (
@@ -109,6 +110,9 @@ def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
         )
         holds_for = f"{placed.holds_for}, with one degree of tensor parallelism a type"
         placed = replace(placed, notes=(*placed.notes, note), holds_for=holds_for)
+    if request.reading != ALONE and not of_replicas:
+        undivided = layer_notes(given, placed.plan.stages, given.batch)
+        placed = replace(placed, notes=(*placed.notes, *(f"in the steady state, {note}" for note in undivided)))
     if not given.tables:
         return placed
     tables = counted(len(given.tables), "table")

@@ -80,7 +80,7 @@ def _with_types(draft: Annotated, stage: PlannedStage, found: MixedDetail) -> Pl
         )
         for device, each in zip(devices, found.types, strict=True)
     )
-    network = network_of_types(draft.cluster, [device.name for device in devices])
+    network = network_of_types(draft.cluster, [(each.device, each.replicas) for each in types])
     return replace(
         stage,
         compute_s=max(each.compute_s for each in types),

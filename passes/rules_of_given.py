@@ -95,11 +95,11 @@ def plan_with_rules(given: GivenProblem, request: Request, plan: GivenPlan) -> G
 
 
 def _chosen(given: GivenProblem, request: Request, plan: GivenPlan, stage: GivenStage) -> SyncRule:
-    size_bytes = max(
+    held_bytes = [
         sum(given.layers[i].by_group[each.device, each.tensor_parallel].parameter_bytes for i in stage.layers)
         for each in stage.replicas
-    )
-    group = group_of(given, plan, stage, size_bytes)
+    ]
+    size_bytes, group = max(held_bytes), group_of(given, plan, stage, held_bytes)
     room = min(given.known_pool.device_type(each.device).memory_bytes for each in stage.replicas)
     left = room - size_bytes * given.held_per_parameter
 

@@ -49,8 +49,8 @@ def timed_group_of(draft: Annotated, stage: PlannedStage) -> SyncGroup:
 
 
 def _network(draft: Annotated, stage: PlannedStage) -> Network:
-    """Return what connects the replicas of a stage, of several device types the slowest link between these."""
-    return network_of_types(draft.cluster, [device for device, _ in stage.units])
+    """Return what connects the replicas of a stage."""
+    return network_of_types(draft.cluster, stage.units)
 
 
 def rules_asked(draft: Annotated, stages: Sequence[PlannedStage]) -> tuple[SyncRule, ...]:

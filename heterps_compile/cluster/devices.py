@@ -10,6 +10,9 @@ from types import MappingProxyType
 
 from heterps_compile.errors import InputError, UnknownNameError
 
+TFLOAT32 = "tfloat32"
+"""Of peaks alone: products of float32 values that tensor cores round to 10 bits of mantissa (NVIDIA since Ampere)."""
+
 
 @dataclass(frozen=True, slots=True)
 class KindRate:
@@ -51,7 +54,8 @@ class DeviceType:
         price_source: Where the price was read.
         max_units: How many units may be rented.
         memory_bytes: Memory of one unit.
-        peak_flops: Peak FLOP/s of one unit by dtype.
+        peak_flops: Peak FLOP/s of one unit by dtype; of products in TF32
+            under :data:`TFLOAT32`.
         memory_bytes_per_s: Memory bandwidth of one unit.
         network_bytes_per_s: Bandwidth at which one unit sends to or receives
             from other stages; of a machine's network card, where units share

@@ -17,7 +17,8 @@ from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import ITEM_BITS, WORK_KINDS, OpKind
 from heterps_compile.units import counted, parse_price, parse_quantity
 
-from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
+from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S, TFLOAT32
+from .link_kinds import read_efficiency
 
 MAX_DEVICE_TYPES = 64
 MAX_UNITS = 1_000_000
@@ -113,6 +114,8 @@ Source = Annotated[
 ]
 Text = Annotated[str, _is(lambda value: isinstance(value, str), "a text")]
 DType = Annotated[str, _is(lambda value: value in ITEM_BITS, f"a dtype, one of {', '.join(ITEM_BITS)}")]
+_PEAKS = (*ITEM_BITS, TFLOAT32)
+PeakType = Annotated[str, _is(lambda value: value in _PEAKS, f"a dtype, one of {', '.join(_PEAKS)}")]
 WorkKind = Annotated[
     str,
     _is(lambda value: value in WORK_KINDS, f"one of {', '.join(WORK_KINDS)}"),
@@ -125,9 +128,10 @@ Size = Annotated[float, _quantity("bytes")]
 Bandwidth = Annotated[float, _quantity("bytes per second")]
 Time = Annotated[float, _quantity("seconds")]
 FlopRate = Annotated[float, _quantity("FLOP per second")]
+LinkPart = Annotated[float, _read(read_efficiency)]
 Price = Annotated[tuple[float, str], _read(parse_price)]
 Peak = Annotated[
-    dict[DType, FlopRate],
+    dict[PeakType, FlopRate],
     _is(
         lambda value: isinstance(value, dict) and "float32" in value,
         'a rate for float32 at least, such as { float32 = "14 TFLOP/s" }',
@@ -190,6 +194,8 @@ class Device(_Priced):
     inner_bandwidth: Bandwidth | None = None
     inner_latency: Time | None = None
     whole_machines: Truth = False
+    network_efficiency: LinkPart = 1.0
+    inner_efficiency: LinkPart = 1.0
 
     @model_validator(mode="after")
     def _has_inner_rate(self) -> Self:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_compile.sync_rules.network import Network
+
 from .stage_law import ring_part
 
 Floats = NDArray[np.float64]
@@ -29,6 +31,14 @@ class Machines:
 
     units: Floats
     inner: Floats
+
+    @staticmethod
+    def of_networks(networks: "Sequence[Network]") -> "Machines | None":
+        """Return in which machines the units of every type are; None where each is one."""
+        if all(network.units_per_machine == 1 for network in networks):
+            return None
+        inner = [network.inner_seconds_per_byte / network.seconds_per_byte for network in networks]
+        return Machines(np.array([float(network.units_per_machine) for network in networks]), np.array(inner))
 
     def take(self, index: Any) -> "Machines":
         """Return some of them."""

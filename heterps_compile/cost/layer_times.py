@@ -32,7 +32,7 @@ from .layer_cost import LayerCost
 from .layer_fractions import ALPHA, BETA, Kind, fraction_notes, layer_fractions
 from .layer_key import layer_keys
 from .measured import Measurements, calibrate
-from .precision import FULL
+from .precision import FULL, PRECISIONS, product_dtype
 from .problem import Floats
 from .profile import DeviceProfile, LayerProfile
 from .roofline import Phases, layer_phases
@@ -126,9 +126,13 @@ class LayerTimes:
         if found is not None:
             read = found.served_phases if layer in self._all_served else found.phases
             return read(self._layers.graph.batch / divided, training=self.training)
-        dtype = self._layers.dtype(layer)
+        dtype = self._product_dtype(layer, device)
         factor = self._ratio(layer, device.name)
         return layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training, factor=factor)
+
+    def _product_dtype(self, layer: int, device: DeviceType) -> str:
+        kind, dtype = self._layers.layers[layer].kind, self._layers.dtype(layer)
+        return product_dtype(kind, dtype, self.precision, is_measured=bool(device.rates))
 
     @cached_property
     def _all_served(self) -> frozenset[int]:
@@ -172,10 +176,11 @@ class LayerTimes:
                     f"heterps-compile profile measures it for stages of torch"
                 )
             if profile is not None and profile.precision != self.precision:
+                is_same = PRECISIONS[profile.precision] == PRECISIONS[self.precision]
                 notes.append(
                     f"the profile for {device.name!r} is of {profile.precision}, and the plan is for {self.precision}: "
-                    f"layers that compute in other bits are calibrated by it, not measured; measure them with "
-                    f"heterps-compile profile --precision {self.precision}"
+                    f"layers {'have its times' if is_same else 'that compute in other bits are calibrated by it'}, not "
+                    f"measured; measure them with heterps-compile profile --precision {self.precision}"
                 )
         names = [layer.name for layer in self._layers.layers]
         for kind in (ALPHA, BETA):
@@ -196,7 +201,7 @@ class LayerTimes:
         device = self.pool.device_types[type_]
         layers: dict[tuple[str, str], set[int]] = {}  # that compute in the second, at rates of the first
         for i, of in enumerate(self.sources):
-            here = self._layers.dtype(i)
+            here = self._product_dtype(i, device)
             found = (device.rates.get(work.kind) for work in self._costs[i].by_kind if of[type_] == CALIBRATED)
             for rate in found:
                 if rate is not None and rate.dtype != here and rate.flops_per_s < math.inf:

@@ -20,7 +20,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import OpKind
 
 from .layer_cost import LayerCost
-from .precision import FULL
+from .precision import FULL, product_dtype
 from .profile import DeviceProfile, LayerPoint, LayerProfile
 from .roofline import layer_phases
 
@@ -151,7 +151,8 @@ def calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, trainin
     by_kind: dict[str, list[float]] = {}
     for layer in profile.layers:
         point = min(layer.points, key=lambda point: abs(math.log(point.batch / batch)))
-        estimate = layer_phases(_cost(layer, point), device, layer.dtype, training=training)
+        dtype = product_dtype(layer.kind, layer.dtype, profile.precision)
+        estimate = layer_phases(_cost(layer, point), device, dtype, training=training)
         measured = layer.phases(point.batch, training=training)
         both = measured.whole_s, estimate.whole_s
         if layer.kind == OpKind.EMBEDDING:  # whose backward may make the gradient of a table of any size

@@ -4,16 +4,16 @@ The units of a stage are fed in proportion to their speed. Legend as in :mod:`.p
 part x_t of a batch, K is the sum of k_t::
 
     CT_t = C_t (1 - alpha) + C_t alpha x_t / k_t
-    DT_t = D_t (1 - beta) + D_t beta x_t / k_t + sync (K - 1) / K       sync: the longest of the stage's types
+    DT_t = D_t (1 - beta) + D_t beta x_t / k_t + sum(k)     sum: the all-reduce of ``sync_rules/network.py``
     ET   = the least max over t of CT_t and DT_t, over parts x_t that add up to 1
 
 In a time tau a unit of type t works on at most ``v_t(tau) = min((tau - C_t (1 - alpha)) / (C_t alpha), (tau - D_t (1 -
-beta) - sync (K - 1) / K) / (D_t beta))`` of a batch, so that ET is the least tau with ``sum of k_t v_t(tau) >= 1``. A
+beta) - sum(k)) / (D_t beta))`` of a batch, so that ET is the least tau with ``sum of k_t v_t(tau) >= 1``. A
 stage of one type takes what :mod:`.replicas` says. Storage behind the units of a type must keep up with whole batches.
 
-Values go over the slowest of the links between the types of both stages, and so does the ring of replicas of several
-types, whatever machines they stand in. Where a stage has another rule than an all-reduce, ``sync (K - 1) / K`` is T(K)
-of :mod:`.rule_times` over that link; every type must have room for what the rule holds.
+Values go over the slowest of the links between the types of both stages, and so does the ring over the machines of
+replicas of several types. Where a stage has another rule than an all-reduce, ``sum(k)`` is T(K) of :mod:`.rule_times`
+over that link and in as many machines; every type must have room for what the rule holds.
 
 Left out: the choice of units (``passes/placement/mix_types.py``), micro-batches, which cannot be parted as finely.
 """
@@ -24,8 +24,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from heterps_compile.sync_rules.network import ring_share
+from heterps_compile.sync_rules.network import Network, joined, ring_share
 
+from .all_reduce import Machines
 from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Floats, Ints, Placement, Problem
@@ -34,6 +35,7 @@ from .segments import problem_tables
 from .whole_machines import rented_units
 
 _HALVINGS = 60
+_ROUNDING = 1 + 1e-12
 _FLOOR_TOLERANCE = 1e-9
 
 
@@ -180,7 +182,7 @@ class _Speeds:
     least_s: float
     problem: Problem
     types: Ints
-    rules: tuple[RuleWork, ...] | None = None
+    rules: tuple[tuple[RuleWork, Floats], ...] | None = None
 
     @classmethod
     def of(cls, problem: Problem, first: int, end: int, types: Ints, traffic_s: Floats) -> "_Speeds":
@@ -194,7 +196,7 @@ class _Speeds:
             (compute_s * alpha).sum(axis=0),
             (data_s * (1 - beta)).sum(axis=0) + traffic_s * (1 - of_cuts),
             (data_s * beta).sum(axis=0) + traffic_s * of_cuts,
-            problem.sync_s[first:end, types].sum(axis=0) * _slower(problem, types),
+            problem.sync_s[first:end, types].sum(axis=0),
             shared,
             problem,
             types,
@@ -220,14 +222,32 @@ class _Speeds:
 
     def agree_s(self, units: Floats) -> float:
         """Return what the bytes of the units' all-reduce take, or of the rule that takes the least."""
-        if self.rules is not None:
-            machines = None if self.problem.machines is None else self.problem.machines.take(self.types)
-            total = np.array([units.sum()])
-            return min(rule.time_s(total, machines if len(units) == 1 else None).item() for rule in self.rules)
-        share = float(ring_share(units.sum()))
-        if len(units) == 1 and self.problem.machines is not None:
-            share = float(self.problem.machines.take(self.types).share(units)[0])
-        return share * float(self.sync_s.max())
+        if self.rules is None:
+            return self._network(self.sync_s, units).sums_s(1.0, int(units.sum()))
+        total = np.array([units.sum()])
+        return min(rule.time_s(total, self._machines(rule, own_s, units)).item() for rule, own_s in self.rules)
+
+    def _network(self, byte_s: Floats, units: Floats) -> Network:
+        """Return what connects the units, of which an endless ring takes so many seconds [types] over their cards."""
+        machines = self.problem.machines
+        size, inner = (1.0, 0.0) if machines is None else (machines.units[self.types], machines.inner[self.types])
+        columns = np.broadcast_arrays(byte_s / 2, size, byte_s / 2 * inner, units)
+        parts = [
+            (Network(own_s, 0.0, int(each), inner_s), int(count))
+            for own_s, each, inner_s, count in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+        return joined(parts, float(byte_s.max() / 2) * _slower(self.problem, self.types), 0.0)
+
+    def _machines(self, rule: RuleWork, byte_s: Floats, units: Floats) -> Machines | None:
+        """Return the machines of the units for a rule; None where each unit is one."""
+        if self.problem.machines is None:
+            return None
+        of = self._network(byte_s, units)
+        size, inner = float(of.units_per_machine), of.inner_seconds_per_byte / (of.seconds_per_byte or 1.0)
+        if not rule.form.halves:  # as many machines as there are, some partly filled
+            size = _ROUNDING * float(units.sum()) / of.joined_machines
+            inner *= float(ring_share(of.units_per_machine) / ring_share(size))
+        return Machines(np.array([size]), np.array([inner]))
 
     def shares(self, units: Floats) -> Floats:
         """Return x_t, the part of a batch that the units of each type work on; they add up to 1."""
@@ -253,19 +273,23 @@ def _slower(problem: Problem, types: Ints) -> float:
     return float(between.max() / between.diagonal().max())
 
 
-def _rules_of(problem: Problem, first: int, end: int, types: Ints) -> tuple[RuleWork, ...] | None:
-    """Return the rules that a stage may have, of several types as the slowest of them has it; None for all-reduce."""
+def _rules_of(problem: Problem, first: int, end: int, types: Ints) -> tuple[tuple[RuleWork, Floats], ...] | None:
+    """Return the rules that a stage may have, of several types as the slowest of them has it; None for all-reduce.
+
+    Each comes with the seconds [types] of its bytes over the card of a type.
+    """
     if problem.rules is None:
         return None
     works = rule_works([each.map(lambda table: table[first:end, types].sum(axis=0)) for each in problem.rules], types)
     slower = _slower(problem, types)
 
-    def joined(work: RuleWork) -> RuleWork:
+    def of_slowest(work: RuleWork) -> tuple[RuleWork, Floats]:
         ring_s, gather_s = (np.array([each.max() * slower]) for each in (work.ring_s, work.gather_s))
         most, most_uneven = (np.array([each.min()]) for each in (work.most, work.most_uneven))
-        return RuleWork(work.form, ring_s, gather_s, most, most_uneven, work.sums[:1])
+        found = RuleWork(work.form, ring_s, gather_s, most, most_uneven, work.sums[:1])
+        return found, work.ring_s + work.gather_s
 
-    return tuple(map(joined, works))
+    return tuple(map(of_slowest, works))
 
 
 def _fits(problem: Problem, first: int, end: int, types: Ints) -> bool:

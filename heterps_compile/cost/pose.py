@@ -15,7 +15,7 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.sync_rules.network import Network, endless_s
+from heterps_compile.sync_rules.network import Network, endless_s, joined
 
 from .all_reduce import Machines
 from .allowed import allowed_types
@@ -96,7 +96,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
     np.cumsum([len(edge.consumers) for edge in edges], out=starts[1:])
     orders = orders_of(layer_graph, costs, optimizer=optimizer)
     tied = [(first, second, size) for readers, size in orders.ties for first, second in pairwise(readers)]
-    card_seconds_per_byte = [1 / cluster.link(device.name, device.name).bytes_per_s for device in devices]
+    networks = [network_of(cluster, device.name) for device in devices]
     seconds_per_byte, latency_s = way_tables(cluster, [device.name for device in devices])
     has_ways = has_own_ways(cluster)
     problem = Problem(
@@ -109,7 +109,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         data_s=np.outer(input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
             [ring_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
-            [endless_s(1.0, own) for own in card_seconds_per_byte],
+            [endless_s(1.0, network.seconds_per_byte) for network in networks],
         ),
         compute_parallel=np.array([0.0 if graph.mixes else device.compute_parallel for device in devices]),
         data_parallel=np.array([0.0 if graph.mixes else device.data_parallel for device in devices]),
@@ -144,7 +144,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         link_latency_s=latency_s if has_ways else None,
         ring_seconds_per_byte=ring_table(cluster, [device.name for device in devices]) if cluster.links else None,
         currency=cluster.currency,
-        machines=_machines(cluster, card_seconds_per_byte) if training else None,
+        machines=Machines.of_networks(networks) if training else None,
         rented_together=_rented_together(cluster),
         layer_compute_parallel=None if graph.mixes else times.fractions(ALPHA),
         layer_data_parallel=None if graph.mixes else times.fractions(BETA),
@@ -156,15 +156,6 @@ def _rented_together(cluster: Cluster) -> Ints | None:
     """Return [T], the units of every type that are rented as one machine; None where each is rented by itself."""
     together = np.array([device.rented_together for device in cluster.device_types], np.int64)
     return together if np.any(together > 1) else None
-
-
-def _machines(cluster: Cluster, seconds_per_byte: Sequence[float]) -> Machines | None:
-    """Return in which machines the units of every type stand; None where each is one."""
-    devices = cluster.device_types
-    if all(device.units_per_machine == 1 for device in devices):
-        return None
-    inner = [1 / device.inner_bytes_per_s / own for device, own in zip(devices, seconds_per_byte, strict=True)]
-    return Machines(np.array([float(device.units_per_machine) for device in devices]), np.array(inner))
 
 
 def network_of(cluster: Cluster, name: str) -> Network:
@@ -183,21 +174,24 @@ def network_of(cluster: Cluster, name: str) -> Network:
     )
 
 
-def network_of_types(cluster: Cluster, names: Sequence[str]) -> Network:
-    """Return what connects the replicas of a stage on several device types: one ring over the slowest link.
+def network_of_types(cluster: Cluster, units: Sequence[tuple[str, int]]) -> Network:
+    """Return what connects the replicas of a stage, of the device types and counts given.
 
     Raises:
         UnknownNameError: with the known names and the nearest.
     """
-    if len(names) == 1:
-        return network_of(cluster, names[0])
-    links = [cluster.link(first, second) for first in names for second in names]
-    return Network(1 / min(link.bytes_per_s for link in links), max(link.latency_s for link in links))
+    links = [cluster.link(first, second) for first, _ in units for second, _ in units]
+    return joined(
+        [(network_of(cluster, name), count) for name, count in units],
+        max(1 / link.bytes_per_s for link in links),
+        max(link.latency_s for link in links),
+    )
 
 
 def ring_table(cluster: Cluster, names: Sequence[str]) -> Floats:
     """Return seconds per byte [T, T] over what connects replicas of two types of one stage."""
-    return np.array([[network_of_types(cluster, [here, there]).seconds_per_byte for there in names] for here in names])
+    pairs = [[[(here, 1), (there, 1)] for there in names] for here in names]
+    return np.array([[network_of_types(cluster, pair).seconds_per_byte for pair in row] for row in pairs])
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:

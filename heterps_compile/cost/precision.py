@@ -1,4 +1,9 @@
-"""In which precision a model computes: float32 throughout, or automatic mixed precision in bfloat16 or float16.
+"""In which precision a model computes: float32, TF32 products, or automatic mixed precision in bfloat16 or float16.
+
+On NVIDIA GPUs from Ampere on, tensor cores multiply float32 values in TF32 where the framework lets them. PyTorch does
+by default for convolutions and recurrence (cuDNN), and for matrix products only on demand
+(``torch.set_float32_matmul_precision("high")``). So ``fp32`` is TF32 for the former, and ``tf32`` for both; values stay
+float32 (:func:`product_dtype`).
 
 Parameters, gradients and the optimiser's state are float32 whichever it is. Of a float32 value that a node makes,
 autocast decides by the node, as PyTorch lists its ops for GPUs::
@@ -20,13 +25,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.devices import TFLOAT32, Cluster
 from heterps_compile.ir.graph import Graph, Node, OpKind
 
-FULL = "fp32"
+FULL, TF32 = "fp32", "tf32"
 
-PRECISIONS: Mapping[str, str] = MappingProxyType({FULL: "float32", "bf16": "bfloat16", "fp16": "float16"})
-"""The precisions by name, each with the dtype in which matrix products and convolutions compute."""
+PRECISIONS: Mapping[str, str] = MappingProxyType(
+    {FULL: "float32", TF32: "float32", "bf16": "bfloat16", "fp16": "float16"}
+)
+"""The precisions by name, each with the dtype of the values that matrix products and convolutions make."""
 
 SCALED = ("fp16",)
 """Those whose gradients need the loss to be scaled: float16 has none below 6e-8."""
@@ -35,32 +42,16 @@ OUT_OF_AUTOCAST = "which the model keeps out of torch.autocast"
 """In the note of a plan of which stages cannot be run in another precision: they would not keep it out."""
 
 _WIDE = PRECISIONS[FULL]
-_NARROW = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT})
+_CUDNN = frozenset({OpKind.CONV, OpKind.RECURRENT})
+_NARROW = _CUDNN | {OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION}
 _LIKE_FIRST = frozenset({"batch_norm", "batchnormalization", "instance_norm", "instancenormalization"})
-_STAY_WIDE = frozenset(
-    [
-        *(
-            "acos",
-            "asin",
-            "cosh",
-            "cumprod",
-            "cumsum",
-            "dist",
-            "erfinv",
-            "exp",
-            "expm1",
-            "log",
-            "log10",
-            "log1p",
-            "log2",
-        ),
-        *("logsumexp", "norm", "pow", "prod", "reciprocal", "rsqrt", "sinh", "softplus", "sum", "tan"),
-        *("reducelogsum", "reducelogsumexp", "reducel1", "reducel2", "reduceprod", "reducesum", "reducesumsquare"),
-        *("binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy_loss", "kl_div", "l1_loss"),
-        *("mse_loss", "nll_loss", "smooth_l1_loss"),
-        *("to", "_to_copy", "cast", "castlike", "type_as", "float"),
-    ]
-)
+_STAY_WIDE = frozenset({
+    "acos", "asin", "cosh", "cumprod", "cumsum", "dist", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "logsumexp", "norm", "pow", "prod", "reciprocal", "rsqrt", "sinh", "softplus", "sum", "tan", "reducelogsum",
+    "reducelogsumexp", "reducel1", "reducel2", "reduceprod", "reducesum", "reducesumsquare",
+    "binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy_loss", "kl_div", "l1_loss", "mse_loss",
+    "nll_loss", "smooth_l1_loss", "to", "_to_copy", "cast", "castlike", "type_as", "float",
+})  # fmt: skip
 """Ops by their plain name; a cast is one where it makes a float32."""
 
 
@@ -71,7 +62,7 @@ def in_precision(graph: Graph, precision: str) -> Graph:
         graph: As the model was read.
         precision: One of :data:`PRECISIONS`.
     """
-    if precision == FULL:
+    if PRECISIONS[precision] == _WIDE:
         return graph
     narrow, values = PRECISIONS[precision], dict(graph.values)
     for node in graph.nodes:
@@ -107,18 +98,40 @@ def plain_name(op: str) -> str:
 def copied_parameters(graph: Graph, node: Node) -> Iterator[str]:
     """Yield the float32 parameters of which a node reads a narrow copy, in a graph of :func:`in_precision`."""
     dtypes = {graph.values[name].dtype for name in node.outputs}
-    if node.kind in _NARROW and dtypes & {PRECISIONS[name] for name in PRECISIONS if name != FULL}:
+    if node.kind in _NARROW and dtypes & (set(PRECISIONS.values()) - {_WIDE}):
         yield from (n for n in node.inputs if n in graph.parameters and graph.parameters[n].dtype == _WIDE)
 
 
+def product_dtype(kind: str, dtype: str, precision: str, *, is_measured: bool = False) -> str:
+    """Return the dtype at whose peak a layer multiplies.
+
+    Args:
+        kind: Of the layer.
+        dtype: Of its values.
+        precision: One of :data:`PRECISIONS`.
+        is_measured: Whether its rate was measured, which has TF32 in it where PyTorch takes it by default.
+    """
+    is_rounded = kind in _NARROW if precision == TF32 else kind in _CUDNN
+    is_known = is_measured and kind in _CUDNN
+    return TFLOAT32 if dtype == _WIDE and is_rounded and not is_known else dtype
+
+
 def rate_notes(cluster: Cluster, precision: str) -> Iterator[str]:
-    """Say which device types have no rate for a precision, so that they are taken to compute at that of float32.
+    """Report types that have no rate for a precision, and compute at that of float32, and those that take TF32 for it.
 
     Left out: types with rates of kinds of work, of which :meth:`.LayerTimes.rate_notes` tells.
     """
-    dtype = PRECISIONS[precision]
+    dtype = TFLOAT32 if precision == TF32 else PRECISIONS[precision]
+    rounding = [repr(each.name) for each in cluster.device_types if TFLOAT32 in each.peak_flops and not each.rates]
+    if precision == FULL and rounding:
+        yield (
+            f"fp32 on {', '.join(rounding)} is taken as PyTorch runs it: convolutions and recurrence in TF32, matrix "
+            f"products in float32; --precision tf32 takes TF32 for these too"
+        )
     for device in cluster.device_types:
-        if dtype not in device.peak_flops and not device.rates:
+        if precision == TF32 and dtype not in device.peak_flops and not device.rates:
+            yield f"the pool has no {dtype} rate for {device.name!r}: its products are estimated in float32"
+        elif dtype not in device.peak_flops and not device.rates:
             yield (
                 f"the pool has no {dtype} rate for {device.name!r}: its products are estimated at the float32 rate, "
                 f"and gain in {precision} by moving fewer bytes alone"

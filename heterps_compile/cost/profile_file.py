@@ -152,7 +152,7 @@ class _Device(_Part):
     compute_parallel: _Fitted | None
     data_parallel: _Fitted | None
     link: _Link | None
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     crowding: _Crowding | None = None
     step_rates: _StepRates | None = None
 

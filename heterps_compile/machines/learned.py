@@ -15,9 +15,10 @@ far from 1 therefore widen it, and many that agree narrow it.
 
 A factor is of whole steps: all that a unit does takes so much longer, what it sends included, so that a step on
 machines of one kind is the predicted one times the factor. Where it is known of every measurement what part of its
-prediction is sent, and the parts differ, computing and sending have factors of their own: the same prior of each, and
-in place of the mean the least of ``sum of (log measured_i - log(c computed_i + n sent_i))^2 + log(c)^2 + log(n)^2``;
-``1 / (1 + n)`` is then the greater element on the diagonal of ``(J'J + 1)^-1``, J the derivatives by both logarithms.
+prediction is sent, and the parts differ or nothing is sent, computing and sending have factors of their own: one unit
+alone says nothing of the network, which keeps its prior and widens ``late``. Both have the same prior, and in place of
+the mean the least of ``sum of (log measured_i - log(c computed_i + n sent_i))^2 + log(c)^2 + log(n)^2``; ``1 / (1 +
+n)`` is then the greater element on the diagonal of ``(J'J + 1)^-1``, J the derivatives by both logarithms.
 
 Left out: the rows (``measured_runs.py``); that a kind may be right for one model and wrong for another, which is in
 ``late`` as far as the measurements show it.
@@ -210,9 +211,9 @@ def learn(
 
 
 def can_be_told_apart(parts: Sequence[Parts]) -> bool:
-    """Return whether measurements tell computing and sending apart: three at least, of parts that differ."""
+    """Return whether measurements tell computing and sending apart: three of parts that differ, or all send nothing."""
     shares = [each.share for each in parts]
-    return len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER
+    return max(shares) == 0 or (len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER)
 
 
 def _correction_apart(gpu: str, parts: Sequence[Parts]) -> Correction:

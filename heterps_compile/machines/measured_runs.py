@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from heterps_compile.cluster.devices import DeviceType
-from heterps_compile.cost.precision import PRECISIONS
+from heterps_compile.cost.precision import PRECISIONS, product_dtype
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.ir.graph import OpKind
 from heterps_compile.offers import Offer, device_of
 from heterps_compile.offers.as_device import data_sheet
 from heterps_compile.offers.csv_rows import Row, check_size, read_rows
@@ -127,7 +128,8 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
                 )
             computed_s, sent_s = _of_model(one, times)
         elif one.flop_per_sample is not None:
-            computed_s = one.flop_per_sample * one.batch / one.units / one.device.flops_per_s(PRECISIONS[precision])
+            dtype = product_dtype(OpKind.GEMM, PRECISIONS[precision], precision)
+            computed_s = one.flop_per_sample * one.batch / one.units / one.device.flops_per_s(dtype)
             sent_s = 0.0 if one.units == 1 else None
         else:
             left_out[f"of other models, with neither predicted_s nor flop_per_sample (this one is {names[0]})"] += 1

@@ -110,7 +110,8 @@ def _kind(plan: Plan, folder: Path, gpu: str | None) -> tuple[str, float]:
         names = {name: rental.offer.gpu for name, (rental, _) in zip(chosen.machines.names, parts, strict=True)}
         kind = names.get(plan.stages[0].device, next(iter(found)))
         correction = chosen.machines.learned.of(kind)
-        if correction is not None and correction.sending is not None:
+        sends = sum(stage.replicas for stage in plan.stages) > 1  # one unit alone computes, whatever it would send
+        if correction is not None and correction.sending is not None and sends:
             raise InputError(
                 f"the plan {printable(repr(str(folder)))} was made with what {short(kind or NO_GPU)} compute and send "
                 "corrected apart, so that what was predicted before is not known; write a row with the model's name "

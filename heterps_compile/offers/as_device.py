@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.cluster.load import load_cluster, make_cluster
 from heterps_compile.cluster.pool_file import MAX_UNITS, is_name
 from heterps_compile.errors import InputError, UnknownNameError
@@ -28,6 +29,7 @@ CPU = "cpu-core"
 _POOLS = ("cloud-mix", "heterps-paper")  # whose data sheets count, the first that has a name
 _BUS_BYTES_PER_S = 12e9  # what copies reach between two GPUs over PCIe 3.0 x16
 _INNER_LATENCY_S = 5e-6
+_FABRIC_BYTES_PER_S = 25e9  # sold with machines from here on is not Ethernet over TCP
 GUESS_OVER = 3.0
 """A guessed network is at most this many times too fast for nine of ten machines.
 
@@ -150,14 +152,24 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
         price_date=offer.price_date.isoformat(),
         max_units=machines * units,
         memory_bytes=share,
-        network_bytes_per_s=offer.network_bytes_per_s or guessed_network_bytes_per_s(offer),
+        network_bytes_per_s=_sold_bytes_per_s(offer) * LINK_KINDS[_network_kind(offer)].efficiency,
     )
     if units == 1:
         return one
-    between = offer.inner_bytes_per_s or (_BUS_BYTES_PER_S if offer.gpu else sheet.memory_bytes_per_s)
+    between = _BUS_BYTES_PER_S if offer.gpu else sheet.memory_bytes_per_s
+    if offer.inner_bytes_per_s:
+        between = offer.inner_bytes_per_s * (LINK_KINDS["nvlink"].efficiency if offer.gpu else 1.0)
     return replace(
         one, units_per_machine=units, inner_bytes_per_s=between, inner_latency_s=_INNER_LATENCY_S, whole_machines=True
     )
+
+
+def _sold_bytes_per_s(offer: Offer) -> float:
+    return offer.network_bytes_per_s or guessed_network_bytes_per_s(offer)
+
+
+def _network_kind(offer: Offer) -> str:
+    return "fabric" if _sold_bytes_per_s(offer) >= _FABRIC_BYTES_PER_S else "cloud-ethernet"
 
 
 def guessed_network_bytes_per_s(offer: Offer) -> float:
@@ -176,6 +188,9 @@ def assumed(offer: Offer) -> tuple[str, ...]:
             f"the catalogue does not say what connects the {offer.gpus} GPUs of {offer.title}; PCIe with "
             f"{format_count(_BUS_BYTES_PER_S)}B/s is taken"
         )
+    kind = _network_kind(offer)
+    link = LINK_KINDS[kind]
+    told.append(f"{kind} is taken to reach {link.efficiency:g} (± {link.spread:g}) of the bandwidth that is sold")
     return tuple(told)
 
 

@@ -157,7 +157,7 @@ class Request:
     )  # fmt: skip
     precision: str = _option(
         "--precision", Choice(tuple(PRECISIONS)),
-        "What a run computes in: float32, or mixed with bfloat16 or float16 (stages of torch).",
+        "What a run computes in: float32, products in TF32, or mixed with bfloat16 or float16 (stages of torch).",
         accept=_one_of("precision", tuple(PRECISIONS)), default=FULL,
     )  # fmt: skip
     optimizer: str = _option(

@@ -18,7 +18,7 @@ _MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with
 # Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
 Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
 Mode = Literal["inference", "training"]
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Recomputation = Literal["auto", "never", "always"]
 Reading = Literal["steady-state", "one-batch-alone"]
 Optimizer = Literal["adam", "sgd", "momentum", "adafactor", "adam-8bit"]

@@ -49,6 +49,7 @@ from heterps_compile.cost.stage_law import micro_batch as micro_batch_law
 from heterps_compile.errors import InputError
 from heterps_compile.plan.idle_units import sampleless_notes
 from heterps_compile.plan.plan_notes import NO_ROOM, NO_ROOM_FOR_TABLES
+from heterps_compile.problem_file.extrapolated import all_reduce_notes, layer_notes
 from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
 from heterps_compile.problem_file.given_rules import (
@@ -63,7 +64,6 @@ from heterps_compile.problem_file.message_times import (
     in_one_machine,
     moved_s,
     transfer_s,
-    untimed,
     untimed_pairs,
 )
 from heterps_compile.problem_file.problem_laws import shown
@@ -230,8 +230,8 @@ def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
     servers = _servers(problem, plan)
     fed = sampleless_notes([stage.width for stage in plan.stages], plan.batch, plan.micro_batches)
     notes = (
-        *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan), *_untimed_notes(problem, stages),
-        *(fed if problem.training else ()),
+        *_memory_notes(stages), *_server_notes(servers), *_rule_notes(problem, plan),
+        *_untimed_notes(problem, work, ways_s), *(fed if problem.training else ()),
     )  # fmt: skip
     return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, timeline.bubble, stages, notes, servers)
 
@@ -245,7 +245,7 @@ class _StageWork:
     """What a stage's replicas do with a micro-batch, one entry for each replica."""
 
     def __init__(self, problem: GivenProblem, plan: GivenPlan, stage: GivenStage) -> None:
-        self.problem, self.stage = problem, stage
+        self.problem, self.stage, self.micro_batch = problem, stage, plan.micro_batch
         rows, count = rows_of_stage(problem, plan, stage), plan.micro_batches
         self.traffic = ServersTraffic()
         if rows is not None:
@@ -257,9 +257,9 @@ class _StageWork:
         self.forward_s = [kind.forward_s for kind in each_replica]
         self.backward_s = [kind.backward_s for kind in each_replica]
         self.update_s = max(kind.update_s for kind in kinds)
-        self.parameter_bytes = max(kind.parameter_bytes for kind in kinds)
-        self.group = group_of(problem, plan, stage, self.parameter_bytes)
-        self.all_reduce_s = agree_s(problem, stage, self.group, self.parameter_bytes) if problem.training else 0.0
+        self.summed_bytes = [kind.parameter_bytes for kind in kinds]
+        self.group = group_of(problem, plan, stage, self.summed_bytes)
+        self.all_reduce_s = agree_s(problem, stage, self.group, self.summed_bytes) if problem.training else 0.0
 
     def mixed(self, micro_batches: int) -> MixedStage:
         """Return the replicas with the micro-batches that each takes."""
@@ -380,7 +380,7 @@ def _batches_of_replicas(
         "every replica works on batches of its own, which follow one another without a flush",
         *_undivided_notes(problem, plan),
         *_memory_notes(stages),
-        *_untimed_notes(problem, stages),
+        *_untimed_notes(problem, work, ways_s),
     )
     return Prediction(STEADY_STATE, parts, plan.batch, 1, max(0.0, bubble), stages, notes)
 
@@ -441,25 +441,20 @@ def _rule_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
         )
 
 
-def _untimed_notes(problem: GivenProblem, stages: Sequence[StagePrediction]) -> Iterator[str]:
-    """Yield which stages send values, or sum gradients, in a way that was not timed, where others were."""
-    for number, (sender, receiver) in enumerate(pairwise(stages)):
+def _untimed_notes(problem: GivenProblem, work: Sequence[_StageWork], ways_s: Sequence[float]) -> Iterator[str]:
+    """Yield unmeasured times: of transfers where others are, of all-reduces, of layers at other sizes."""
+    for number, ((sender, receiver), way_s) in enumerate(zip(pairwise(work), ways_s, strict=True)):
         pairs = untimed_pairs(problem, sender.stage.replicas, receiver.stage.replicas)
-        if problem.transfers and pairs and sender.transfer_s > 0:
+        if problem.transfers and pairs and way_s > 0:
             told = in_words([f"{shown(one)} and {shown(other)}" for one, other in pairs])
             yield (
                 f"transfers has none between {told}: what they take from stage {number} to stage {number + 1} follows "
                 f"from the pool's rates"
             )
-    for number, each in enumerate(stages):
-        stage = each.stage
-        missing = untimed(problem, stage.replicas)
-        if problem.all_reduces and missing and stage.sync == USUAL and each.all_reduce_s > 0:
-            of_all = ", and counts where each of its types has one" if len(stage.replicas) > 1 else ""
-            yield (
-                f"all_reduces has none of {stage.width} units of {' and '.join(map(shown, missing))}{of_all}: what "
-                f"stage {number} takes to sum its gradients follows from the pool's rates"
-            )
+    for number, each in enumerate(work):
+        if each.stage.sync == USUAL and each.all_reduce_s > 0:
+            yield from all_reduce_notes(problem, number, each.stage, each.summed_bytes)
+    yield from layer_notes(problem, [each.stage for each in work], work[0].micro_batch)
 
 
 def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:

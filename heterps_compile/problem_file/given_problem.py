@@ -132,43 +132,44 @@ class GivenEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredTransfer:
-    """Messages between units that were timed: sizes, ascending, and the time of each.
+class _Measured:
+    """Sizes that were timed, ascending, and the time of each.
 
     Attributes:
-        between: Names of the device types of both ends.
-        sizes_bytes: [N].
+        sizes_bytes: [N], of a message, or of what every unit of an all-reduce holds.
         times_s: [N].
     """
 
-    between: tuple[str, str]
     sizes_bytes: tuple[float, ...]
     times_s: tuple[float, ...]
 
     def time_s(self, size_bytes: float) -> float:
-        """Return the time of a message."""
+        """Return the time of a size."""
         return interpolate(list(zip(self.sizes_bytes, self.times_s, strict=True)), size_bytes) if size_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredAllReduce:
-    """All-reduces among units that were timed: sizes, ascending, and the time of each.
+class MeasuredTransfer(_Measured):
+    """Messages between units.
+
+    Attributes:
+        between: Names of the device types of both ends.
+    """
+
+    between: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAllReduce(_Measured):
+    """All-reduces among units.
 
     Attributes:
         device: Name of their device type.
         units: That took part.
-        sizes_bytes: [N], of what every unit holds.
-        times_s: [N].
     """
 
     device: str
     units: int
-    sizes_bytes: tuple[float, ...]
-    times_s: tuple[float, ...]
-
-    def time_s(self, size_bytes: float) -> float:
-        """Return the time of an all-reduce."""
-        return interpolate(list(zip(self.sizes_bytes, self.times_s, strict=True)), size_bytes) if size_bytes else 0.0
 
 
 @dataclass(frozen=True)

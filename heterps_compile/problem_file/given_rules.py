@@ -9,22 +9,14 @@ Left out: what servers take that gradients go through, and timed all-reduces of 
 
 from collections.abc import Iterator, Sequence
 
-from heterps_compile.cost.pose import network_of_types
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup, TensorShape
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL, faults_of
 
-from .given_plan import GivenPlan, GivenReplicas, GivenStage
+from .given_plan import GivenPlan, GivenStage
 from .given_problem import ELEMENT_BYTES, REPLICA, GivenLayer, GivenProblem
-from .message_times import all_reduce_s, group_network
-
-
-def network_of_replicas(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> Network:
-    """Return what connects the replicas of a stage: of several types the slowest link."""
-    if len(replicas) == 1:
-        return group_network(problem, replicas[0])
-    return network_of_types(problem.known_pool, sorted({each.device for each in replicas}))
+from .message_times import all_reduce_s, network_of_replicas
 
 
 def gradients_of(
@@ -48,25 +40,25 @@ def gradients_of(
     return SyncGroup(replicas, buffers, buffers, tensors, network, tuple(shapes) if is_known else ())
 
 
-def group_of(problem: GivenProblem, plan: GivenPlan, stage: GivenStage, parameter_bytes: float) -> SyncGroup:
-    """Return what the replicas of a stage agree on, each of which has so many bytes of parameters."""
+def group_of(problem: GivenProblem, plan: GivenPlan, stage: GivenStage, held_bytes: Sequence[float]) -> SyncGroup:
+    """Return what the replicas of a stage agree on; a unit of each kind has so many bytes of parameters."""
     layers = [problem.layers[index] for index in stage.layers]
     served = set() if plan.served is None else set(plan.served.tables)
     is_divided = any(each.tensor_parallel > 1 for each in stage.replicas) or any(
         table.name in served for layer in layers for table in layer.tables
     )
-    network = network_of_replicas(problem, stage.replicas)
-    return gradients_of(layers, parameter_bytes, stage.width, network, is_divided=is_divided)
+    network = network_of_replicas(problem, stage.replicas, held_bytes)
+    return gradients_of(layers, max(held_bytes), stage.width, network, is_divided=is_divided)
 
 
-def agree_s(problem: GivenProblem, stage: GivenStage, group: SyncGroup, parameter_bytes: float) -> float:
+def agree_s(problem: GivenProblem, stage: GivenStage, group: SyncGroup, held_bytes: Sequence[float]) -> float:
     """Return what a step waits for until the replicas of a stage agree.
 
     Raises:
         PlugInError: where a third party's rule fails.
     """
     if stage.sync == USUAL:
-        return all_reduce_s(problem, stage.replicas, parameter_bytes)
+        return all_reduce_s(problem, stage.replicas, held_bytes, group.network)
     with faults_of(type(stage.sync)):
         return stage.sync.exposed(group).time_s
 

@@ -3,8 +3,8 @@
 A message takes what the problem's table of measured transfers says for its size, else the latency and the rate of what
 connects the two types in the pool. Between replicas of several types the slowest pair counts. Gradients of k replicas
 take what a table of measured all-reduces says, else that of rings inside of machines and between them
-(``sync_rules/network.py``); units of a group with tensor parallelism add up their own parts side by side. Replicas of
-several types are one ring over the slowest link.
+(``sync_rules/network.py``), of one type or several; units of a group with tensor parallelism add up their own parts
+side by side.
 
 Stages fill the machines of a type with their units, one stage after the other. Where two that follow one another stand
 in one machine, a message between them goes inside of it; else it goes over the machines' cards, which the replicas of a
@@ -18,8 +18,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from heterps_compile.cost.pose import network_of, network_of_types
-from heterps_compile.sync_rules.network import Network, endless_s, ring_share
+from heterps_compile.cost.pose import network_of
+from heterps_compile.sync_rules.network import Network, endless_s, joined, ring_share
 
 from .given_plan import GivenPlan, GivenReplicas, stage_of_layers
 from .given_problem import GivenProblem, MeasuredAllReduce, MeasuredTransfer
@@ -180,40 +180,67 @@ def _machine(problem: GivenProblem, replicas: Sequence[GivenReplicas], taken: di
     return machine
 
 
-def all_reduce_s(problem: GivenProblem, replicas: Sequence[GivenReplicas], size_bytes: float) -> float:
-    """Return the time to add up gradients of so many bytes, held by one unit of every replica."""
+def all_reduce_s(
+    problem: GivenProblem, replicas: Sequence[GivenReplicas], held_bytes: Sequence[float], network: Network
+) -> float:
+    """Return the time to add up gradients, of so many bytes on one unit of every kind of replica."""
     count = sum(each.count for each in replicas)
-    if count < 2 or not size_bytes:
+    if count < 2 or not any(held_bytes):
         return 0.0
     if problem.summed_every is not None:
-        return float(summed_share_s(problem, replicas[0], size_bytes, count))
+        return float(summed_share_s(problem, replicas[0], max(held_bytes), count))
     if not untimed(problem, replicas):
-        tables = _timed(problem, replicas)
-        return max(each.time_s(size_bytes) for each in tables)
-    devices = sorted({each.device for each in replicas})
-    if len(replicas) == 1:
-        return group_network(problem, replicas[0]).all_reduce_s(size_bytes, count)
-    return network_of_types(problem.known_pool, devices).all_reduce_s(size_bytes, count)
+        sizes = zip(replicas, held_bytes, strict=True)
+        return max(each.time_s(size_bytes) for kind, size_bytes in sizes for each in timed(problem, [kind], count))
+    return network.all_reduce_s(max(held_bytes), count)
 
 
-def _timed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[MeasuredAllReduce]:
-    """Return the all-reduces that were timed among as many units as there are replicas, of each of their types."""
-    count, devices = sum(each.count for each in replicas), {each.device for each in replicas}
+def timed(problem: GivenProblem, replicas: Sequence[GivenReplicas], count: int) -> list[MeasuredAllReduce]:
+    """Return the all-reduces that were timed among so many units, of each of the replicas' types."""
+    devices = {each.device for each in replicas}
     return [each for each in problem.all_reduces if each.units == count and each.device in devices]
 
 
 def untimed(problem: GivenProblem, replicas: Sequence[GivenReplicas]) -> list[str]:
     """Return the types of replicas of which no all-reduce of so many units was timed: with any, none counts."""
-    timed = {each.device for each in _timed(problem, replicas)}
-    return sorted({each.device for each in replicas} - timed)
+    found = timed(problem, replicas, sum(each.count for each in replicas))
+    return sorted({each.device for each in replicas} - {each.device for each in found})
 
 
 def group_network(problem: GivenProblem, group: GivenReplicas) -> Network:
     """Return what connects replicas of one kind; units of a group that stand in one machine share its card."""
     of_unit = network_of(problem.known_pool, group.device)
-    of_machine = of_unit.units_per_machine
     return replace(
         of_unit,
-        seconds_per_byte=of_unit.seconds_per_byte * min(group.tensor_parallel, of_machine),
-        units_per_machine=max(1, of_machine // group.tensor_parallel),
+        seconds_per_byte=of_unit.seconds_per_byte * _peers(problem, group),
+        units_per_machine=max(1, of_unit.units_per_machine // group.tensor_parallel),
     )
+
+
+def _peers(problem: GivenProblem, group: GivenReplicas) -> int:
+    """Return the units of a group that share a machine's card, each with a part of the gradients."""
+    return min(group.tensor_parallel, problem.known_pool.device_type(group.device).units_per_machine)
+
+
+def network_of_replicas(
+    problem: GivenProblem, replicas: Sequence[GivenReplicas], held_bytes: Sequence[float]
+) -> Network:
+    """Return what connects the replicas of a stage, for the gradients of the unit that has most.
+
+    A link between two kinds carries the parts of the one that sends less.
+
+    Args:
+        problem: Whose pool counts.
+        replicas: Of every kind.
+        held_bytes: Gradients of one unit, of every kind.
+    """
+    most = max(held_bytes)
+    parts, at_once = [], []
+    for each, size_bytes in zip(replicas, held_bytes, strict=True):
+        share = size_bytes / most if most else 1.0
+        own = group_network(problem, each)
+        parts.append((replace(own, inner_seconds_per_byte=own.inner_seconds_per_byte * share), each.count))
+        at_once.append(_peers(problem, each) * share)
+    kinds = list(zip(replicas, at_once, strict=True))
+    links = [(problem.known_pool.link(a.device, b.device), min(here, there)) for a, here in kinds for b, there in kinds]
+    return joined(parts, max(each / link.bytes_per_s for link, each in links), max(link.latency_s for link, _ in links))

@@ -27,7 +27,7 @@ from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.command_options import COMPILE, PROBLEM
 from heterps_compile.plan.request import OPTIONS, Request
 from heterps_compile.schedule.mixed_stage import BY_SPEED, EQUAL
-from heterps_compile.sync_rules.network import Network, endless_s
+from heterps_compile.sync_rules.network import endless_s
 
 from .given_plan import GivenPlan, GivenReplicas, GivenStage
 from .given_problem import STEP, GivenProblem, GivenTimes
@@ -161,7 +161,7 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         link_latency_s=latency_s if has_ways else None,
         ring_seconds_per_byte=ring_table(pool, [group.device for group in groups]) if pool.links else None,
         currency=pool.currency,
-        machines=_machines(networks) if given.training else None,
+        machines=Machines.of_networks(networks) if given.training else None,
         rented_together=together if np.any(together > 1) else None,
     )
     return PosedGiven(problem, groups)
@@ -253,16 +253,6 @@ def _groups(given: GivenProblem, pool: Cluster, *, every_degree: bool) -> tuple[
             : None if every_degree else 1
         ]
         if degree <= device.max_units or not every_degree
-    )
-
-
-def _machines(networks: list[Network]) -> Machines | None:
-    """Return in which machines the groups of every type stand; None where each is one."""
-    if all(network.units_per_machine == 1 for network in networks):
-        return None
-    return Machines(
-        np.array([float(network.units_per_machine) for network in networks]),
-        np.array([network.inner_seconds_per_byte / network.seconds_per_byte for network in networks]),
     )
 
 

@@ -105,17 +105,18 @@ class _Edge(Part):
     bytes_per_sample: Amount
 
 
-class _Transfer(Part):
-    between: Annotated[list[Text], Field(min_length=2, max_length=2)]
+class _Measured(Part):
     sizes_bytes: Times
     times_s: Times
 
 
-class _AllReduce(Part):
+class _Transfer(_Measured):
+    between: Annotated[list[Text], Field(min_length=2, max_length=2)]
+
+
+class _AllReduce(_Measured):
     device: Text
     units: Whole
-    sizes_bytes: Times
-    times_s: Times
 
 
 class ProblemFile(Part):
@@ -185,11 +186,11 @@ def make_given(document: dict[str, Any], where: str, *, cluster: str | Cluster |
         else file.held_per_parameter,
         step_overhead_s=file.step_overhead_s,
         transfers=tuple(
-            MeasuredTransfer((each.between[0], each.between[1]), tuple(each.sizes_bytes), tuple(each.times_s))
+            MeasuredTransfer(tuple(each.sizes_bytes), tuple(each.times_s), tuple(each.between))
             for each in file.transfers
         ),
         all_reduces=tuple(
-            MeasuredAllReduce(each.device, each.units, tuple(each.sizes_bytes), tuple(each.times_s))
+            MeasuredAllReduce(tuple(each.sizes_bytes), tuple(each.times_s), each.device, each.units)
             for each in file.all_reduces
         ),
     )

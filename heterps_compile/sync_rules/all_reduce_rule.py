@@ -17,11 +17,10 @@ def ring_exchange(size_bytes: int, replicas: int, network: Network) -> Exchange:
     """Return what a ring all-reduce of so many bytes moves and takes, inside machines first."""
     if replicas < 2 or size_bytes <= 0:
         return NOTHING
-    inside, machines = network.inside(replicas), network.machines(replicas)
+    machines = network.machines(replicas)
     # in each machine its replicas sum and spread the sum, and one ring goes over the machines
     sent_bytes = 2 * (replicas - machines) * size_bytes + 2 * (machines - 1) * size_bytes
     card_bytes = 2 * (machines - 1) / machines * size_bytes
-    assert inside >= 1  # noqa: S101 - of Network
     return Exchange(sent_bytes, card_bytes, network.sums_s(size_bytes, replicas), network.hops_s(replicas))
 
 

@@ -45,8 +45,8 @@ def exposed(rule: SyncRule, group: SyncGroup) -> Exposed:
         return found
     network, own = group.network, rule.amounts(group)
     if own is not None and not own.sums_between:
-        bytes_s = replace(network, seconds_per_byte=0.0).sums_s(size_bytes, group.replicas)
-        bytes_s += (group.machines - 1) * size_bytes * network.seconds_per_byte
+        between_s = (group.machines - 1) * size_bytes * network.seconds_per_byte
+        bytes_s = network.inside_s(size_bytes, group.replicas) + between_s
     else:
         bytes_s = network.sums_s(size_bytes, group.replicas)
     something = (FlatBuffer(1),)

@@ -89,10 +89,9 @@ class TopK(SyncRule):
         network, inside, machines = group.network, group.inside, group.machines
         pairs_bytes = sum(self.pairs_bytes(buffer, _pieces(group)) for buffer in group.gradients)
         card_bytes = (machines - 1) * pairs_bytes
-        dense_bytes = group.gradient_bytes * 2 * (inside - 1) / inside  # of one replica, inside
         sent_bytes = 2 * (group.replicas - machines) * group.gradient_bytes + machines * card_bytes
         hops_s = 2 * (inside - 1) * network.inner_latency_s + (machines - 1) * network.latency_s
-        bytes_s = dense_bytes * network.inner_seconds_per_byte + card_bytes * network.seconds_per_byte
+        bytes_s = network.inside_s(group.gradient_bytes, group.replicas) + card_bytes * network.seconds_per_byte
         return Exchange(sent_bytes, card_bytes, bytes_s, hops_s)
 
     def extra_bytes(self, group: SyncGroup) -> int:

@@ -7,8 +7,10 @@
   clock. Base clocks, as a K80 cannot hold its boost clock within its power limit. This scaling was made when the
   factors of the P100 had been seen: other GPUs than these two judge it.
 - **Workers**: each computes for z seconds, then one server takes s seconds for its gradients while others wait: a
-  closed queue, its throughput by mean-value analysis. z and s of a net are fitted on 1-4 workers; 5-8 are judged. (The
-  nets of these runs are not among those whose tensors are counted, so that s cannot be told from their sizes.)
+  closed queue, its throughput by mean-value analysis. A net's gradients have one size, so that s is the same every
+  time: who arrives while one is served waits for half of it, and not for a whole one, as service times without memory
+  have it. z and s of a net are fitted on 1-4 workers; 5-8 are judged. (The nets of these runs are not among those
+  whose tensors are counted, so that s cannot be told from their sizes.)
 """
 
 import csv
@@ -107,12 +109,17 @@ def cluster_speeds(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
 
 
 def queue_speed(workers: int, think_s: float, served_s: float) -> float:
-    """Throughput of so many workers that think, then wait for one server: exact mean-value analysis."""
-    waiting = speed = 0.0
+    """Throughput of so many workers that think, then wait for one server, whose service takes the same every time.
+
+    Mean-value analysis; who arrives finds the queue of one worker less, and half of a service still to come where one
+    is under way (Reiser, "A queueing network analysis of computer communication networks with window flow control",
+    1979).
+    """
+    waiting = busy = speed = 0.0
     for count in range(1, workers + 1):
-        response_s = served_s * (1 + waiting)
+        response_s = served_s * (1 + waiting - busy / 2)
         speed = count / (think_s + response_s)
-        waiting = speed * response_s
+        waiting, busy = speed * response_s, min(1.0, speed * served_s)
     return speed
 
 

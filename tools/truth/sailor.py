@@ -1,11 +1,9 @@
 """Sailor's measured plans (SOSP 2025) as problem files and plans: nothing is fitted.
 
 Layers: the published profiles, forward, backward and update of a layer in one micro-batch on a group. Between two
-profiled sizes times are read off a line. A value between stages is sent whole by every unit of its group, over the one
-network of its node: so many times its bytes at the published rate of a pair of nodes. Both stages wait for it
-(Megatron's pipelines neither overlap nor scatter it), so that it is work of theirs and no way between them. Gradients
-are a ring of ``2 (k - 1)`` messages of a k-th part between units of different nodes, at the part of the nodes' rate
-that one unit of a group has. The step is the simulated 1F1B one.
+profiled sizes times are read off a line. A value between stages is a message at the published rate of the slowest pair
+of nodes. Gradients are a ring of ``2 (k - 1)`` messages of a k-th part between units of different nodes, at the part of
+the nodes' rate that one unit of a group has. The step is the simulated 1F1B one.
 
 Memory is 4 bytes of every parameter's weight, gradient and two states, and the activations of the micro-batches that
 1F1B holds. What a layer works on in its backward, and what a process holds besides tensors, are told apart
@@ -16,7 +14,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +30,6 @@ Trial = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 """Name, problem, plan, and what was measured."""
 
 
-@dataclass(frozen=True)
-class Hop:
-    """The value of a layer between the groups of two stages."""
-
-    layer: int
-    senders: tuple[Kind, ...]
-    receivers: tuple[Kind, ...]
-
-
 class Sailor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,22 +37,18 @@ class Sailor:
         self.info = json.loads((folder / "llm_info.json").read_text())
         self.rates = json.loads((folder / "multizone_bandwidths_het.json").read_text())
 
-    def trials(self, *, waits: bool = True) -> Iterator[Trial]:
+    def trials(self) -> Iterator[Trial]:
         for path in sorted(self.folder.glob("plans/*/*/*/*.json")):
             record = json.loads(path.read_text())
             record = record[0] if isinstance(record, list) else record
             yield (
                 f"{path.parts[-4]}/{path.parts[-3]}/{path.stem}",
-                *self.trial(path.parts[-3], record, waits=waits),
+                *self.trial(path.parts[-3], record),
                 record,
             )
 
-    def trial(self, model: str, record: dict[str, Any], *, waits: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The problem and the plan of one measured plan.
-
-        Where stages wait, what they wait for is in times of the layers at their ends, so that the problem is of this
-        plan alone; else values are messages between stages, whatever these are.
-        """
+    def trial(self, model: str, record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The problem and the plan of one measured plan."""
         [line] = record["pipeline_list"]
         kinds: dict[Kind, None] = {}
         stages = []
@@ -77,22 +61,18 @@ class Sailor:
                 listed[kind] = listed.get(kind, 0) + 1
             stages.append((layers, listed))
         widest_group = max(degree for *_, degree in kinds)
-        widest = max(sum(listed.values()) for _, listed in stages)
-        hops: dict[int, list[Hop]] = {}
-        for (before, senders), (after, receivers) in pairwise(stages) if waits else ():
-            hop = Hop(int(before[-1]), tuple(senders), tuple(receivers))
-            for layer in (before[-1], after[0]):
-                hops.setdefault(int(layer), []).append(hop)
+        rings: dict[tuple[str, int], dict[Kind, int]] = {}
+        for _, listed in stages:
+            count = sum(listed.values())
+            for kind in listed if count > 1 else ():
+                rings.setdefault((self.device(kind), count), {}).update(listed)
         problem = {
             "format": FORMAT,
             "version": 1,
             "name": model,
-            "layers": [
-                self.layer(model, int(name), kinds, hops.get(int(name), []))
-                for name in sorted(map(int, self.info[model]["1"]))
-            ],
-            "edges": [edge | ({"bytes_per_sample": 0.0} if waits else {}) for edge in self.edges(model, widest_group)],
-            "transfers": [] if waits else self.transfers(list(kinds)),
+            "layers": [self.layer(model, layer, kinds) for layer in sorted(map(int, self.info[model]["1"]))],
+            "edges": self.edges(model, widest_group),
+            "transfers": self.transfers(list(kinds)),
             "pool": {
                 "device": [
                     {
@@ -104,11 +84,7 @@ class Sailor:
                     for kind in {self.device(kind): kind for kind in kinds}.values()
                 ]
             },
-            "all_reduces": [
-                self.all_reduce(kind, list(kinds), count)
-                for kind in _one_each(kinds, self.device)
-                for count in range(2, widest + 1)
-            ],
+            "all_reduces": [self.all_reduce(device, list(of), count) for (device, count), of in rings.items()],
             "batch": record["gbs"],
         }
         plan = {
@@ -137,23 +113,20 @@ class Sailor:
         """Gigabytes of a GPU: what its name ends with, or its data sheet's."""
         return {"Titan-RTX": 24, "RTX-2080": 11, "RTX-3090": 24}.get(gpu) or int(gpu.rsplit("-", 1)[1])
 
-    def layer(self, model: str, layer: int, kinds: Iterable[Kind], hops: Iterable[Hop] = ()) -> dict[str, Any]:
-        """A layer; its forward and its backward wait for these hops besides."""
-        hops = list(hops)
+    def layer(self, model: str, layer: int, kinds: Iterable[Kind]) -> dict[str, Any]:
         times = []
         for gpu, of_node, zone, degree in kinds:
             profile = self.profiles[model][gpu]
             sizes = sorted(int(size) for size in profile if str(degree) in profile[size])
             found = [profile[str(size)][str(degree)][str(layer)] for size in sizes]
-            waits = [sum(self.hop_s(model, hop, size) for hop in hops) for size in sizes]
             info = self.info[model][str(degree)][str(layer)]
             times.append(
                 {
                     "device": self.device((gpu, of_node, zone, degree)),
                     "tensor_parallel": degree,
                     "samples": sizes,
-                    "forward_s": [each[0] + wait for each, wait in zip(found, waits, strict=True)],
-                    "backward_s": [each[1] + wait for each, wait in zip(found, waits, strict=True)],
+                    "forward_s": [each[0] for each in found],
+                    "backward_s": [each[1] for each in found],
                     "update_s": found[0][2],
                     "parameter_bytes": info["params_bytes"],
                     "activation_bytes_per_sample": info["act_mem_bytes"],
@@ -167,17 +140,6 @@ class Sailor:
             {"from": f"layer {i}", "to": [f"layer {i + 1}"], "bytes_per_sample": info[str(i)]["act_output_bytes"]}
             for i in range(len(info) - 1)
         ]
-
-    def hop_s(self, model: str, hop: Hop, samples: int) -> float:
-        """What a micro-batch takes between the slowest two groups of two stages."""
-        found = []
-        for sender in hop.senders:
-            for receiver in hop.receivers:
-                degree = max(sender[3], receiver[3])
-                value = self.info[model][str(degree)][str(hop.layer)]["act_output_bytes"]
-                size = degree * value * samples
-                found.append(size / self.rate(sender, receiver, size))
-        return max(found)
 
     def rate(self, first: Kind, second: Kind, size_bytes: float) -> float:
         """Bytes a second between two nodes for a message; below 1 MB that of 1 MB, never above the peak."""
@@ -196,18 +158,14 @@ class Sailor:
             for names, pair in pairs.items()
         ]
 
-    def all_reduce(self, kind: Kind, kinds: list[Kind], count: int) -> dict[str, Any]:
-        """A ring among units of different nodes; the units of a group share their node's rate."""
+    def all_reduce(self, device: str, kinds: list[Kind], count: int) -> dict[str, Any]:
+        """A ring among units of different nodes, of a stage's kinds; the units of a group share their node's rate."""
         times = []
         for size in _SIZES:
             message = size / count
             slowest = min(self.rate(a, b, message * a[3]) / max(a[3], b[3]) for a in kinds for b in kinds)
             times.append(2 * (count - 1) * message / slowest)
-        return {"device": self.device(kind), "units": count, "sizes_bytes": _SIZES, "times_s": times}
-
-
-def _one_each(kinds: dict[Kind, None], name: Any) -> list[Kind]:
-    return list({name(kind): kind for kind in kinds}.values())
+        return {"device": device, "units": count, "sizes_bytes": _SIZES, "times_s": times}
 
 
 def predicted(problem: dict[str, Any], plan: dict[str, Any]) -> Prediction:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.cost.interpolation import interpolate
 from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
 from heterps_compile.problem_file.read_problem import FORMAT
@@ -39,7 +40,7 @@ from truth.scores import Row, is_fitted
 
 VOCABULARY = 51_200
 NODE = 8  # units
-NODE_BYTES_PER_S = 4 * 200e9 / 8
+NODE_BYTES_PER_S = 4 * 200e9 / 8 * LINK_KINDS["fabric"].efficiency
 _HALF = 2  # bytes of an activation and of a gradient
 _PEAK = 312e12  # FLOP/s of the data sheet, half precision
 _SIZES = [2.0**power for power in range(10, 38)]
@@ -104,7 +105,7 @@ def runs(path: Path) -> list[Run]:
 
 
 class Cluster:
-    """What messages take: inside of a node as measured, across nodes by the data sheet."""
+    """What messages take: inside of a node as measured, across nodes by the reached part of the data sheet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

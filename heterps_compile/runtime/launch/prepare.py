@@ -165,6 +165,8 @@ def precision_of(options: RunOptions, plan: Plan) -> str:
                 f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or take "
                 f"--precision fp32"
             )
+    if PRECISIONS[precision] == PRECISIONS[FULL]:
+        return precision
     kept_out = next((note for note in plan.notes if OUT_OF_AUTOCAST in note), None)
     if kept_out is not None:
         raise RunError(

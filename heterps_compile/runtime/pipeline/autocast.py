@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from heterps_compile.cost.precision import PRECISIONS
+from heterps_compile.cost.precision import PRECISIONS, TF32
 from heterps_compile.errors import RunError, UnknownNameError
 
 Made = TypeVar("Made")
@@ -44,6 +44,8 @@ class Autocast:
         if precision not in PRECISIONS:
             raise UnknownNameError("precision", precision, PRECISIONS)
         self._kind: str = device.type
+        if precision == TF32 and self._kind == "cuda":
+            torch.set_float32_matmul_precision("high")
         self._dtype: torch.dtype = getattr(torch, PRECISIONS[precision])
         self.narrows = self._dtype is not torch.float32
         if self.narrows and not _is_taken(self._kind, self._dtype):

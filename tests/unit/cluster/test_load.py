@@ -7,7 +7,9 @@ import pytest
 
 from heterps_compile.cluster import local
 from heterps_compile.cluster.devices import Cluster, Link
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.cluster.load import builtin_names, load_cluster
+from heterps_compile.cluster.pool_toml import pool_toml
 from heterps_compile.errors import InputError, UnknownNameError
 
 PAPER = resources.files("heterps_compile.cluster").joinpath("pools", "heterps-paper.toml").read_text("utf-8")
@@ -94,6 +96,8 @@ def test_a_missing_file_is_named() -> None:
             'launch = "2 us"\nunits_per_machine = 8',
             "inner_bandwidth.*units_per_machine",
         ),
+        ('launch = "2 us"', 'launch = "2 us"\nnetwork_efficiency = "wifi"', 'network_efficiency.*"cloud-ethernet"'),
+        ('launch = "2 us"', 'launch = "2 us"\ninner_efficiency = 1.1', "inner_efficiency.*at most 1"),
         ('launch = "2 us"', 'launch = "2 us"\nunits_per_machine = 0', r"units_per_machine.*number.*\b1\b"),
         (
             'launch = "2 us"',
@@ -201,3 +205,23 @@ def test_64_types_are_taken_and_65_are_not(tmp_path: Path) -> None:
 def test_a_pool_made_by_hand_without_types_is_refused() -> None:
     with pytest.raises(InputError, match="'mine'"):
         Cluster("mine", "", "USD", ())
+
+
+def test_a_link_reaches_a_part_of_its_bandwidth(tmp_path: Path) -> None:
+    """A kind of link or a number; written again, the pool has the rates that are reached."""
+    file = tmp_path / "pool.toml"
+    inside = 'units_per_machine = 4\ninner_bandwidth = "300 GB/s"\ninner_latency = "1 us"'
+    kinds = 'network_efficiency = "cloud-ethernet"\ninner_efficiency = 0.5'
+
+    def loaded(text: str) -> Cluster:
+        file.write_text(text)
+        return load_cluster(file)
+
+    sold, reached = (
+        loaded(PAPER.replace('launch = "2 us"', f'launch = "2 us"\n{keys}')) for keys in (inside, f"{inside}\n{kinds}")
+    )
+    [changed] = [each for each in reached.device_types if each.units_per_machine == 4]
+    before = sold.device_type(changed.name)
+    assert changed.network_bytes_per_s == LINK_KINDS["cloud-ethernet"].efficiency * before.network_bytes_per_s
+    assert changed.inner_bytes_per_s == 150e9
+    assert loaded(pool_toml(reached)).device_types == reached.device_types

@@ -138,6 +138,36 @@ def test_a_type_computes_at_its_rate_for_the_dtype_and_without_one_at_that_of_fl
     assert note.startswith("the pool has no bfloat16 rate for 'slow': its products are estimated at the float32 rate")
 
 
+def test_tf32_is_at_its_own_rate_and_the_default_of_convolutions_alone():
+    """PyTorch multiplies float32 in TF32 in cuDNN by default, and in matrix products on demand."""
+    v100 = POOL.device_type("v100")
+    ampere = replace(v100, name="ampere", peak_flops=MappingProxyType({"float32": 1e3, "tfloat32": 8e3}), launch_s=0.0)
+    pool = replace(POOL, device_types=(ampere, replace(ampere, name="volta", peak_flops={"float32": 1e3})))
+    images = sketch("""
+        in x 4x8
+        par w 8x2
+        conv taps : x w -> y 4x2 flops=128
+        out y
+    """)
+    conv = LayerGraph(images, group_nodes(images).layers)
+    for layers, of_fp32 in ((layers_in("fp32"), 1), (conv, 8)):
+        costs = layer_costs(layers)
+        for precision, factor in (("fp32", of_fp32), ("tf32", 8)):
+            [ours_s, theirs_s], *_ = layer_times(layers, costs, pool, training=False, precision=precision).compute_s
+            assert theirs_s == pytest.approx(factor * ours_s)
+    measured = replace(ampere, rates=MappingProxyType({"conv": KindRate(0.0, 1e9, 1e9, 2.0, 0.1)}))
+    times = [
+        layer_times(conv, layer_costs(conv), replace(POOL, device_types=(measured,)), training=False, precision=name)
+        for name in ("fp32", "tf32")
+    ]
+    assert times[0].compute_s == pytest.approx(times[1].compute_s), "what was measured has TF32 in it"
+    (note,) = rate_notes(pool, "fp32")
+    assert note.startswith("fp32 on 'ampere' is taken as PyTorch runs it: convolutions and recurrence in TF32")
+    (note,) = rate_notes(pool, "tf32")
+    assert note == "the pool has no tfloat32 rate for 'volta': its products are estimated in float32"
+    assert dtypes(GRAPH, "tf32") == dtypes(GRAPH, "fp32")
+
+
 def test_rates_that_were_measured_in_another_dtype_than_layers_compute_in_are_told_once():
     v100 = POOL.device_type("v100")
     rates = MappingProxyType({"gemm": KindRate(0.0, 1e9, 1e9, 2.0, 0.1)})
@@ -176,7 +206,7 @@ def test_a_plan_of_before_there_were_precisions_is_for_float32_and_fresh():
     assert older.count("precision") == older.count("copies_bytes") == 0
     assert from_json(older, "it").request == compiled.plan.request
     hashes = [make_hashes(compiled.graph, POOL, Request(precision=p, method="rl"))["options"] for p in PRECISIONS]
-    assert len(set(hashes)) == 3
+    assert len(set(hashes)) == len(PRECISIONS)
     assert hashes[0] == "d2785567bcd397917de012dea63270a3a1d79ca73f1f55672e1fef3e6da88f67"
 
 

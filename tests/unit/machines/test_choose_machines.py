@@ -388,6 +388,7 @@ def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
     answer = choose_machines(catalogue(bare), times, Goal(1e6, (256,), deadline_s=1e6, most_machines=1))
     assert answer.notes == (
         "the catalogue does not say what network aws g4dn.xlarge in us-east-1 has; 625 MB/s is taken",
+        "cloud-ethernet is taken to reach 0.65 (± 0.22) of the bandwidth that is sold",
     )
 
 
@@ -450,7 +451,7 @@ def test_machines_with_more_units_than_a_pool_has_are_looked_at_as_far_as_it_goe
     huge = replace(CPU, instance="huge", cores=100_000, memory_bytes=1e6 * GIB)
     goal = Goal(1e6, (256,), deadline_s=1e5, most_machines=16)
     answer = choose_machines(catalogue(huge, T4), times, goal)
-    assert answer.notes[0] == (
+    assert answer.notes[1] == (
         "of 1 offer fewer than 16 machines are looked at, such as 10 of aws huge in us-east-1 with 100,000 units each: "
         "a pool has 1,000,000 units of a kind at most"
     )

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from heterps_compile.api import read_model
 from heterps_compile.errors import HeterpsError, InputError
-from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text
+from heterps_compile.machines import Goal, choose, compile_for, row_of_run, rows_text, run_row
 from heterps_compile.machines.chosen_file import CHOSEN_NAME, read_chosen
 from heterps_compile.machines.learned import (
     PREDICTION_ERROR,
@@ -114,14 +114,15 @@ def test_what_is_least_is_that_of_a_search_over_both_factors():
 def test_rows_that_send_nothing_are_the_same_with_one_factor_and_with_two():
     one = learn({"a": [2.0, 3.0, 4.0]}).corrections[0]
     rows = [Parts(ratio, 1.0, 0.0) for ratio in (2.0, 3.0, 4.0)]
-    assert not can_be_told_apart(rows)
+    assert can_be_told_apart(rows), "they say nothing of sending, which is as predicted"
+    assert not can_be_told_apart([Parts(3.0, 1.0, 0.5)] * 4)
     two = learn({"a": [1.0]}, parts={"a": rows}).corrections[0]
     assert (two.factor, two.error, two.of_sending) == (pytest.approx(one.factor), pytest.approx(one.error), 1.0)
     # sending is as uncertain as before any row
     assert two.late > one.late
 
 
-def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp_path):
+def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp_path, monkeypatch):
     times = StepTimes(_graph, make_request("USD", mode="training"))
     rows = []
     for machines in (1, 1, 2, 4, 4, 8):
@@ -137,10 +138,14 @@ def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp
     assert not any("slowed by one factor" in note for note in answer.notes)
     document = json.loads(answer_document(answer))
     assert document["learned"]["corrections"][0]["sending"] == found.sending
-    compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
+    plan = compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1).plan
     assert read_chosen(tmp_path / "out").machines.learned == answer.best.machines.learned
     log = tmp_path / "run.jsonl"
     log.write_text("".join(step_line(n) for n in range(20)))
+    row = row_of_run(log, tmp_path / "out")
+    assert float(row["predicted_s"]) == pytest.approx(plan.schedule.step_s / found.factor, rel=1e-5)
+    two = replace(plan, stages=tuple(replace(stage, replicas=2) for stage in plan.stages))
+    monkeypatch.setattr(run_row, "read_plan", lambda _: two)
     with pytest.raises(InputError, match="'t4'"):
         row_of_run(log, tmp_path / "out")
 
@@ -162,7 +167,8 @@ def test_a_step_on_one_kind_is_the_predicted_one_times_the_factor(tmp_path):
     assert corrected.best.outlook.most_s == pytest.approx(corrected.best.outlook.median_s * (1 + late))
     assert corrected.bound == pytest.approx(factor * plain.bound, rel=1e-6)
     line = next(line for line in told(corrected) if line.startswith("learned:"))
-    assert line.startswith("learned: t4 is taken to need 1.68 times what is predicted (± ")
+    assert line.startswith("learned: t4 is taken to compute 1.68 (± ")
+    assert " and to send 1 (± " in line
     assert line.endswith("(runs.csv)")
     document = json.loads(answer_document(corrected))
     assert document["learned"]["corrections"][0]["rows"] == 3
@@ -175,7 +181,7 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
     chosen = read_chosen(tmp_path / "out")
     assert chosen.machines.parts == answer.best.machines.parts
     assert chosen.machines.learned == replace(answer.best.machines.learned, notes=())
-    assert "t4 is taken to need 1.41 times" in (tmp_path / "out" / "pool.toml").read_text()
+    assert "t4 is taken to compute 1.41 (± " in (tmp_path / "out" / "pool.toml").read_text()
     assert compiled.plan.schedule.step_s == pytest.approx(answer.best.step.step_s, rel=0.05)
     log = tmp_path / "run.jsonl"
     log.write_text("".join(step_line(n, pace_s=0.5 + (n == 0)) for n in range(20)))
@@ -232,14 +238,10 @@ def test_rows_are_compared_with_a_prediction_the_model_or_its_operations(tmp_pat
     answer = ask(path)
     (correction,) = answer.best.machines.learned.corrections
     assert (correction.rows, correction.factor) == (3, pytest.approx(1.2**0.75))
-    assert answer.notes[-3:-1] == (
+    assert answer.notes[-2:] == (
         "left out of what is learned: 1 row in another precision than fp32",
         "left out of what is learned: 1 row of other models, with neither predicted_s nor flop_per_sample (this one is "
         "Sequential)",
-    )
-    assert answer.notes[-1] == (
-        "what t4 compute and what they send are slowed by one factor: the rows send about the same part of a step; add "
-        "rows of other numbers of machines, by the model's name"
     )
     several = ask(file_of(tmp_path, "t4,4,2,64,0.2,2026-11-20,me,0.1,,,"))
     assert "1 row of several units do not say what part of the prediction is sent; name the model" in several.notes[-1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.machines import Goal
 from heterps_compile.machines.choose import times_of
 from heterps_compile.machines.elsewhere import elsewhere
@@ -143,14 +144,16 @@ def test_sets_that_may_be_better_and_were_not_searched_are_counted(times):
 def test_a_guessed_network_is_in_the_spread_of_several_machines_and_ranks_after_a_known_one(times):
     known = replace(FOUR, provider="z", network_bytes_per_s=6.25e9)
     guessed = replace(FOUR, provider="a", network_bytes_per_s=0.0)
-    alone = choose_machines(catalogue(guessed), times, Goal(1e9, (4096,), budget=1e5, most_machines=4))
+    alone = choose_machines(catalogue(guessed), times, Goal(1e9, (8192,), budget=1e5, most_machines=4))
     several = next(option for option in (alone.best, *alone.runners_up) if option.machines.count > 1)
     slow = several.machines.with_slow_networks()
-    assert slow.pool().device_types[0].network_bytes_per_s == pytest.approx(6.25e9 / 3)
-    ratio = times.searched(slow, 4096).step_s / several.step.step_s
+    assert slow.pool().device_types[0].network_bytes_per_s == pytest.approx(
+        LINK_KINDS["cloud-ethernet"].efficiency * 6.25e9 / 3
+    )
+    ratio = times.searched(slow, 8192).step_s / several.step.step_s
     assert ratio > 1.05
     spread = several.outlook.most_s / several.outlook.median_s
     assert spread == pytest.approx((1 + several.machines.late) * ratio)
-    both = choose_machines(catalogue(guessed, known), times, Goal(1e9, (4096,), budget=1e5, most_machines=4))
+    both = choose_machines(catalogue(guessed, known), times, Goal(1e9, (8192,), budget=1e5, most_machines=4))
     assert both.best.machines.count > 1
     assert both.best.machines.parts[0][0].offer == known

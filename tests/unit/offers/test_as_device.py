@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.cluster.load import builtin_names, load_cluster
 from heterps_compile.cluster.pool_toml import pool_toml
 from heterps_compile.errors import InputError, UnknownNameError
@@ -24,7 +25,9 @@ def test_a_unit_is_a_gpu_with_its_share_of_the_price():
     paper = load_cluster("heterps-paper").device_type("v100")
     assert (device.name, device.kind, device.price_per_hour) == ("aws.us-east-1.p3.16xlarge", "gpu", 24.48 / 8)
     assert (device.max_units, device.units_per_machine, device.whole_machines) == (24, 8, True)
-    assert (device.network_bytes_per_s, device.inner_bytes_per_s) == (25e9 / 8, 150e9)
+    ethernet, nvlink, fabric = (LINK_KINDS[kind].efficiency for kind in ("cloud-ethernet", "nvlink", "fabric"))
+    assert (device.network_bytes_per_s, device.inner_bytes_per_s) == (ethernet * 25e9 / 8, nvlink * 150e9)
+    assert device_of(replace(P3, network_bytes_per_s=50e9)).network_bytes_per_s == fabric * 50e9
     assert (device.memory_bytes, device.peak_flops) == (16 * GIB, paper.peak_flops)
     assert (device.price_date, device.price_source) == ("2026-11-01", "a page")
     spot = device_of(P3, spot=True)
@@ -43,13 +46,14 @@ def test_a_unit_of_a_machine_without_gpus_is_a_core():
 def test_what_a_catalogue_does_not_say_is_taken_and_told():
     bare = replace(P3, network_bytes_per_s=0.0, inner_bytes_per_s=0.0, gpu_memory_bytes=0.0)
     device = device_of(bare)
-    assert device.network_bytes_per_s == 8 * data_sheet("v100").network_bytes_per_s
+    ethernet = LINK_KINDS["cloud-ethernet"].efficiency
+    assert device.network_bytes_per_s == 8 * data_sheet("v100").network_bytes_per_s * ethernet
     assert (device.inner_bytes_per_s, device.memory_bytes) == (12e9, 32 * GIB)
-    assert [words.partition(";")[2] for words in assumed(bare)] == [
+    assert [words.partition(";")[2] for words in assumed(bare)[:-1]] == [
         " 12.5 GB/s is taken",
         " PCIe with 12 GB/s is taken",
     ]
-    assert assumed(P3) == ()
+    assert assumed(P3) == ("cloud-ethernet is taken to reach 0.65 (± 0.22) of the bandwidth that is sold",)
 
 
 def test_a_memory_in_the_name_is_another_memory_of_the_same_gpu():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.offers import assumed, csv_rows, device_of
 from heterps_compile.offers.catalogue import read_catalogue
@@ -81,8 +82,9 @@ def test_a_network_that_the_built_in_catalogue_states_is_no_guess(tmp_path):
         "p3.8xlarge,V100,4,32,244,,12.24,,us-east-1,us-east-1a\np9.8xlarge,V100,4,32,244,,12.24,,us-east-1,us-east-1a\n"
     )
     found = read_catalogue(written(tmp_path, SKY + rows, "aws/vms.csv"))
-    assert [device_of(offer).network_bytes_per_s for offer in found.offers] == [1.25e9, 6.25e9]
-    assert [len(assumed(offer)) for offer in found.offers] == [0, 2]
+    reached = LINK_KINDS["cloud-ethernet"].efficiency
+    assert [device_of(offer).network_bytes_per_s / reached for offer in found.offers] == [1.25e9, 6.25e9]
+    assert [len(assumed(offer)) for offer in found.offers] == [1, 3]
     assert any("p3.8xlarge" in note for note in found.notes)
     assert not any("p9.8xlarge" in note for note in found.notes)
 

@@ -80,7 +80,7 @@ def test_replicas_of_several_types_agree_by_rules(rule: str) -> None:
     assert stage.sync.rule == rule_text(parse_rule(rule))
     assert 0 < plan.bound <= plan.value
     assert plan.value == pytest.approx(plan.schedule.step_s)
-    slow = network_of_types(SLOW_POOL, ["fast", "slow"])
+    slow = network_of_types(SLOW_POOL, stage.units)
     assert slow.seconds_per_byte == 1 / 1e9
     times = [parameter.numel() * 4 for parameter in MODEL.parameters()]
     if rule.startswith("topk"):

@@ -160,7 +160,10 @@ def test_all_reduces_that_were_not_timed_of_a_stage_are_told() -> None:
 
     both = plan((["a", "b"], [{"device": "gpu"}, {"device": "slow"}]))
     rates = predicted(timed(), both)
-    assert rates.notes == ()
+    assert rates.notes == (
+        "all_reduces has none of 2 units of 'gpu' and 'slow', and counts where each of its types has one: what stage 0 "
+        "takes to sum its gradients follows from the pool's rates",
+    )
     assert rates.parts.all_reduce_s == pytest.approx(16)
     assert predicted(timed("gpu", "slow"), both).notes == ()
     assert predicted(timed("gpu", "slow"), both).parts.all_reduce_s == 7

@@ -15,6 +15,7 @@ from torch.nn import functional
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
+from heterps_compile.runtime.pipeline.autocast import Autocast
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.loss_scale import LossScale
@@ -269,12 +270,22 @@ def test_sparse_gradients_are_scaled_back_too():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UnknownNameError, match="'tf32'"):
-        Engine(SimpleNamespace(device=torch.device("cpu")), StepOptions(precision="tf32"))  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="'fp8'"):
+        Engine(SimpleNamespace(device=torch.device("cpu")), StepOptions(precision="fp8"))  # type: ignore[arg-type]
     with pytest.raises(RunError, match="float16"):
         LossScale(Scaling(), [nn.Parameter(torch.zeros(1, dtype=torch.float16))], 1, 0)
     with pytest.raises(RunError, match="loss"):
         replace(SCALING, scale=float("nan"))
+
+
+def test_tf32_is_products_of_float32_values_on_cuda_alone(monkeypatch):
+    """No autocast: values stay float32, and PyTorch is told to multiply them in TF32 where there are such cores."""
+    taken = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", taken.append)
+    for kind in ("cpu", "cuda"):
+        autocast = Autocast("tf32", torch.device(kind))
+        assert not autocast.narrows
+    assert taken == ["high"]
 
 
 def test_a_dtype_without_autocast_is_refused(monkeypatch):
