@@ -8,7 +8,7 @@
     fine            |     |  ||||||||  ||||||||     |  ||||||||        the same, and all near the cuts of the best
     best fine       |            |         |              |            value for the search over all positions to beat
 
-Left out: the search (``range_search.py``).
+Left out: the search (``time_search.py``).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.incumbent import Incumbent
 
 from .effort import EFFORT, Effort
-from .range_search import RangeSearch, marches_at_once
+from .interval_bound import is_tight
+from .time_search import TimeSearch, search_type
 
 
 def search_all(
@@ -33,14 +34,14 @@ def search_all(
     *,
     tells: bool = False,
     incumbent: Incumbent | None = None,
-) -> RangeSearch:
+) -> TimeSearch:
     """Run the search over all positions, to its end or to the deadline."""
     incumbent = Incumbent(problem) if incumbent is None else incumbent
-    chain, spent, coarse = Chain(problem), 0, effort.coarse
+    chain, spent, coarse, search_of = Chain(problem), 0, effort.coarse, search_type(problem)
     is_long = chain.length > coarse.above and problem.min_stages < coarse.coarse
-    if is_long and not marches_at_once(chain, effort.march):
+    if is_long and problem.objective == "cost" and not is_tight(chain, effort.interval):
         thin = Chain(problem, thinned(chain, coarse.coarse))
-        search = RangeSearch(thin, deadline, starts, coarse.coarse_gap, effort, incumbent=incumbent)
+        search = search_of(thin, deadline, starts, coarse.coarse_gap, effort, incumbent=incumbent)
         search.run()
         for _ in range(coarse.rounds):
             if search.placement is None:
@@ -48,12 +49,11 @@ def search_all(
             starts, before, spent = [search.placement], search.best, spent + search.evaluations
             fine = Chain(problem, near(chain, search.placement, coarse.fine))
             gap = coarse.fine_gap / chain.length
-            search = RangeSearch(fine, deadline, starts, gap, effort, incumbent=incumbent)
+            search = search_of(fine, deadline, starts, gap, effort, incumbent=incumbent)
             search.run()
             if search.best > before * (1 - coarse.least_gain / chain.length):
                 break
-    search = RangeSearch(chain, deadline, starts, effort=effort, incumbent=incumbent)
-    search.tells = tells
+    search = search_of(chain, deadline, starts, effort=effort, incumbent=incumbent, tells=tells)
     search.run()
     search.evaluations += spent
     return search

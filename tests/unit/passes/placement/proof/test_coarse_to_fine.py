@@ -10,7 +10,7 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof.coarse_to_fine import near, search_all, thinned
 from heterps_compile.passes.placement.proof.effort import CoarseEffort, Effort
-from heterps_compile.passes.placement.proof.range_search import RangeSearch
+from heterps_compile.passes.placement.proof.time_search import CostSearch
 
 
 def test_of_neighbouring_positions_the_one_that_the_fewest_bytes_cross_is_kept() -> None:
@@ -34,7 +34,7 @@ def test_near_the_cuts_of_a_plan_all_positions_are_looked_at() -> None:
 @pytest.mark.parametrize("branched", [False, True])
 def test_the_coarse_start_saves_work_and_changes_no_answer(branched: bool) -> None:
     problem = synthetic_problem(Recipe(seed=3, layers=60, types=3, branched=branched))
-    whole = RangeSearch(Chain(problem), Deadline.after(None))
+    whole = CostSearch(Chain(problem), Deadline.after(None))
     whole.run()
     effort = Effort(coarse=CoarseEffort(above=10, coarse=8, fine=20))
     found = search_all(problem, Deadline.after(None), effort=effort)
