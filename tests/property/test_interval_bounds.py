@@ -25,8 +25,8 @@ def entries_up_to(type_: int, units: int) -> ReplicaRanges:
 
 
 # the shortest chains too, with lists of segments and without any
-BOUNDED = Effort(interval=IntervalEffort(least_positions=1, least_tight=1))
-UNLISTED = Effort(interval=IntervalEffort(least_positions=1, least_tight=1, most_listed=-1, point=1e-3))
+BOUNDED = Effort(interval=IntervalEffort(least_positions=1, least_skipping=1))
+UNLISTED = Effort(interval=IntervalEffort(least_positions=1, least_skipping=1, most_listed=-1, point=1e-3))
 
 
 @pytest.mark.slow  # more of the same kind on larger problems

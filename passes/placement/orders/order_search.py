@@ -269,6 +269,7 @@ def _sampled(sampling: Sampling, starts: Sequence[Placement], deadline: Deadline
 
 def search_lattice(lattice: Lattice, starts: Sequence[Placement], deadline: Deadline, gap: float = GAP) -> AllOrders:
     """Search the plans whose stages lie between down-sets of a lattice; the bound is of those."""
+    gap = gap if lattice.problem.objective == "cost" else GAP
     search = search_type(lattice.problem)(lattice, deadline, starts, gap)
     search.run()
     return AllOrders(search.placement, search.best, search.bound, search.evaluations)

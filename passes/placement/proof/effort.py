@@ -62,35 +62,13 @@ class LabelEffort:
 
 
 @dataclass(frozen=True, slots=True)
-class CoarseEffort:
-    """From coarse to fine: a good plan on few positions first.
-
-    Attributes:
-        above: Positions; a chain with no more needs no coarse start.
-        coarse, fine: Positions of the coarse search and of each fine one.
-        rounds: Fine searches at most.
-        coarse_gap: Relative; how far from its own optimum the coarse search may stop.
-        fine_gap: The same for the fine ones, over the number of positions: a position more or less is as much.
-        least_gain: Likewise; a round that gains less is the last.
-    """
-
-    above: float = 300
-    coarse: int = 150
-    fine: int = 300
-    rounds: int = 12
-    coarse_gap: float = 1e-2
-    fine_gap: float = 1.0
-    least_gain: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
 class IntervalEffort:
     """Ranges of times of a batch bounded over the longest segments.
 
     Attributes:
-        least_positions: From which on they are.
-        least_tight: The same if the bounds are the prices of plans.
-        short: Relative; if less of a range is closed, its segments are listed.
+        least_positions: From which on they are, where values pass to the next layer alone.
+        least_skipping: The same where values skip layers, and the bounds are lower.
+        short: Relative; if values skip layers and less of a range is closed, its segments are listed.
         point: Relative; narrower ranges are bounded over all segments, however many there are.
         most_listed: Segments of a range.
         nearly: Times the best value; below it a plan is made of the bound.
@@ -98,8 +76,8 @@ class IntervalEffort:
         most_exact, most_together: Up to which all are looked at one by one where a path that is too cheap uses several.
     """
 
-    least_positions: float = 3000
-    least_tight: float = 250
+    least_positions: float = 250
+    least_skipping: float = 3000
     short: float = 3e-4
     point: float = 1e-6
     most_listed: int = 200_000
@@ -139,7 +117,6 @@ class Effort:
 
     ranges: RangeEffort = field(default_factory=RangeEffort)
     labels: LabelEffort = field(default_factory=LabelEffort)
-    coarse: CoarseEffort = field(default_factory=CoarseEffort)
     interval: IntervalEffort = field(default_factory=IntervalEffort)
     links: LinkEffort = field(default_factory=LinkEffort)
     most_machine_nodes: int = 60
@@ -152,8 +129,9 @@ class Effort:
 ACCELERATORS: Mapping[str, Callable[[Effort], Effort]] = {
     "multipliers": lambda e: replace(e, ranges=replace(e.ranges, steps_first=0, steps=0)),
     "label setting": lambda e: replace(e, labels=replace(e.labels, most_steps=0)),
-    "coarse to fine": lambda e: replace(e, coarse=replace(e.coarse, above=np.inf)),
-    "interval bounds": lambda e: replace(e, interval=replace(e.interval, least_positions=np.inf, least_tight=np.inf)),
+    "interval bounds": lambda e: replace(
+        e, interval=replace(e.interval, least_positions=np.inf, least_skipping=np.inf)
+    ),
 }
 """What makes the search faster and can be done without."""
 

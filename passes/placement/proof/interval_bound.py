@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.deadline import Deadline
@@ -27,19 +26,6 @@ from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
 from .effort import EFFORT, IntervalEffort
 from .longest_segments import LongestSegments, ReplicaRanges, counted_up
-
-
-def is_tight(chain: Chain, effort: IntervalEffort) -> bool:
-    """Check that the chain is long, and that nearly every bound is the price of a plan."""
-    problem = chain.problem
-    is_free = problem.min_stages <= 1 and problem.max_stages >= chain.length
-    if chain.length < effort.least_tight or not chain.is_exact or chain.longest_span > 1 or not is_free:
-        return False
-    # units for each block on its cheapest type: with as many, limits hardly bind
-    work_s = np.where(chain.usable_blocks(), np.diff(chain.compute_s), np.inf)
-    cheapest = np.argmin(work_s * problem.price_per_hour[:, None], axis=0)
-    needed_s = np.bincount(cheapest, work_s[cheapest, np.arange(chain.length)], problem.type_count)
-    return bool(np.all(needed_s <= problem.max_units * min(slowest_batch_s(problem), 1e300)))
 
 
 class IntervalBound:

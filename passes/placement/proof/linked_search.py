@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heterps_compile.cost.problem import Bools, Placement, Problem
+from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
+from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 from heterps_compile.passes.placement.incumbent import Incumbent
 
 from .best_first import best_first
-from .coarse_to_fine import thinned
 from .effort import Effort
 from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
 from .time_search import TimeSearch, search_type
@@ -79,7 +79,7 @@ class LinkedSearch:
     def _bound_long(self) -> float:
         """Bound plans of a chain with too many segments: with the cheapest links, then over what that leaves."""
         chain, count, effort = self._chain, self._chain.length, self._effort.links
-        while linked_segment_count(thin := Chain(self.problem, thinned(chain, count))) > effort.most_segments // 4:
+        while linked_segment_count(thin := Chain(self.problem, _thinned(chain, count))) > effort.most_segments // 4:
             count = max(1, count * 3 // 4)
         self._search(LinkedChain(thin), self._starts, effort.coarse_gap)
         search = self._search(chain, self._starts)
@@ -134,6 +134,17 @@ class LinkedSearch:
         search.run()
         self.evaluations += search.evaluations
         return search
+
+
+def _thinned(chain: Chain, count: int) -> Ints:
+    """Return about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
+    problem = chain.problem
+    crossing = crossing_bytes(problem)[chain.borders]
+    work = chain.cheapest_work(problem.price_per_hour)
+    bucket = np.minimum((work / max(work[-1], 1e-300) * count).astype(np.int64), count - 1)
+    order = np.lexsort((crossing, bucket))
+    first = np.append(True, np.diff(bucket[order]) > 0)
+    return np.union1d(chain.borders[order[first]], [0, problem.layer_count])
 
 
 def _union(lists: Sequence[Segments], chain: Chain) -> Segments:

@@ -4,7 +4,7 @@ Where pairs of types have links of their own and values skip stages, segments bo
 (``linked_chain.py``); as long as there are few placements, all of them are evaluated instead. Where units are rented
 as whole machines, their counts are searched (``machine_search.py``).
 
-Not covered: the searches (``time_search.py``, by way of ``coarse_to_fine.py``).
+Not covered: the searches (``time_search.py``).
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,11 @@ from heterps_compile.passes.placement.enumeration import every_placement, placem
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.incumbent import Incumbent
 
-from .coarse_to_fine import search_all
 from .effort import EFFORT, Effort
 from .linked_chain import has_near_readers
 from .linked_search import LinkedSearch
 from .machine_search import MachineSearch
-from .time_search import TimeSearch
+from .time_search import TimeSearch, search_type
 from .trivial_bounds import trivial_bound
 
 
@@ -93,10 +92,10 @@ def prove(
         return _enumerate(problem, deadline, starts, incumbent)
     search: TimeSearch | LinkedSearch
     if chain.is_exact:
-        search = search_all(problem, deadline, starts, effort, tells=tells, incumbent=incumbent)
+        search = search_type(problem)(chain, deadline, starts, effort=effort, incumbent=incumbent, tells=tells)
     else:
         search = LinkedSearch(chain, deadline, starts, effort, incumbent)
-        search.run()
+    search.run()
     return Proof(incumbent.placement, incumbent.value, search.bound, search.evaluations)
 
 

@@ -44,7 +44,7 @@ from heterps_compile.progress import tell
 
 from .best_first import best_first
 from .effort import EFFORT, Effort
-from .interval_bound import IntervalBound, is_tight
+from .interval_bound import IntervalBound
 from .label_setting import LimitedPaths
 from .lagrangian import Lagrangian, Relaxation
 from .linked_chain import LinkedChain
@@ -392,6 +392,7 @@ class CostSearch(TimeSearch):
     """For ``cost``: tau times the price of the units; costs of paths are in price per hour times seconds."""
 
     _interval: IntervalBound | None = None
+    _short = 0.0
 
     def _value(self, path_cost: float) -> float:
         return per_million_samples(self.problem, path_cost)
@@ -404,8 +405,9 @@ class CostSearch(TimeSearch):
         if least > 0:  # above this tau even one unit of the cheapest type per stage costs more than the best plan
             slow_s = min(slow_s, self._best / least)
         if isinstance(self._chain, Chain):
-            is_long = self._chain.length >= effort.least_positions and np.isfinite(self._best)  # to beat something
-            if is_long or is_tight(self._chain, effort):
+            is_tight = self._chain.longest_span <= 1
+            self._short = 0.0 if is_tight else effort.short
+            if self._chain.length >= (effort.least_positions if is_tight else effort.least_skipping):
                 self._interval = IntervalBound(self._chain, self.deadline, self._try, effort)
         return TimeRange(self._path_cost(self.bound), 0.0, slow_s, None, self._none)
 
@@ -413,7 +415,8 @@ class CostSearch(TimeSearch):
         if node.is_tried:
             self.left.append(node)
             return None
-        if self._interval is None or node.segments is not None:
+        # without a plan a bound has nothing to beat
+        if self._interval is None or node.segments is not None or np.isinf(self._best):
             return self._opened(node)
         slow_s, fast_s, effort = node.slow_s, node.fast_s, self._interval_effort
         least = self._interval.least_price(fast_s, slow_s, lambda: self._ceiling(slow_s))
@@ -425,7 +428,7 @@ class CostSearch(TimeSearch):
         if fast_s == 0:
             faster, slower = self._split(node)
             return [faster, replace(slower, bound=max(node.bound, slower.fast_s * least))]
-        if reached_s < slow_s * (1 - effort.short):
+        if reached_s < slow_s * (1 - self._short):
             return [node]
         segments = self._interval.segments(fast_s, reached_s, self._ceiling(slow_s), effort.most_listed)
         if segments is not None or node.is_within(effort.point):
