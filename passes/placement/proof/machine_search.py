@@ -29,7 +29,6 @@ from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.whole_machines import by_unit
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.incumbent import Incumbent
-from heterps_compile.progress import tell
 
 from .best_first import best_first
 from .trivial_bounds import GAP, longest_s, per_million_samples, trivial_bound
@@ -110,7 +109,7 @@ class MachineSearch:
             self._bounded(root),
             self._branch,
             lambda: self._incumbent.value * (1 - GAP),
-            self._tell,
+            self._incumbent.raise_bound,
             is_over=lambda: self.deadline.left_s() <= 0 or self._nodes >= self._most_nodes,
         )
         self.bound = self._incumbent.value if bound >= self._incumbent.value * (1 - GAP) else bound
@@ -119,11 +118,6 @@ class MachineSearch:
         parts = self._parts(node)
         self._nodes += len(parts)
         return [self._bounded(part) for part in parts] or None
-
-    def _tell(self, bound: float) -> None:
-        bound = min(bound, self._incumbent.value)
-        self._incumbent.raise_bound(bound)
-        tell(bound=bound)
 
     def _bounded(self, node: _Node) -> _Node:
         """Bound a node by both relaxations."""

@@ -92,7 +92,7 @@ def prove(
         return _enumerate(problem, deadline, starts, incumbent)
     search: TimeSearch | LinkedSearch
     if chain.is_exact:
-        search = search_type(problem)(chain, deadline, starts, effort=effort, incumbent=incumbent, tells=tells)
+        search = search_type(problem)(chain, deadline, starts, effort=effort, incumbent=incumbent, tells=True)
     else:
         search = LinkedSearch(chain, deadline, starts, effort, incumbent)
     search.run()

@@ -40,7 +40,6 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.passes.placement.lattice import Lattice
-from heterps_compile.progress import tell
 
 from .best_first import best_first
 from .effort import EFFORT, Effort
@@ -122,7 +121,7 @@ class TimeSearch:
             incumbent: The best plan that searches next to this one know.
             width: Relative; narrower ranges may stay open, where segments bound the cost of stages.
             is_hasty: Stop at the first range that stays open.
-            tells: Whether to report bounds to the caller of the compilation.
+            tells: Whether bounds hold for all that the incumbent is of, and are reported.
         """
         self.problem, self.deadline = chain.problem, deadline
         self._incumbent = Incumbent(self.problem) if incumbent is None else incumbent
@@ -180,9 +179,7 @@ class TimeSearch:
 
     def _report(self, bound: float) -> None:
         if self._tells:
-            bound = self._value(min(bound, self._best))
-            self._incumbent.raise_bound(bound)
-            tell(bound=bound)
+            self._incumbent.raise_bound(self._value(bound))
 
     def _affordable(self, slow_s: float) -> float:
         """Return the cost of all units in a plan at tau."""
