@@ -243,15 +243,8 @@ class TimeSearch:
         """
         prices = SegmentPrices.at(self.problem, slow_s)
         cost, units = prices.of(segments.demand, segments.type), prices.units(segments.demand)
-        found = coupled_path(
-            segments,
-            cost,
-            units,
-            Coupling.of(self.problem, self._chain.length),
-            self.deadline,
-            most_s=most_s,
-            enough=enough,
-        )
+        coupling = Coupling.of(self.problem, self._chain.length)
+        found = coupled_path(segments, cost, units, coupling, self.deadline, most_s=most_s, enough=enough)
         path = None if found.chosen is None else segments.keep(found.chosen)
         if path is not None:
             self._try(self._chain.placement(path))
@@ -288,9 +281,9 @@ class FloorSearch(TimeSearch):
         affordable = self._affordable(slow_s) if is_price else np.inf
         begin = self._lagrangian.solve(None, slow_s, slow_s, node.multipliers)
         relaxed = self._lagrangian.raised(begin, None, lambda: min(self._best, affordable), effort.steps_first)
-        if relaxed.path is None or relaxed.bound > affordable:
+        if begin.path is None or relaxed.path is None or relaxed.bound > affordable:
             return []
-        bound, loose = max(node.bound, relaxed.bound), self._chain.placement(begin.path or relaxed.path)
+        bound, loose = max(node.bound, relaxed.bound), self._chain.placement(begin.path)
         segments = None
         if relaxed.is_coupled or not self._chain.is_exact:
             if np.isinf(self._best):
@@ -349,18 +342,12 @@ class FastestSearch(TimeSearch):
 
     def _overlapping(self, longest: LongestPaths, relaxed: Relaxation, enough: float) -> float:
         """Bound the price of the units of plans at one time, by a programme over the longest segments."""
-        slow_s, unit_price = relaxed.prices.slow_s, SegmentPrices.at(self.problem, relaxed.prices.slow_s).of_unit
-        limit, most = enough * (1 + GAP) + relaxed.refund, self._effort.most_maximal
-        runs, units, below = longest.maximal_below(slow_s, relaxed.prices.of_unit, limit, most)
+        slow_s, effort = relaxed.prices.slow_s, self._effort
+        limit, coupling = enough * (1 + GAP) + relaxed.refund, Coupling.of(self.problem, self._chain.length)
+        runs, units, below = longest.maximal_below(slow_s, relaxed.prices.of_unit, limit, effort.most_maximal)
+        cost, most_s = units * SegmentPrices.at(self.problem, slow_s).of_unit[runs.type], effort.programme_s
         found = coupled_path(
-            runs,
-            units * unit_price[runs.type],
-            units,
-            Coupling.of(self.problem, self._chain.length),
-            self.deadline,
-            most_s=self._effort.programme_s,
-            enough=self._most_spent,
-            may_overlap=True,
+            runs, cost, units, coupling, self.deadline, most_s=most_s, enough=self._most_spent, may_overlap=True
         )
         if found.chosen is not None:
             self._try(self._chain.placement(longest.parted(runs.keep(found.chosen))))
