@@ -368,7 +368,7 @@ class FastestSearch(TimeSearch):
     @property
     def _most_spent(self) -> float:
         """Return the cost of a path that no plan exceeds: the budget, or all units that there are."""
-        unit_price = SegmentPrices.at(self.problem, np.inf).of_unit
+        unit_price = SegmentPrices.at(self.problem, 1.0).of_unit
         return min(self.problem.budget_per_hour, float(unit_price @ self.problem.max_units))
 
 
