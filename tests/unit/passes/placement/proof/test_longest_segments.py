@@ -145,6 +145,16 @@ def test_numbers_of_replicas_that_a_path_too_cheap_uses_as_one_become_entries_of
     assert not interval._learned(entries((9, 9), (500, 2000)))  # too many to be told apart
 
 
+def test_replicas_are_ruled_out_by_what_the_layer_that_divides_best_loses() -> None:
+    fractions = np.array([[1.0], *[[0.5]] * 5])  # two replicas of the first layer lose nothing, of the others 0.67 s
+    problem = replace(SIX, layer_compute_parallel=fractions, max_units=np.array([4]))
+    assert numbers(IntervalBound(Chain(problem), Deadline.after(None)).entries(1.0, 6.5)) == [
+        (k, k) for k in (1, 2, 3, 4)
+    ]
+    halves = replace(problem, layer_compute_parallel=np.full((6, 1), 0.5))
+    assert numbers(IntervalBound(Chain(halves), Deadline.after(None)).entries(1.0, 6.5)) == [(1, 1)]
+
+
 def test_of_large_numbers_of_replicas_only_those_a_path_uses_become_entries_of_their_own() -> None:
     interval = IntervalBound(Chain(SIX), Deadline.after(None))
     assert interval._learned(entries((500, 502)))
