@@ -20,7 +20,7 @@ def solve(
     *limits: float, least: int = 1, most: int = 9, cost: np.ndarray = COST, budget: float = np.inf
 ) -> CoupledPath:
     coupling = Coupling(2, np.array(limits), least, most, np.ones(2), budget)
-    return coupled_path(SEGMENTS, cost, UNITS, coupling, Deadline.after(60.0))
+    return coupled_path(SEGMENTS, cost, UNITS * 1.0, coupling, Deadline.after(60.0))
 
 
 @pytest.mark.parametrize(
