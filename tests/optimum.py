@@ -11,8 +11,7 @@ from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.proof.effort import EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.passes.placement.proof.range_search import RangeSearch
-from heterps_compile.passes.placement.proof.trivial_bounds import per_million_samples
+from heterps_compile.passes.placement.proof.time_search import CostSearch
 from heterps_compile.passes.placement.simple_plans import seed_placements
 
 ROUNDING = 1e-8
@@ -34,12 +33,12 @@ def assert_same_optimum(problem: Problem, effort: Effort = EFFORT) -> None:
         assert exact.bound == exact.value
 
 
-def assert_found_without_marches(problem: Problem, effort: Effort) -> None:
-    """Search with an effort, and again without marches: both must end the same."""
-    found = RangeSearch(Chain(problem), Deadline.after(None), effort=effort)
+def assert_found_without_interval_bounds(problem: Problem, effort: Effort) -> None:
+    """Search with an effort, and again without interval bounds: both must end the same."""
+    found = CostSearch(Chain(problem), Deadline.after(None), effort=effort)
     found.run()
-    without = effort.without("march")
-    plain = RangeSearch(Chain(problem), Deadline.after(None), effort=without)
+    without = effort.without("interval bounds")
+    plain = CostSearch(Chain(problem), Deadline.after(None), effort=without)
     plain.run()
     assert found.best == pytest.approx(plain.best, rel=ROUNDING)
     assert found.bound == pytest.approx(plain.bound, rel=ROUNDING)
@@ -62,6 +61,6 @@ def assert_bound_below_optimum(problem: Problem, checks: int, effort: Effort) ->
     best = solve(Brute(), problem)
     if best is None:
         return
-    search = RangeSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None), effort=effort)
+    search = CostSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None), effort=effort)
     search.run()
-    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)
+    assert search.bound <= best.value * (1 + ROUNDING)

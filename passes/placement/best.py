@@ -108,7 +108,7 @@ class Best:
         starts, incumbent = seed_placements(problem, warm_start), Incumbent(problem, tells=True)
         _offer_starts(incumbent, starts, warm_start)
         beside = _Beside(self, incumbent, starts, seed, deadline)
-        proof = prove(problem, beside.deadline_of_proof, starts, self.effort, tells=True, incumbent=incumbent)
+        proof = prove(problem, beside.deadline_of_proof, starts, self.effort, incumbent=incumbent)
         incumbent.raise_bound(proof.bound)
         why_open = "" if proof.is_complete else self._why_open(beside)
         if not proof.is_complete:

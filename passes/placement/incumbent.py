@@ -46,8 +46,10 @@ class Incumbent:
         return True
 
     def raise_bound(self, bound: float) -> None:
-        """Note a bound that holds for every placement."""
-        self.bound = max(self.bound, bound)
+        """Note a bound that holds for every placement, and report it."""
+        self.bound = max(self.bound, min(bound, self.value))
+        if self._tells:
+            tell(bound=self.bound)
 
     def take_turns(self, turn: Callable[[int], None]) -> None:
         """Have a function called at every exchange, with the work done since the last one."""

@@ -10,7 +10,7 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 from heterps_compile.passes.placement.proof.effort import LabelEffort
 from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
-from heterps_compile.passes.placement.proof.path_programme import Coupling, Terms, coupled_path
+from heterps_compile.passes.placement.proof.path_programme import Coupling, coupled_path
 
 LENGTH, TYPES = 5, 3
 SEGMENTS = Chain(plain_problem([[1.0] * TYPES] * LENGTH, [1.0] * TYPES)).all_segments()
@@ -47,8 +47,8 @@ def test_labels_find_what_a_programme_finds(
 ) -> None:
     price, fee, most = np.array(prices, np.float64), np.array(fees), np.array(limits)
     cost = price[SEGMENTS.type] * UNITS * np.random.default_rng(noise).uniform(1, 2, len(SEGMENTS))
-    coupling = Coupling(LENGTH, most * 1.0, least=1, most=LENGTH)
-    optimum = coupled_path(SEGMENTS, Terms(cost, UNITS * 1.0), coupling, Deadline.after(60.0))
+    coupling = Coupling(LENGTH, most * 1.0, least=1, most=LENGTH, unit_price=price, budget=np.inf)
+    optimum = coupled_path(SEGMENTS, cost, UNITS * 1.0, coupling, Deadline.after(60.0))
     with_fees = cost + fee[SEGMENTS.type] * UNITS
     to_go = cheapest_rest(SEGMENTS, with_fees)
     paths = LimitedPaths(SEGMENTS, with_fees, UNITS * 1.0, most, multipliers=fee, to_go=to_go)

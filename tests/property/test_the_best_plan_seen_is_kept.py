@@ -26,7 +26,7 @@ from heterps_compile.passes.placement.learned import reinforce, rl
 from heterps_compile.passes.placement.local import archive
 from heterps_compile.passes.placement.local.annealing import Annealing
 from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.passes.placement.proof import exact, fixed_time, prove, range_search
+from heterps_compile.passes.placement.proof import exact, prove, time_search
 from heterps_compile.plan.planned_stage import PlannedStage
 
 ROUNDING = 1e-9
@@ -37,7 +37,7 @@ SHORT = {
 }
 QUICK = ("greedy", "genetic", "bayes", "cpu-only", "gpu-only", "heuristic", "exact", "brute")
 SEARCHES = (
-    archive, bayes, brute, exact, fixed, fixed_time, genetic, greedy, range_search, prove, reinforce
+    archive, bayes, brute, exact, fixed, genetic, greedy, prove, reinforce, time_search
 )  # fmt: skip
 
 

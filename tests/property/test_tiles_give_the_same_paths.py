@@ -21,7 +21,7 @@ NO_LIMIT = 10**9
 
 
 @pytest.mark.slow  # more of the same kind on larger problems
-@pytest.mark.parametrize("chunk", [2, 3, 8])
+@pytest.mark.parametrize("rows", [2, 3, 8])
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -30,14 +30,14 @@ NO_LIMIT = 10**9
     counts=st.sampled_from([StageCounts.at_least(1), StageCounts.at_least(4), StageCounts.between(2, 6)]),
 )
 def test_costs_to_go_and_kept_segments_are_the_same(
-    chunk: int, seed: int, slow: float, terms: tuple[float, float], counts: StageCounts
+    rows: int, seed: int, slow: float, terms: tuple[float, float], counts: StageCounts
 ) -> None:
     problem = small_problem(seed, layers=30, types=3, units=40)
     chain = Chain(problem)
     slow_s = longest_s(problem) * slow * slow
     ratio, multiplier = terms
     prices = SegmentPrices(problem, slow_s, ratio * slow_s, np.full(problem.type_count, multiplier))
-    tiled = TiledSegments(chain, prices, Deadline.after(None), chunk)
+    tiled = TiledSegments(chain, prices, Deadline.after(None), rows)
     listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
     to_go = listed.to_go(counts)
     made = tiled.to_go(counts)

@@ -28,9 +28,8 @@ from heterps_compile.cost.whole_machines import by_unit
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.partial_orders import enumerate_down_sets, sample_down_sets
 from heterps_compile.passes.placement.lattice import Lattice, OrderedPlacement
-from heterps_compile.passes.placement.proof.fixed_time import FixedTimeSearch
-from heterps_compile.passes.placement.proof.range_search import RangeSearch
-from heterps_compile.passes.placement.proof.trivial_bounds import GAP, per_million_samples, trivial_bound
+from heterps_compile.passes.placement.proof.time_search import search_type
+from heterps_compile.passes.placement.proof.trivial_bounds import GAP, trivial_bound
 from heterps_compile.passes.placement.served_ranges import orders_with_servers
 from heterps_compile.progress import tell
 
@@ -270,13 +269,7 @@ def _sampled(sampling: Sampling, starts: Sequence[Placement], deadline: Deadline
 
 def search_lattice(lattice: Lattice, starts: Sequence[Placement], deadline: Deadline, gap: float = GAP) -> AllOrders:
     """Search the plans whose stages lie between down-sets of a lattice; the bound is of those."""
-    problem = lattice.problem
-    if problem.objective != "cost":
-        timed = FixedTimeSearch(lattice, deadline, starts)
-        timed.run()
-        return AllOrders(timed.placement, timed.best, timed.bound, timed.evaluations)
-    search = RangeSearch(lattice, deadline, starts, gap)
+    gap = gap if lattice.problem.objective == "cost" else GAP
+    search = search_type(lattice.problem)(lattice, deadline, starts, gap)
     search.run()
-    best = per_million_samples(problem, search.best)
-    bound = best if search.bound >= search.best else per_million_samples(problem, search.bound)
-    return AllOrders(search.placement, best, bound, search.evaluations)
+    return AllOrders(search.placement, search.best, search.bound, search.evaluations)

@@ -18,21 +18,29 @@ class RangeEffort:
 
     Attributes:
         most_listed: Segments kept as a list.
+        most_columns: Segments in a mixed-integer programme that only looks for a plan, or is one of many.
+        programme_s: Seconds of such a programme.
+        most_maximal: Segments in such a programme, of the longest alone.
+        most_ends: Of the longest segments at one time of a batch, which then take the place of more than most_columns.
         first_ratio: How far down the first split of a range that begins at 0 goes.
         steps_first, steps: Subgradient steps on the multipliers, for all times of a batch and for a range of them.
         few_segments, narrow: Below so many segments, or above this ratio of a range's ends, the programme takes over.
-        probed: Shares of the longest time at which it is tried whether limits bind.
-        most_columns: Of a programme that looks for a first plan.
+        near: Relative; if time itself is minimised, ranges narrower than this are closed from their slow end.
+        width: Relative; if segments bound the cost of stages, ranges narrower than this may stay open.
     """
 
     most_listed: int = 600_000
+    most_columns: int = 120_000
+    programme_s: float = 10.0
+    most_maximal: int = 12_000
+    most_ends: int = 8_000_000
     first_ratio: float = 0.8
     steps_first: int = 40
     steps: int = 8
     few_segments: int = 3000
     narrow: float = 0.98
-    probed: tuple[float, ...] = (1.0, 0.5, 0.2)
-    most_columns: int = 60_000
+    near: float = 1e-3
+    width: float = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,90 +62,30 @@ class LabelEffort:
 
 
 @dataclass(frozen=True, slots=True)
-class CoarseEffort:
-    """From coarse to fine: a good plan on few positions first.
+class IntervalEffort:
+    """Ranges of times of a batch bounded over the longest segments.
 
     Attributes:
-        above: Positions; a chain with no more needs no coarse start.
-        coarse, fine: Positions of the coarse search and of each fine one.
-        rounds: Fine searches at most.
-        coarse_gap: Relative; how far from its own optimum the coarse search may stop.
-        fine_gap: The same for the fine ones, over the number of positions: a position more or less is as much.
-        least_gain: Likewise; a round that gains less is the last.
-    """
-
-    above: float = 300
-    coarse: int = 150
-    fine: int = 300
-    rounds: int = 12
-    coarse_gap: float = 1e-2
-    fine_gap: float = 1.0
-    least_gain: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class MarchEffort:
-    """A march through the times of a batch over the longest segments.
-
-    Attributes:
-        least_positions: From which on there is a march.
-        at_once: The same where the bounds of the march are the prices of plans.
-        stride, surveyed: Least ratio of times that one bound closes, and of the ranges that are bounded first.
-        short: Relative; a shorter stretch puts a range aside where the bound may be of no plan, of the width:
-        tiny, improved, barred: where plans are no better; where one was; where the bound allows better ones.
-        narrow, narrow_of_bounds: Relative; ranges whose segments are listed, the latter where segments only bound.
-        point: Relative; ranges that are left, however many segments there are.
-        most_listed, few: Segments; the latter of a wider range whose bound allows better plans.
-        most_held: Segments of all ranges that are left.
+        least_positions: From which on they are, where values pass to the next layer alone.
+        least_skipping: The same where values skip layers, and the bounds are lower.
+        short: Relative; if values skip layers and less of a range is closed, its segments are listed.
+        point: Relative; narrower ranges are bounded over all segments, however many there are.
+        most_listed: Segments of a range.
         nearly: Times the best value; below it a plan is made of the bound.
         exact_units, ratio: Numbers of replicas looked at one by one; from one range of them to the next beyond.
         most_exact, most_together: Up to which all are looked at one by one where a path that is too cheap uses several.
     """
 
-    least_positions: float = 3000
-    at_once: float = 250
-    stride: float = 0.8
-    surveyed: float = 0.94
+    least_positions: float = 250
+    least_skipping: float = 3000
     short: float = 3e-4
-    tiny: float = 1e-3
-    improved: float = 3e-3
-    barred: float = 1e-2
-    narrow: float = 1e-4
-    narrow_of_bounds: float = 5e-3
     point: float = 1e-6
-    most_listed: int = 400_000
-    few: int = 200_000
-    most_held: int = 10_000_000
+    most_listed: int = 200_000
     nearly: float = 1.002
     exact_units: int = 8
     ratio: float = 1.25
     most_exact: int = 200
     most_together: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class FixedTimeEffort:
-    """The search at one time of a batch, and halving.
-
-    Attributes:
-        most_listed, most_maximal: Segments that a mixed-integer programme takes; the latter of the longest alone.
-        most_ends: Of the longest segments at one time of a batch, which take the place of more than ``most_listed``.
-        most_left: Segments that are kept for a closer look where links between types are bounded first.
-        steps, steps_first: Subgradient steps where multipliers are all there is, and before a programme.
-        programme_s: Seconds of one programme; halving asks for many.
-        near: Relative; ranges of time narrower than this are closed from their slow end.
-        first_step: Relative; of the times beyond those that multipliers rule out.
-    """
-
-    most_listed: int = 120_000
-    most_maximal: int = 12_000
-    most_ends: int = 8_000_000
-    most_left: int = 600_000
-    steps: int = 40
-    steps_first: int = 6
-    programme_s: float = 10.0
-    near: float = 1e-3
-    first_step: float = 3e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +117,7 @@ class Effort:
 
     ranges: RangeEffort = field(default_factory=RangeEffort)
     labels: LabelEffort = field(default_factory=LabelEffort)
-    coarse: CoarseEffort = field(default_factory=CoarseEffort)
-    march: MarchEffort = field(default_factory=MarchEffort)
-    fixed_time: FixedTimeEffort = field(default_factory=FixedTimeEffort)
+    interval: IntervalEffort = field(default_factory=IntervalEffort)
     links: LinkEffort = field(default_factory=LinkEffort)
     most_machine_nodes: int = 60
 
@@ -183,9 +129,9 @@ class Effort:
 ACCELERATORS: Mapping[str, Callable[[Effort], Effort]] = {
     "multipliers": lambda e: replace(e, ranges=replace(e.ranges, steps_first=0, steps=0)),
     "label setting": lambda e: replace(e, labels=replace(e.labels, most_steps=0)),
-    "coarse to fine": lambda e: replace(e, coarse=replace(e.coarse, above=np.inf)),
-    "march": lambda e: replace(e, march=replace(e.march, least_positions=np.inf, at_once=np.inf)),
-    "survey": lambda e: replace(e, march=replace(e.march, surveyed=0.0)),
+    "interval bounds": lambda e: replace(
+        e, interval=replace(e.interval, least_positions=np.inf, least_skipping=np.inf)
+    ),
 }
 """What makes the search faster and can be done without."""
 

@@ -12,7 +12,7 @@ starts just above the bound that is known, and moves up until a path is found.
 
 Labels are whole numbers in a mixed radix, with a digit for every type whose limit may bind.
 
-Left out: the time of a batch, which fixes costs and units (``range_search.py``); bounds on the number of stages;
+Left out: the time of a batch, which fixes costs and units (``time_search.py``); bounds on the number of stages;
 limits that are not on units (``path_programme.py``).
 """
 

@@ -8,7 +8,7 @@ lower bound on the cost of every plan within the limits, whatever the multiplier
 Subgradient steps of Polyak's length raise it: types of which a path takes too many get dearer.
 
 Left out: closing the gap that multipliers leave (``label_setting.py``, ``path_programme.py``), and which times of a
-batch are looked at (``range_search.py``, ``fixed_time.py``).
+batch are looked at (``time_search.py``).
 """
 
 from collections.abc import Callable, Iterator

@@ -8,147 +8,143 @@ skip stages, a tree over types of layers closes in on them::
       layer 7 on type 2        the value that it pays least for: its other end is put on the type it has there,
       layer 7 on any other     or on another one; either way the least link is dearer, or the plan is gone
 
-What bounds a node is a search over times of a batch for ``cost`` (``range_search.py``), and one at the floor's time for
-objectives that are sums there (``fixed_time.py``).
+A node is bounded by a search over times of a batch (``time_search.py``).
 
-Left out: what plans cost (``evaluate``).
+Not covered: the values of plans (``evaluate``).
 """
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import Bools, Placement, Problem
+from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
+from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 from heterps_compile.passes.placement.incumbent import Incumbent
 
-from .coarse_to_fine import thinned
-from .effort import EFFORT, Effort
-from .fixed_time import FixedTimeSearch
+from .best_first import best_first
+from .effort import Effort
 from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
-from .range_search import RangeSearch
+from .time_search import TimeSearch, search_type
 from .trivial_bounds import GAP
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class _Node:
+    """Plans with layers on some types, of which the one that seems cheapest is ``loose``."""
+
     bound: float
-    allowed: Bools = field(compare=False)
-    loose: Placement | None = field(compare=False)
-    width: float = field(compare=False)
+    allowed: Bools
+    loose: Placement | None
+    width: float
 
 
 class LinkedSearch:
-    """The search, with what it found so far.
+    """The search.
 
     Attributes:
-        best, placement, bound, evaluations: As the search has them that bounds a node.
+        bound: A proven lower bound on the value of every placement.
+        evaluations: Placements evaluated.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        deadline: Deadline,
-        starts: Sequence[Placement] = (),
-        effort: Effort = EFFORT,
-        *,
-        incumbent: Incumbent | None = None,
+        self, chain: Chain, deadline: Deadline, starts: Sequence[Placement], effort: Effort, incumbent: Incumbent
     ) -> None:
         """Begin with some placements."""
-        self._incumbent = Incumbent(problem) if incumbent is None else incumbent
-        self.problem, self.deadline, self._starts, self._effort = problem, deadline, starts, effort
-        self.best, self.bound, self.evaluations = np.inf, 0.0, 0
-        at_floor = OBJECTIVES[problem.objective].sums_at_floor
-        self._widths = (0.0,) if at_floor else effort.links.widths  # a single time of a batch gets no narrower
-        self.placement: Placement | None = None
+        self._chain, self.problem, self.deadline, self._starts = chain, chain.problem, deadline, starts
+        self._effort, self._incumbent = effort, incumbent
+        # a single time of a batch gets no narrower
+        self._widths = effort.links.widths if self.problem.objective == "cost" else (0.0,)
+        self.bound, self.evaluations, self._listed = 0.0, 0, 0
 
     def run(self) -> None:
         """Search to the proof, to the deadline, or until the tree is too large."""
-        chain, widest = Chain(self.problem), self._widths[0]
-        if linked_segment_count(chain) > self._effort.links.most_segments:
-            self._search_long(chain, self._starts)
+        effort, work = self._effort.links, linked_segment_count(self._chain)
+        if work > effort.most_segments:
+            bound = self._bound_long()
         else:
-            search = self._run(LinkedChain(chain), self._starts, width=widest)
-            self.bound = search.bound
-            if search.bound < self.best * (1 - GAP) and self.deadline.left_s() > 0:
-                root = _Node(search.bound, self.problem.allowed, search.loose, widest)
-                self._branch(root, linked_segment_count(chain))
-        if self.bound >= self.best * (1 - GAP):
-            self.bound = max(self.bound, self.best)
+            bound = best_first(
+                self._node(self.problem, -np.inf, self._widths[0], self._starts),
+                self._branch,
+                self._ceiling,
+                is_over=lambda: self.deadline.left_s() <= 0 or self._listed + 2 * work > effort.most_work,
+            )
+        self.bound = bound if bound < self._ceiling() else self._incumbent.value
 
-    def _search_long(self, chain: Chain, starts: Sequence[Placement]) -> None:
-        count, effort = chain.length, self._effort.links
-        while linked_segment_count(thin := Chain(self.problem, thinned(chain, count))) > effort.most_segments // 4:
+    def _ceiling(self) -> float:
+        return self._incumbent.value * (1 - GAP)
+
+    def _bound_long(self) -> float:
+        """Bound plans of a chain with too many segments: with the cheapest links, then over what that leaves."""
+        chain, count, effort = self._chain, self._chain.length, self._effort.links
+        while linked_segment_count(thin := Chain(self.problem, _thinned(chain, count))) > effort.most_segments // 4:
             count = max(1, count * 3 // 4)
-        self._run(LinkedChain(thin), starts, effort.coarse_gap)
-        search = self._run(chain, starts)
-        self.bound = search.bound
-        lists = [segments for segments in search.left if segments is not None]
+        self._search(LinkedChain(thin), self._starts, effort.coarse_gap)
+        search = self._search(chain, self._starts)
+        lists = [node.segments for node in search.left if node.segments is not None]
         is_listed = 0 < len(lists) == len(search.left)
         if self.deadline.left_s() <= 0 or not has_near_readers(chain) or not is_listed:
-            return
+            return search.bound
         left = _union(lists, chain)
-        if len(left) * self.problem.type_count**2 <= 4 * effort.most_segments:
-            self.bound = max(self.bound, self._run(LinkedChain(chain, left), starts).bound)
+        if len(left) * self.problem.type_count**2 > 4 * effort.most_segments:
+            return search.bound
+        return max(search.bound, self._search(LinkedChain(chain, left), self._starts).bound)
 
-    def _branch(self, root: _Node, work: int) -> None:
-        open_, done = [root], 0
-        while open_ and open_[0].bound < self.best * (1 - GAP) and done + 2 * work <= self._effort.links.most_work:
-            node = open_[0]
-            if self.deadline.left_s() <= 0:
-                break
-            parts = self._parts(node)
-            if not parts:
-                break
-            heapq.heapreplace(open_, parts[0])
-            for part in parts[1:]:
-                heapq.heappush(open_, part)
-            done += len(parts) * work
-        self.bound = min([self.best, *(node.bound for node in open_)])
-
-    def _parts(self, node: _Node) -> list[_Node]:
+    def _branch(self, node: _Node) -> list[_Node] | None:
         """Bound a node's parts: a layer on one type, and on any other; or the node again, in narrower ranges."""
         layer, type_ = _loosest(self.problem, node)
         if layer < 0:
             narrower = [width for width in self._widths if width < node.width]
-            return [self._bounded(node, node.allowed, narrower[0])] if narrower else []
+            problem = replace(self.problem, allowed=node.allowed)
+            return [self._node(problem, node.bound, narrower[0])] if narrower else None
         parts = []
         for is_there in (True, False):
             allowed = node.allowed.copy()
             allowed[layer] &= (np.arange(self.problem.type_count) == type_) == is_there
-            parts.append(self._bounded(node, allowed, node.width))
+            parts.append(self._node(replace(self.problem, allowed=allowed), node.bound, node.width))
         return parts
 
-    def _bounded(self, node: _Node, allowed: Bools, width: float) -> _Node:
-        search = self._run(LinkedChain(Chain(replace(self.problem, allowed=allowed))), (), width=width)
-        return _Node(max(node.bound, search.bound), allowed, search.loose, width)
+    def _node(self, problem: Problem, bound: float, width: float, starts: Sequence[Placement] = ()) -> _Node:
+        chain = LinkedChain(Chain(problem))
+        self._listed += linked_segment_count(self._chain)
+        search = self._search(chain, starts, width=width)
+        loose = search.left[0].loose if search.left else None
+        return _Node(max(bound, search.bound), problem.allowed, loose, width)
 
-    def _run(
+    def _search(
         self,
         chain: Chain | LinkedChain,
         starts: Sequence[Placement],
         gap: float = GAP,
         width: float | None = None,
-    ) -> RangeSearch | FixedTimeSearch:
-        """Search; with a width only for a bound, in ranges no narrower."""
-        search: RangeSearch | FixedTimeSearch
-        if OBJECTIVES[self.problem.objective].sums_at_floor:
-            search = FixedTimeSearch(chain, self.deadline, starts, self._effort, incumbent=self._incumbent)
-        else:
-            search = RangeSearch(chain, self.deadline, starts, gap, self._effort, incumbent=self._incumbent)
-            if width is not None:
-                search.width, search.is_hasty = width, True
-        if self.best < search.best:
-            search.best, search.placement = self.best, self.placement
+    ) -> TimeSearch:
+        """Search times of a batch; with a width only for a bound, in ranges no narrower."""
+        search = search_type(self.problem)(
+            chain,
+            self.deadline,
+            starts,
+            gap,
+            self._effort,
+            incumbent=self._incumbent,
+            width=width,
+            is_hasty=width is not None,
+        )
         search.run()
         self.evaluations += search.evaluations
-        if search.best < self.best:
-            self.best, self.placement = search.best, search.placement
         return search
+
+
+def _thinned(chain: Chain, count: int) -> Ints:
+    """Return about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
+    problem = chain.problem
+    crossing = crossing_bytes(problem)[chain.borders]
+    work = chain.cheapest_work(problem.price_per_hour)
+    bucket = np.minimum((work / max(work[-1], 1e-300) * count).astype(np.int64), count - 1)
+    order = np.lexsort((crossing, bucket))
+    first = np.append(True, np.diff(bucket[order]) > 0)
+    return np.union1d(chain.borders[order[first]], [0, problem.layer_count])
 
 
 def _union(lists: Sequence[Segments], chain: Chain) -> Segments:

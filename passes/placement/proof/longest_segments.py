@@ -31,14 +31,14 @@ is a bound for any values between layers, and exact where entries are of one num
 the next layer alone: an end c within a window may send too many bytes, but then the furthest one, behind it, fits,
 sends less and hence receives less as the beginning of what follows; from there the way is no dearer than from c.
 
-A step of the march takes hundreds of thousands of segments one by one, each a few comparisons that depend on the one
+A path takes hundreds of thousands of segments one by one, each a few comparisons that depend on the one
 before; array operations take several times as long. The loops at the end of this file are compiled
 (``compiled_loops.py``). Legend of the loops: T types, E entries, n positions.
 
 Limits on units couple the stages of a plan, and a programme takes only the maximal segments: those that no longer one
 with as few units contains. They may overlap, since a part of a segment needs no more units than all of it.
 
-Left out: memory of a replica, values that skip layers, what the march does with it (``march.py``).
+Not covered: memory of a replica, values that skip layers, ranges of times of a batch (``interval_bound.py``).
 """
 
 from dataclasses import dataclass
@@ -129,17 +129,6 @@ class ReplicaRanges:
         is_part = np.repeat(parts > 1, parts)
         return ReplicaRanges(whole.type, whole.least + part, np.where(is_part, whole.least + part, whole.most))
 
-    def halves(self) -> "ReplicaRanges":
-        """Part the numbers of replicas of those that have several."""
-        parts = 1 + (self.least < self.most)
-        whole, part = self.take(np.repeat(np.arange(len(self)), parts)), counted_up(parts)
-        middle, is_part = (whole.least + whole.most) // 2, np.repeat(parts > 1, parts)
-        return ReplicaRanges(
-            whole.type,
-            np.where(is_part & (part == 1), middle + 1, whole.least),
-            np.where(is_part & (part == 0), middle, whole.most),
-        )
-
     def __len__(self) -> int:
         return len(self.type)
 
@@ -201,11 +190,6 @@ class LongestSegments:
         """Return [n + 1], what the units up to a position cost at least."""
         return compiled(from_start)(ends, self.prices(entries))
 
-    def through(self, entries: ReplicaRanges, ends: LastEnds, to_go: Floats) -> Floats:
-        """Return [E], what the cheapest path with an entry costs at least."""
-        rest = np.minimum.accumulate(to_go)
-        return compiled(through)(ends, self.from_start(entries, ends), rest) + self.prices(entries)
-
     def path(self, entries: ReplicaRanges, ends: LastEnds, to_go: Floats) -> tuple[Ints, Ints, Ints]:
         """Return where the steps of the cheapest path begin and end, and their entries; there must be one."""
         chosen, stops = compiled(cheapest)(ends, self.prices(entries), to_go, _EQUAL)
@@ -227,20 +211,19 @@ class LongestPaths:
     """
 
     def __init__(self, chain: Chain) -> None:
-        """Take a chain that :meth:`fits`."""
+        """Take a chain; see :meth:`of`."""
         self.entries, self._reach = ReplicaRanges.every(_most_replicas(chain.problem)), LongestSegments(chain)
         self._chain, self._crossing = chain, crossing_bytes(chain.problem)[chain.borders]
         self._time_s, self._ends = np.nan, np.zeros((0, 0), np.int32)
 
-    @staticmethod
-    def fits(chain: Chain, most_cells: int) -> bool:
-        """Say whether longest segments are exact on a chain, and few: numbers of replicas times positions."""
+    @classmethod
+    def of(cls, chain: Chain, most_cells: int) -> "LongestPaths | None":
+        """Return the paths of a chain on which they are exact, and few: numbers of replicas times positions."""
         problem = chain.problem
         is_free = problem.min_stages <= 1 and problem.max_stages >= chain.length and not chain.memory_binds
-        is_plain = (
-            chain.is_exact and chain.longest_span <= 1 and problem.rules is None and problem.objective != "latency"
-        )
-        return is_free and is_plain and 0 < int(_most_replicas(problem).sum()) * chain.length <= most_cells
+        is_plain = chain.is_exact and chain.longest_span <= 1 and problem.rules is None
+        is_few = 0 < int(_most_replicas(problem).sum()) * chain.length <= most_cells
+        return cls(chain) if is_free and is_plain and is_few else None
 
     def ends(self, time_s: float) -> LastEnds:
         """Return [E, n], the last ends at a time of a batch; those of the last time are kept."""
@@ -404,23 +387,6 @@ def from_start(ends: LastEnds, prices: Floats) -> Floats:
         while a >= 0 and best[a] > least:  # best[a]: the least over a .. c, which never falls with a
             best[a] = least
             a -= 1
-    return found
-
-
-def through(ends: LastEnds, from_start: Floats, rest: Floats) -> Floats:
-    """Return [E], what the cheapest path with an entry costs at least, less its own price.
-
-    Args:
-        ends: Of the entries.
-        from_start: [n + 1], what the units up to a position cost at least.
-        rest: [n + 1], what those from a position on, or from one before it, cost at least.
-    """
-    count, length = ends.shape
-    found = np.full(count, np.inf)
-    for e in range(count):
-        for a in range(length):
-            if ends[e, a] > a:
-                found[e] = min(found[e], from_start[a] + rest[ends[e, a]])
     return found
 
 

@@ -17,10 +17,8 @@ them: the range of times of a batch is split too.
 Left out: what a plan costs (``cost/whole_machines.py``).
 """
 
-import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,8 +29,8 @@ from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.whole_machines import by_unit
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.incumbent import Incumbent
-from heterps_compile.progress import tell
 
+from .best_first import best_first
 from .trivial_bounds import GAP, longest_s, per_million_samples, trivial_bound
 
 _FREE = 1e-9  # price of a unit that is paid already; what all of them come to is taken off again
@@ -43,25 +41,23 @@ Proved = tuple[Placement | None, float, int]
 Prove = Callable[[Problem, Incumbent], Proved]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class _Node:
     """Plans that rent so many machines, and take so long for a batch.
 
     Attributes:
         bound: Lower bound on their value.
-        number: Of the node, which tells equal ones apart.
         fewest, most: [T], machines; of types whose units are rented one by one, none and their limit.
         slow_s, fast_s: fast_s < time of a batch <= slow_s; of ``cost`` alone.
         used: [T], units of the plan that seems best; None where there is none.
     """
 
     bound: float
-    number: int
-    fewest: Ints = field(compare=False)
-    most: Ints = field(compare=False)
-    slow_s: float = field(compare=False)
-    fast_s: float = field(compare=False)
-    used: Ints | None = field(compare=False, default=None)
+    fewest: Ints
+    most: Ints
+    slow_s: float
+    fast_s: float
+    used: Ints | None = None
 
 
 class _Heard(Incumbent):
@@ -100,8 +96,7 @@ class MachineSearch:
         self._together = problem.rented_together
         self._whole = self._together > 1
         self._relaxed = by_unit(problem)
-        self._numbers = count()
-        self.bound, self.evaluations = trivial_bound(problem), 0
+        self.bound, self.evaluations, self._nodes = trivial_bound(problem), 0, 1
 
     def run(self, starts: Sequence[Placement]) -> None:
         """Search to the proof, to the deadline, or until the tree is too large."""
@@ -109,26 +104,20 @@ class MachineSearch:
             self._incumbent.offer(start, evaluate_one(self.problem, start), PROOF)
         most = np.where(self._whole, self.problem.max_units // self._together, self.problem.max_units)
         slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem))
-        root = _Node(self.bound, next(self._numbers), np.zeros_like(most), most, slow_s, 0.0)
-        open_, left, nodes = [self._bounded(root)], np.inf, 1
-        while open_ and open_[0].bound < self._incumbent.value * (1 - GAP):
-            if self.deadline.left_s() <= 0 or nodes >= self._most_nodes:
-                break
-            self._tell(min(open_[0].bound, left))
-            node = heapq.heappop(open_)
-            parts = self._parts(node)
-            if not parts:
-                left = min(left, node.bound)
-            for part in parts:
-                heapq.heappush(open_, self._bounded(part))
-            nodes += len(parts)
-        bound = min([left, *(node.bound for node in open_)])
+        root = _Node(self.bound, np.zeros_like(most), most, slow_s, 0.0)
+        bound = best_first(
+            self._bounded(root),
+            self._branch,
+            lambda: self._incumbent.value * (1 - GAP),
+            self._incumbent.raise_bound,
+            is_over=lambda: self.deadline.left_s() <= 0 or self._nodes >= self._most_nodes,
+        )
         self.bound = self._incumbent.value if bound >= self._incumbent.value * (1 - GAP) else bound
 
-    def _tell(self, bound: float) -> None:
-        bound = min(bound, self._incumbent.value)
-        self._incumbent.raise_bound(bound)
-        tell(bound=bound)
+    def _branch(self, node: _Node) -> list[_Node] | None:
+        parts = self._parts(node)
+        self._nodes += len(parts)
+        return [self._bounded(part) for part in parts] or None
 
     def _bounded(self, node: _Node) -> _Node:
         """Bound a node by both relaxations."""
@@ -182,20 +171,14 @@ class MachineSearch:
             middle = min(max(rented, int(node.fewest[type_]) + 1), int(node.most[type_]))
             fewer, more = node.most.copy(), node.fewest.copy()
             fewer[type_], more[type_] = middle - 1, middle
-            return [
-                replace(node, number=next(self._numbers), most=fewer),
-                replace(node, number=next(self._numbers), fewest=more),
-            ]
+            return [replace(node, most=fewer), replace(node, fewest=more)]
         if self.problem.objective != "cost" or np.all(self._whole):
             return []
         slow_s, fast_s = node.slow_s, node.fast_s
         middle_s = float(np.sqrt(slow_s * fast_s)) if fast_s > 0 else slow_s / 2
         if not fast_s < middle_s * (1 - GAP) < slow_s * (1 - GAP):
             return []
-        return [
-            replace(node, number=next(self._numbers), fast_s=middle_s),
-            replace(node, number=next(self._numbers), slow_s=middle_s),
-        ]
+        return [replace(node, fast_s=middle_s), replace(node, slow_s=middle_s)]
 
 
 def _used(problem: Problem, placement: Placement) -> Ints:

@@ -7,11 +7,11 @@ Columns are segments, 1 where the path uses them::
                 segments out of a - segments into a     = 0     for every other position but the last
                 sum over segments on type t of units x <= limit t
                 least <= sum of x <= most                      (stages)
-                sum of spent x <= budget
+                sum of price units x <= budget
 
 The matrix of the path alone has whole-numbered corners; the limits are few, so the relaxation is nearly whole.
 
-Left out: the choice of tau, at which costs and units are fixed (``range_search.py``).
+Not covered: the choice of tau, at which costs and units are fixed (``time_search.py``).
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.problem import Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.geometry import Runs
@@ -41,21 +42,6 @@ class CoupledPath:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
-    """What the segments of a path cost and take, [M] each.
-
-    Attributes:
-        cost: inf for what is not possible.
-        units: Of its type.
-        spent: Of the budget; None for nothing.
-    """
-
-    cost: Floats
-    units: Floats
-    spent: Floats | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Coupling:
     """What couples the segments of a path.
 
@@ -63,24 +49,28 @@ class Coupling:
         length: n, the last position.
         limits: [T], on units.
         least, most: Stages.
-        budget: For what all segments of the path spend.
+        unit_price: [T].
+        budget: For the units of all segments of the path.
     """
 
     length: int
     limits: Floats
     least: int
     most: int
-    budget: float = np.inf
+    unit_price: Floats
+    budget: float
 
     @classmethod
-    def of(cls, problem: Problem, length: int, budget: float = np.inf) -> "Coupling":
-        """Return the limits of a problem on paths of so many positions, with a budget if it matters."""
-        return cls(length, problem.max_units.astype(np.float64), problem.min_stages, problem.max_stages, budget)
+    def of(cls, problem: Problem, length: int) -> "Coupling":
+        """Return the limits of a problem on paths of so many positions."""
+        limits, budget = problem.max_units.astype(np.float64), problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
+        return cls(length, limits, problem.min_stages, problem.max_stages, problem.price_per_hour, budget)
 
 
 def coupled_path(
     segments: Runs,
-    terms: Terms,
+    cost: Floats,
+    units: Floats,
     coupling: Coupling,
     deadline: Deadline,
     *,
@@ -92,7 +82,8 @@ def coupled_path(
 
     Args:
         segments: M segments.
-        terms: Of the segments.
+        cost: [M], inf for what is not possible.
+        units: [M], of its type.
         coupling: The limits.
         deadline: Stop then; what it takes to write the programme down counts too.
         most_s: Most seconds that solving it may take.
@@ -106,7 +97,6 @@ def coupled_path(
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
     begun_s = now_s()
-    cost, units, spent = terms.cost, terms.units, terms.spent
     length, limits, budget = coupling.length, coupling.limits, coupling.budget
     usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
     if len(usable) == 0:
@@ -116,8 +106,8 @@ def coupled_path(
     scale = float(np.max(np.abs(cost[usable]))) or 1.0  # HiGHS measures with absolute tolerances
     inner = end < length
     column = np.arange(count)
-    has_budget = int(spent is not None and np.isfinite(budget))
-    paid = spent[usable] if spent is not None and has_budget else np.zeros(0)
+    has_budget = int(np.isfinite(budget))
+    paid = coupling.unit_price[type_] * units[usable] if has_budget else np.zeros(0)
     rows = [first, end[inner], length + type_, np.full(count, length + types), np.full(len(paid), length + types + 1)]
     entries = [np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count), paid]
     back = np.arange(1, length - 1) if may_overlap else np.zeros(0, np.int64)  # from the position after it

@@ -9,7 +9,7 @@ number need it. ``to_go[a, q]`` is the cost of the cheapest path from position a
 A segment is on a path cheaper than some limit only where ``from_start[a] + cost + to_go[c] < limit``; the others are
 dropped for good. O(segments) per pass; memory O(positions * Q) and one tile.
 
-Left out: the branch and bound that calls this (``range_search.py``).
+Left out: the branch and bound that calls this (``time_search.py``).
 """
 
 from dataclasses import dataclass

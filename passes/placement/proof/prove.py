@@ -4,7 +4,7 @@ Where pairs of types have links of their own and values skip stages, segments bo
 (``linked_chain.py``); as long as there are few placements, all of them are evaluated instead. Where units are rented
 as whole machines, their counts are searched (``machine_search.py``).
 
-Left out: the searches (``range_search.py`` by way of ``coarse_to_fine.py``, ``fixed_time.py``).
+Not covered: the searches (``time_search.py``).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, ranges_of, slowest_batch_s, to_arrays, to_placement
 from heterps_compile.cost.finders import PROOF
-from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.table_servers import extended, stripped
 from heterps_compile.errors import InputError
@@ -24,14 +23,12 @@ from heterps_compile.passes.placement.enumeration import every_placement, placem
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.incumbent import Incumbent
 
-from .coarse_to_fine import search_all
 from .effort import EFFORT, Effort
-from .fixed_time import FixedTimeSearch
-from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
+from .linked_chain import has_near_readers
 from .linked_search import LinkedSearch
 from .machine_search import MachineSearch
-from .range_search import RangeSearch
-from .trivial_bounds import per_million_samples, trivial_bound
+from .time_search import TimeSearch, search_type
+from .trivial_bounds import trivial_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +90,13 @@ def prove(
     chain = Chain(problem)
     if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= effort.links.most_enumerated:
         return _enumerate(problem, deadline, starts, incumbent)
-    is_cost = problem.objective == "cost"
-    search: RangeSearch | LinkedSearch | None = None
-    if is_cost and chain.is_exact:
-        search = search_all(problem, deadline, starts, effort, tells=tells, incumbent=incumbent)
-    elif not chain.is_exact and (is_cost or OBJECTIVES[problem.objective].sums_at_floor):
-        search = LinkedSearch(problem, deadline, starts, effort, incumbent=incumbent)
-        search.run()
-    if search is not None:
-        best, bound = search.best, search.bound
-        if is_cost:
-            best, bound = per_million_samples(problem, best), per_million_samples(problem, bound)
-        return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
-    is_listed = not chain.is_exact and linked_segment_count(chain) <= effort.links.most_segments
-    path_chain = LinkedChain(chain) if is_listed else chain
-    timed = FixedTimeSearch(path_chain, deadline, starts, effort, incumbent=incumbent)
-    timed.tells = tells
-    timed.run()
-    return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
+    search: TimeSearch | LinkedSearch
+    if chain.is_exact:
+        search = search_type(problem)(chain, deadline, starts, effort=effort, incumbent=incumbent, tells=True)
+    else:
+        search = LinkedSearch(chain, deadline, starts, effort, incumbent)
+    search.run()
+    return Proof(incumbent.placement, incumbent.value, search.bound, search.evaluations)
 
 
 def _prove_served(

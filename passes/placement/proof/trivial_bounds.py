@@ -1,6 +1,6 @@
 """Bounds that cost nothing: what every plan of a problem is worth at best, and how long a batch takes at most.
 
-Left out: bounds worth a search (``range_search.py``, ``fixed_time.py``).
+Not covered: bounds worth a search (``time_search.py``).
 """
 
 import numpy as np

@@ -8,31 +8,29 @@ Left out: reasons of a single placement (``Fault`` in ``cost/evaluate.py``).
 """
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, ranges_of, slowest_batch_s
-from heterps_compile.cost.problem import Bools, Floats, Problem
+from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, detail, ranges_of, slowest_batch_s
+from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.cost.whole_machines import by_unit
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
-from heterps_compile.passes.placement.geometry import Chain, Segments, Tile
+from heterps_compile.passes.placement.geometry import Chain, Tile
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .dropped_constraints import MEMORY, PINS, WITHOUT, fewest_to_drop, in_words, without
-from .path_programme import CoupledPath, Coupling, Terms, coupled_path
-from .paths import SegmentPrices, StageCounts, cheapest_path
-from .tiled_paths import TiledSegments
-from .trivial_bounds import longest_s
+from .prove import Proof, prove
 
 _EXPLAIN_S = 10.0  # for finding out what would help, where the deadline leaves so much
 _LEAST_EXPLAIN_S = 1.0  # for the reason, however little is left
-_MOST_LISTED = 100_000
+_UNLIMITED = 1 << 40  # units
+_TIES = 1e-9  # of plans with as many units of one type, share of the price by which the cheapest is taken
 
 
 def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> InfeasibleError:
@@ -129,10 +127,8 @@ def _memory_and_types(problem: Problem, deadline: Deadline) -> str:
 
 def _fewest_stages(problem: Problem, deadline: Deadline) -> float:
     """Return the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
-    slow_s = longest_s(problem)
-    each_costs_one = replace(problem, price_per_hour=np.full(problem.type_count, 1 / slow_s))
-    graph = TiledSegments(Chain(problem), _prices(each_costs_one, slow_s), deadline)
-    return float(graph.to_go(StageCounts.at_least(1))[0, 0])
+    slow = replace(problem, min_throughput=0.0, min_stages=1, max_stages=problem.layer_count)
+    return _cheapest(replace(slow, price_per_hour=np.ones(problem.type_count)), deadline).best
 
 
 def _too_many_stages(problem: Problem, fewest: float, deadline: Deadline) -> str:
@@ -175,10 +171,10 @@ def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str
 
 def _floor(problem: Problem, deadline: Deadline) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
-    if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s, deadline)):
+    if not np.isfinite(slow_s) or _meets(problem, deadline=deadline):
         return ""
     deadline = deadline.within(_EXPLAIN_S)
-    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s, deadline=deadline), tuple(WITHOUT), deadline)
+    dropped = fewest_to_drop(problem, partial(_meets, deadline=deadline), tuple(WITHOUT), deadline)
     silent = Chain(
         replace(problem, edge_bytes=np.zeros_like(problem.edge_bytes))
     )  # beside others, a layer may send less
@@ -199,12 +195,12 @@ def _floor(problem: Problem, deadline: Deadline) -> str:
     if dropped:
         blocking += f", and without {in_words(dropped)} it could be reached"
     return f"a throughput of {_rate(problem.min_throughput)} cannot be reached: {blocking}" + _reachable(
-        problem, chain, slow_s, _listed(chain), deadline
+        problem, deadline
     )
 
 
-def _meets(problem: Problem, *, slow_s: float, deadline: Deadline) -> bool:
-    return bool(np.isfinite(_least_price(problem, Chain(problem), slow_s, deadline)))
+def _meets(problem: Problem, *, deadline: Deadline) -> bool:
+    return math.isfinite(_cheapest(problem, deadline).best)
 
 
 def _with_units(problem: Problem) -> str:
@@ -214,136 +210,101 @@ def _with_units(problem: Problem) -> str:
 def _budget(problem: Problem, deadline: Deadline) -> str:
     if math.isinf(problem.budget_per_hour):
         return ""
-    chain = Chain(problem)
-    slow_s, segments = min(slowest_batch_s(problem), longest_s(problem)), _listed(chain)
-    if segments is None:
-        price = _least_price(problem, chain, slow_s, deadline)
-        deadline = deadline.within(_EXPLAIN_S)
-    else:
-        units = segments.demand.units(slow_s)
-        paid, limits = problem.price_per_hour[segments.type] * units, problem.max_units.astype(np.float64)
-        unbound, deadline = replace(problem, budget_per_hour=math.inf), deadline.within(_EXPLAIN_S)
-        found = _solve(unbound, chain, segments, Terms(paid, units), deadline, limits=limits)
-        if found.chosen is None and not found.is_optimal:  # the time did not suffice to tell one from the other
-            budget = _money(problem, problem.budget_per_hour)
-            return f"the budget of {budget} an hour and the limits on units together leave no plan; raise one of them"
-        price = math.inf if found.chosen is None else float(paid[found.chosen].sum())
-    if math.isinf(price) or price <= problem.budget_per_hour:
+    budget, deadline = _money(problem, problem.budget_per_hour), deadline.within(_EXPLAIN_S)
+    try:
+        price = _cheapest(problem, deadline, problem.max_units).best
+    except TimeUpError:
+        return f"the budget of {budget} an hour and the limits on units together leave no plan; raise one of them"
+    if math.isinf(price) or price <= problem.budget_per_hour * (1 + BUDGET_TOLERANCE):
         return ""
     reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
     message = (
-        f"the budget of {_money(problem, problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} "
+        f"the budget of {budget} an hour is too small: the cheapest plan{reaching} "
         f"costs {_money(problem, price)} an hour; allow --budget {_cents(price)}"
     )
-    return message + (_reachable(problem, chain, slow_s, segments, deadline) if problem.min_throughput > 0 else "")
+    return message + (_reachable(problem, deadline) if problem.min_throughput > 0 else "")
 
 
 def _keeps_units_and_budget(problem: Problem, deadline: Deadline) -> bool:
     """Return whether some plan keeps the limits on units and the budget, which no other reason rules out."""
-    chain, slow_s = Chain(problem), min(slowest_batch_s(problem), longest_s(problem))
-    segments = _listed(chain)
-    if segments is None:
-        return _least_price(problem, chain, slow_s, deadline) <= problem.budget_per_hour
-    units, limits = segments.demand.units(slow_s), problem.max_units.astype(np.float64)
-    found = _solve(problem, chain, segments, Terms(np.zeros(len(units)), units), deadline, limits=limits)
-    return found.chosen is not None
+    price = _cheapest(problem, deadline, problem.max_units).best
+    return price <= problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
 
 
 def _limits(problem: Problem, deadline: Deadline) -> str:
-    chain = Chain(problem)
-    slow_s = min(slowest_batch_s(problem), longest_s(problem))
-    graph, counts = TiledSegments(chain, _prices(problem, slow_s), deadline), _counts(problem)
-    to_go = graph.to_go(counts)
-    if np.isinf(to_go[0, 0]):
+    found = _cheapest(problem, deadline)
+    if found.placement is None:
         return ""
-    path = cheapest_path(graph, counts, to_go)
-    needed = np.bincount(path.type, path.demand.units(slow_s), problem.type_count)
+    needed = _units(problem, found.placement)
     short = [
-        f"{needed[t]:.0f} {problem.type_names[t]!r} (limit {problem.max_units[t]})"
+        f"{needed[t]} {problem.type_names[t]!r} (limit {problem.max_units[t]})"
         for t in np.flatnonzero(needed > problem.max_units)
     ]
     at_floor = f"at {_rate(problem.min_throughput)} " if problem.min_throughput > 0 else ""
     message = f"the limits on units cannot be met: {at_floor}the cheapest plan without them needs {' and '.join(short)}"
-    segments, deadline = _listed(chain), deadline.within(_EXPLAIN_S)
-    if segments is not None:
-        message += _one_limit_raised(problem, chain, segments, slow_s, deadline)
-    if segments is not None and problem.min_throughput > 0:
-        message += _reachable(problem, chain, slow_s, segments, deadline)
-    return message
+    deadline = deadline.within(_EXPLAIN_S)
+    message += _one_limit_raised(problem, deadline)
+    return message + (_reachable(problem, deadline) if problem.min_throughput > 0 else "")
 
 
-def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s: float, deadline: Deadline) -> str:
-    best, is_certain = (math.inf, 0, 0.0, 0.0), True
-    units = segments.demand.units(slow_s)
-    for budget in dict.fromkeys((problem.budget_per_hour, math.inf)):  # within the budget, else beyond it
-        allowed = replace(problem, budget_per_hour=budget)
-        for t in range(problem.type_count):
-            limits = problem.max_units.astype(np.float64)
-            limits[t] = np.inf
-            cost = np.where(segments.type == t, units, 0.0)
-            found = _solve(allowed, chain, segments, Terms(cost, units), deadline, limits=limits)
-            chosen, is_certain = found.chosen, is_certain and found.is_optimal
-            if chosen is not None:
-                needed = float(units[chosen][segments.type[chosen] == t].sum())
-                paid = float(problem.price_per_hour[segments.type[chosen]] @ units[chosen])
-                best = min(best, ((needed - problem.max_units[t]) * float(problem.price_per_hour[t]), t, needed, paid))
-        if math.isfinite(best[0]):
-            break
-    price, t, needed, paid = best
-    if not math.isfinite(price):
+def _one_limit_raised(problem: Problem, deadline: Deadline) -> str:
+    """Say which one limit is the cheapest to raise, within the budget if there is such a plan."""
+    options, is_certain, price = list[tuple[bool, float, int, int, float]](), True, problem.price_per_hour
+    for t in range(problem.type_count):
+        limits, alone = problem.max_units.copy(), _TIES * price
+        limits[t], alone[t] = _UNLIMITED, 1.0
+        try:
+            found = _cheapest(replace(problem, price_per_hour=alone), deadline, limits)
+        except TimeUpError:
+            is_certain = False
+            continue
+        if found.placement is not None:
+            units = _units(problem, found.placement)
+            paid, more = float(price @ units), int(units[t] - problem.max_units[t])
+            is_dear = paid > problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
+            options.append((is_dear, more * float(price[t]), t, int(units[t]), paid))
+    if not options:
         return "; no limit is enough to raise alone" if is_certain else ""
-    within = "" if paid <= problem.budget_per_hour else f" with --budget {_cents(paid)}"
+    is_dear, extra, t, needed, paid = min(options)
+    within = f" with --budget {_cents(paid)}" if is_dear else ""
     return (
-        f"; {needed:.0f} {problem.type_names[t]!r} would be enough{within} ({needed - problem.max_units[t]:.0f} more, "
-        f"{_money(problem, price)} an hour)"
+        f"; {needed} {problem.type_names[t]!r} would be enough{within} ({needed - problem.max_units[t]} more, "
+        f"{_money(problem, extra)} an hour)"
     )
 
 
-def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments | None, deadline: Deadline) -> str:
-    """Say what throughput can be reached, as far as the time suffices; without a list, as if units had no limits."""
-    most = min(problem.budget_per_hour, sys.float_info.max)  # which the price of what cannot be is above
-    is_certain = True
-
-    def reached_s(time_s: float) -> float:
-        """Return the time of a batch of some plan that needs at most so much; inf where none is found."""
-        nonlocal is_certain
-        if segments is None:
-            try:
-                return time_s if _least_price(problem, chain, time_s, deadline) <= most else math.inf
-            except TimeUpError:
-                is_certain = False
-                return math.inf
-        units = segments.demand.units(time_s)
-        terms, limits = Terms(np.zeros(len(units)), units), problem.max_units.astype(np.float64)
-        found = _solve(problem, chain, segments, terms, deadline, limits=limits)
-        chosen, is_certain = found.chosen, is_certain and (found.is_optimal or found.chosen is not None)
-        return math.inf if chosen is None else float(segments.demand.take(chosen).time_s(units[chosen]).max())
-
-    impossible_s, possible_s = slow_s, reached_s(longest_s(problem))
-    if math.isinf(possible_s) and not is_certain:
-        return ""
-    if math.isinf(possible_s):
+def _reachable(problem: Problem, deadline: Deadline) -> str:
+    """Say what throughput can be reached, as far as the time suffices."""
+    objective = "max-load" if problem.objective == "max-load" else "throughput"
+    found = prove(replace(problem, objective=objective, min_throughput=0.0), deadline)
+    if found.placement is None and math.isinf(found.bound):
         return f"; even without a floor {explain_infeasible(replace(problem, min_throughput=0.0), deadline)}"
-    while possible_s > impossible_s * 1.0001 and deadline.left_s() > 0:
-        middle_s = math.sqrt(impossible_s * possible_s)
-        reached = reached_s(middle_s)
-        impossible_s, possible_s = (middle_s, possible_s) if math.isinf(reached) else (impossible_s, reached)
-    reachable = _round_down(problem.batch / possible_s)
-    is_best = is_certain and possible_s <= impossible_s * 1.0001
+    if found.placement is None:
+        return ""
+    reachable = _round_down(problem.batch / found.best)
+    is_best = found.bound * 1.0001 >= found.best
     what = "the best reachable throughput is" if is_best else "what was found to be reachable in the time is"
     return f"; {what} {_rate(reachable)} (--min-throughput {reachable:.10g})"
 
 
-def _solve(
-    problem: Problem, chain: Chain, segments: Segments, terms: Terms, deadline: Deadline, *, limits: Floats
-) -> CoupledPath:
-    """Find the cheapest path for the terms within limits [T] on units and the budget."""
-    try:
-        spent = problem.price_per_hour[segments.type] * terms.units
-        coupling = replace(Coupling.of(problem, chain.length, problem.budget_per_hour), limits=limits)
-        return coupled_path(segments, replace(terms, spent=spent), coupling, deadline)
-    except TimeUpError:
-        return CoupledPath(-math.inf, None, False)
+def _cheapest(problem: Problem, deadline: Deadline, limits: Ints | None = None) -> Proof:
+    """Find the cheapest plan an hour within some limits [T] on units, or any number of them, whatever the budget.
+
+    Raises:
+        TimeUpError: where the time does not suffice to find one, or to prove that there is none.
+    """
+    limits = np.full(problem.type_count, _UNLIMITED) if limits is None else limits
+    found = prove(replace(problem, objective="price", max_units=limits, budget_per_hour=math.inf), deadline)
+    if found.placement is None and math.isfinite(found.bound):
+        raise TimeUpError
+    return found
+
+
+def _units(problem: Problem, placement: Placement) -> Ints:
+    """Return [T], the fewest units of a plan that reaches the floor."""
+    stages = detail(replace(problem, objective="price"), placement).stages
+    units = np.bincount([s.type for s in stages], [s.replicas for s in stages], problem.type_count)
+    return np.asarray(units, np.int64)
 
 
 Reason = Callable[[Problem, Deadline], str]
@@ -358,35 +319,9 @@ _REASONS: tuple[Reason, ...] = (
 )
 
 
-def _listed(chain: Chain) -> Segments | None:
-    """Return all segments, or None where they are too many for a mixed-integer programme."""
-    if chain.segment_count > _MOST_LISTED:
-        return None
-    return chain.all_segments()
-
-
 def _alone(chain: Chain, block: int) -> Tile:
     """Return the segments of one block."""
     return chain.tile(chain.traffic(block, block + 1, block + 1), np.array([block + 1]))
-
-
-def _least_price(problem: Problem, chain: Chain, slow_s: float, deadline: Deadline) -> float:
-    """Return what the units of the cheapest plan at a time of a batch cost an hour, as if they had no limits."""
-    graph = TiledSegments(chain, _prices(problem, slow_s), deadline)
-    return float(graph.to_go(_counts(problem))[0, 0]) / slow_s
-
-
-def _prices(problem: Problem, slow_s: float) -> SegmentPrices:
-    """Return exact prices at a time of a batch, as if units had no limits."""
-    unlimited = np.full(problem.type_count, np.iinfo(np.int64).max)
-    unbound = replace(problem, objective="cost", max_units=unlimited, budget_per_hour=math.inf)
-    return SegmentPrices.at(unbound, slow_s)
-
-
-def _counts(problem: Problem) -> StageCounts:
-    if problem.max_stages < Chain(problem).length:
-        return StageCounts.between(problem.min_stages, problem.max_stages)
-    return StageCounts.at_least(problem.min_stages)
 
 
 def _least_time_s(row: Tile) -> tuple[float, int]:

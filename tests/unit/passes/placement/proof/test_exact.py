@@ -10,12 +10,11 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
-from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof.effort import EFFORT
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.passes.placement.proof.range_search import RangeSearch
-from heterps_compile.passes.placement.proof.trivial_bounds import per_million_samples, trivial_bound
+from heterps_compile.passes.placement.proof.trivial_bounds import trivial_bound
 
 
 def types(problem: Problem) -> str:
@@ -90,9 +89,8 @@ def test_a_long_chain_needs_no_list_of_its_segments(seed: int) -> None:
     assert Chain(problem).length > 300
     found = Exact()(problem, time_limit_s=60)
     assert found.gap == 0
-    whole = RangeSearch(Chain(problem), Deadline.after(60))  # without the coarse start
-    whole.run()
-    assert found.value == pytest.approx(per_million_samples(problem, whole.best), rel=1e-8)
+    whole = Exact(EFFORT.without("interval bounds"))(problem, time_limit_s=60)
+    assert found.value == pytest.approx(whole.value, rel=1e-8)
 
 
 def test_a_long_chain_with_shared_limits_has_a_plan_and_a_bound() -> None:

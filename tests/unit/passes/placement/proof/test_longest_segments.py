@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem
@@ -11,8 +10,8 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof import longest_segments
+from heterps_compile.passes.placement.proof.interval_bound import IntervalBound
 from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
-from heterps_compile.passes.placement.proof.march import March, TimeRange
 
 SIX = plain_problem([[1.0]] * 6, [1.0])  # a second a layer, all of it divided by replicas
 
@@ -115,34 +114,20 @@ def test_one_comes_to_a_position_for_what_one_comes_behind_it() -> None:
     assert compiled(longest_segments.from_start)(own, prices(1.0, 1.5)).tolist() == [0, 1, 1, 1.5, 2]  # 0 - 2 - 4
 
 
-def test_an_entry_is_worth_the_cheapest_path_with_it() -> None:
-    own, of_entries = table([2, 2, 4, 4], [3, 4, 4, 4]), prices(1.0, 1.5)
-    loops = longest_segments
-    come, to_go = compiled(loops.from_start)(own, of_entries), compiled(loops.to_go)(own, of_entries)
-    assert (compiled(loops.through)(own, come, to_go) + of_entries).tolist() == [2, 2.5]
-
-
 def test_one_bound_closes_all_times_at_which_as_many_units_are_too_dear() -> None:
-    chain = Chain(SIX)
-    march = March(chain, [TimeRange(0.0, 2.0, 1.9)], Deadline.after(None))
-    march.step(lambda: 5.5, lambda _: None)  # three units for 2 s cost 6; three for 1.9 s still 5.7
-    assert march.open == []
+    interval = IntervalBound(Chain(SIX), Deadline.after(None))
+    assert interval.least_price(1.9, 2.0, lambda: 5.5) == 3  # three units for 2 s cost 6; three for 1.9 s still 5.7
 
 
-def test_the_march_comes_upon_the_plan_that_its_bound_speaks_of() -> None:
+def test_the_bound_gives_the_plan_that_it_speaks_of_and_its_segments() -> None:
     found: list[Placement] = []
-    march = March(Chain(SIX), [TimeRange(0.0, 2.1, 2.0)], Deadline.after(None))
-    march.step(lambda: 6.5, found.append)  # three units cost 6.3 for 2.1 s, and 6.0 for 2 s
+    interval = IntervalBound(Chain(SIX), Deadline.after(None), found.append)
+    assert interval.least_price(2.0, 2.1, lambda: 6.5) == 3  # they cost 6.3 for 2.1 s, and 6.0 for 2 s
     assert found == [Placement((0,) * 6, (2, 4))]
-    (range_, segments), *_ = march.left  # a short range below 2.1 s, with the segments of such plans
-    assert range_.bound == pytest.approx(range_.fast_s * 3)
+    segments = interval.segments(2.0, 2.1, 6.5, 100)
     assert segments is not None
     assert {(0, 2), (2, 4), (4, 6)} <= set(zip(segments.first.tolist(), segments.end.tolist(), strict=True))
-
-
-@pytest.mark.parametrize(("entry", "halves"), [((4, 7), ["4-5", "6-7"]), ((4, 5), ["4-4", "5-5"]), ((3, 3), ["3-3"])])
-def test_numbers_of_replicas_are_parted_in_the_middle(entry: tuple[int, int], halves: list[str]) -> None:
-    assert [f"{least}-{most}" for least, most in numbers(entries(entry).halves())] == halves
+    assert interval.segments(2.0, 2.1, 6.5, 2) is None
 
 
 def numbers(of: ReplicaRanges) -> list[tuple[int, int]]:
@@ -150,21 +135,31 @@ def numbers(of: ReplicaRanges) -> list[tuple[int, int]]:
 
 
 def test_numbers_of_replicas_that_a_path_too_cheap_uses_as_one_become_entries_of_their_own() -> None:
-    march = March(Chain(replace(SIX, max_units=np.array([40]))), [], Deadline.after(None))
-    every = march._entries(0.5, np.inf)
+    interval = IntervalBound(Chain(replace(SIX, max_units=np.array([40]))), Deadline.after(None))
+    every = interval.entries(0.5, np.inf)
     assert numbers(every)[8] == (9, 11)
-    assert march._learned(entries((1, 1), (9, 11)))
-    parted = numbers(every.singles(march._are_exact(every)))
+    assert interval._learned(entries((1, 1), (9, 11)))
+    parted = numbers(every.singles(interval._are_exact(every)))
     assert parted == [*numbers(every)[:8], (9, 9), (10, 10), (11, 11), *numbers(every)[9:]]
-    assert numbers(march._entries(0.5, np.inf))[:11] == parted[:11]
-    assert not march._learned(entries((9, 9), (500, 2000)))  # too many to be told apart
+    assert numbers(interval.entries(0.5, np.inf))[:11] == parted[:11]
+    assert not interval._learned(entries((9, 9), (500, 2000)))  # too many to be told apart
+
+
+def test_replicas_are_ruled_out_by_what_the_layer_that_divides_best_loses() -> None:
+    fractions = np.array([[1.0], *[[0.5]] * 5])  # two replicas of the first layer lose nothing, of the others 0.67 s
+    problem = replace(SIX, layer_compute_parallel=fractions, max_units=np.array([4]))
+    assert numbers(IntervalBound(Chain(problem), Deadline.after(None)).entries(1.0, 6.5)) == [
+        (k, k) for k in (1, 2, 3, 4)
+    ]
+    halves = replace(problem, layer_compute_parallel=np.full((6, 1), 0.5))
+    assert numbers(IntervalBound(Chain(halves), Deadline.after(None)).entries(1.0, 6.5)) == [(1, 1)]
 
 
 def test_of_large_numbers_of_replicas_only_those_a_path_uses_become_entries_of_their_own() -> None:
-    march = March(Chain(SIX), [], Deadline.after(None))
-    assert march._learned(entries((500, 502)))
+    interval = IntervalBound(Chain(SIX), Deadline.after(None))
+    assert interval._learned(entries((500, 502)))
     every = entries((400, 499), (500, 501), (502, 502), (503, 600))
-    assert numbers(every.singles(march._are_exact(every))) == [
+    assert numbers(every.singles(interval._are_exact(every))) == [
         (400, 499),
         (500, 500),
         (501, 501),

@@ -6,7 +6,7 @@ from small_problems import plain_problem
 
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.path_programme import CoupledPath, Coupling, Terms, coupled_path
+from heterps_compile.passes.placement.proof.path_programme import CoupledPath, Coupling, coupled_path
 
 # two layers; on type 0 a layer costs 1 and takes 2 units, on type 1 it costs 3 and takes 1 unit
 CHAIN = Chain(plain_problem([[1.0, 1.0], [1.0, 1.0]], [1.0, 3.0]))
@@ -16,8 +16,11 @@ COST = np.where(SEGMENTS.type == 0, 1.0, 3.0) * LENGTHS
 UNITS = np.where(SEGMENTS.type == 0, 2.0, 1.0) * LENGTHS
 
 
-def solve(*limits: float, least: int = 1, most: int = 9, cost: np.ndarray = COST) -> CoupledPath:
-    return coupled_path(SEGMENTS, Terms(cost, UNITS), Coupling(2, np.array(limits), least, most), Deadline.after(60.0))
+def solve(
+    *limits: float, least: int = 1, most: int = 9, cost: np.ndarray = COST, budget: float = np.inf
+) -> CoupledPath:
+    coupling = Coupling(2, np.array(limits), least, most, np.ones(2), budget)
+    return coupled_path(SEGMENTS, cost, UNITS * 1.0, coupling, Deadline.after(60.0))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,12 @@ def test_the_limits_decide_which_types_a_path_uses(limits: tuple[float, ...], co
     assert COST[found.chosen].sum() == cost
     assert found.bound == pytest.approx(cost)
     assert set(SEGMENTS.type[found.chosen]) == types
+
+
+def test_the_budget_decides_which_types_a_path_uses() -> None:
+    found = solve(9, 9, budget=3.0)  # 4 units on type 0 alone, 2 on type 1
+    assert found.chosen is not None
+    assert COST[found.chosen].sum() == 4.0
 
 
 def test_a_path_is_given_in_order_and_has_the_stages_asked_for() -> None:

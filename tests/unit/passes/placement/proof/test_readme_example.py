@@ -12,7 +12,7 @@ from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof.effort import ACCELERATORS, EFFORT
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.proof.lagrangian import Lagrangian
-from heterps_compile.passes.placement.proof.path_programme import Coupling, Terms, coupled_path
+from heterps_compile.passes.placement.proof.path_programme import Coupling, coupled_path
 from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts, cheapest_path
 from heterps_compile.passes.placement.proof.trivial_bounds import batch_price, trivial_bound
 
@@ -46,8 +46,8 @@ def test_every_number_of_the_example_is_in_the_readme() -> None:
     chain = Chain(SIX)
     at_one = SegmentPrices.at(TWO_GPUS, 1.0)
     segments = Chain(TWO_GPUS).all_segments()
-    terms = Terms(at_one.of(segments.demand, segments.type), at_one.units(segments.demand))
-    programme = coupled_path(segments, terms, Coupling.of(TWO_GPUS, 6), NO_DEADLINE)
+    cost, units = at_one.of(segments.demand, segments.type), at_one.units(segments.demand)
+    programme = coupled_path(segments, cost, units, Coupling.of(TWO_GPUS, 6), NO_DEADLINE)
     best = Exact()(TWO_GPUS)
     assert best.bound == best.value
     at_best, plan = price(TWO_GPUS, 2.5, 2.5)

@@ -1,20 +1,19 @@
-"""Furthest segments bound all segments, and a march over the times of a batch loses no better plan."""
+"""Furthest segments bound all segments, and bounds over ranges of times lose no better plan."""
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from optimum import assert_bound_below_optimum, assert_found_without_marches, assert_same_optimum
+from optimum import assert_bound_below_optimum, assert_found_without_interval_bounds, assert_same_optimum
 from small_problems import on_machines, small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.effort import Effort, MarchEffort
+from heterps_compile.passes.placement.proof.effort import Effort, IntervalEffort
+from heterps_compile.passes.placement.proof.interval_bound import IntervalBound
 from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
-from heterps_compile.passes.placement.proof.march import March, TimeRange
 from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts
-from heterps_compile.passes.placement.proof.range_search import RangeSearch
 from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 ROUNDING = 1e-8
@@ -25,8 +24,9 @@ def entries_up_to(type_: int, units: int) -> ReplicaRanges:
     return ReplicaRanges(np.full(units, type_), counts, counts)
 
 
-# march through the shortest chains too
-MARCHED = Effort(march=MarchEffort(least_positions=1, at_once=1))
+# the shortest chains too, with lists of segments and without any
+BOUNDED = Effort(interval=IntervalEffort(least_positions=1, least_skipping=1))
+UNLISTED = Effort(interval=IntervalEffort(least_positions=1, least_skipping=1, most_listed=-1, point=1e-3))
 
 
 @pytest.mark.slow  # more of the same kind on larger problems
@@ -79,9 +79,9 @@ def cheapest_units(chain: Chain, slow_s: float) -> float:
     return float(listed.to_go(StageCounts.at_least(1))[0, 0]) / slow_s
 
 
-def bound(own: March, entries: ReplicaRanges, slow_s: float) -> float:
-    """Return the bound of the march on the same."""
-    return float(own._longest.to_go(entries, own._longest.ends(entries, slow_s))[0])
+def bound(own: IntervalBound, entries: ReplicaRanges, slow_s: float) -> float:
+    """Return the interval bound on the same."""
+    return float(own.longest.to_go(entries, own.longest.ends(entries, slow_s))[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,16 +90,16 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
     seed: int, slow: float, layers: int
 ) -> None:
     chain = Chain(small_problem(seed, layers=layers, types=3, units=15, structure=False, memory=False))
-    own, slow_s = March(chain, [], Deadline.after(None)), longest_s(chain.problem) * slow * slow
+    own, slow_s = IntervalBound(chain, Deadline.after(None)), longest_s(chain.problem) * slow * slow
     own._exact_units[:] = 15
-    entries = own._entries(slow_s, np.inf)  # each number of replicas is an entry of its own
-    ends = own._longest.ends(entries, slow_s)
-    to_go, cheapest = own._longest.to_go(entries, ends), cheapest_units(chain, slow_s)
+    entries = own.entries(slow_s, np.inf)  # each number of replicas is an entry of its own
+    ends = own.longest.ends(entries, slow_s)
+    to_go, cheapest = own.longest.to_go(entries, ends), cheapest_units(chain, slow_s)
     assert to_go[0] <= cheapest * (1 + ROUNDING)
     assert to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
     if np.isfinite(cheapest):
-        steps = list(zip(*(column.tolist() for column in own._longest.path(entries, ends, to_go)), strict=True))
-        assert own._longest.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
+        steps = list(zip(*(column.tolist() for column in own.longest.path(entries, ends, to_go)), strict=True))
+        assert own.longest.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
         assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
         assert all(end <= ends[e][first] for first, end, e in steps)
         assert steps[-1][1] == layers
@@ -114,10 +114,10 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
 def test_no_plan_has_cheaper_units_than_the_paths_over_furthest_segments(seed: int, slow: float, ratio: float) -> None:
     chain = Chain(small_problem(seed, layers=14, types=3, units=60))
     slow_s = longest_s(chain.problem) * slow * slow
-    cheapest, own = cheapest_units(chain, slow_s), March(chain, [], Deadline.after(None))
+    cheapest, own = cheapest_units(chain, slow_s), IntervalBound(chain, Deadline.after(None))
     # all numbers of replicas, and those that may matter to a plan below a ceiling, as the cheapest one is
     for ceiling in (np.inf, 1.001 * cheapest * slow_s):
-        assert bound(own, own._entries(slow_s * ratio, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
+        assert bound(own, own.entries(slow_s * ratio, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
 
 
 @settings(max_examples=40, deadline=None)
@@ -126,11 +126,11 @@ def test_units_that_share_machines_make_no_plan_cheaper_than_the_bound(seed: int
     problem = on_machines(small_problem(seed, layers=14, types=3, units=60, structure=structure), seed)
     chain = Chain(problem)
     slow_s = longest_s(problem) * slow * slow
-    cheapest, own = cheapest_units(chain, slow_s), March(chain, [], Deadline.after(None))
+    cheapest, own = cheapest_units(chain, slow_s), IntervalBound(chain, Deadline.after(None))
     for ceiling in (np.inf, 1.001 * cheapest * slow_s):
-        assert bound(own, own._entries(slow_s, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
+        assert bound(own, own.entries(slow_s, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
     own._exact_units[:] = 60  # each number of replicas is an entry of its own
-    assert bound(own, own._entries(slow_s, np.inf), slow_s) <= cheapest * (1 + ROUNDING)
+    assert bound(own, own.entries(slow_s, np.inf), slow_s) <= cheapest * (1 + ROUNDING)
 
 
 @settings(max_examples=60, deadline=None)
@@ -138,36 +138,37 @@ def test_units_that_share_machines_make_no_plan_cheaper_than_the_bound(seed: int
 def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, slow: float, spare: float) -> None:
     chain = Chain(small_problem(seed, layers=14, types=3, units=60))
     slow_s = longest_s(chain.problem) * slow * slow
-    fast_s, own = 0.9 * slow_s, March(chain, [], Deadline.after(None))
+    fast_s, own = 0.9 * slow_s, IntervalBound(chain, Deadline.after(None))
     plans = {time_s: cheapest_units(chain, time_s) for time_s in np.linspace(slow_s, fast_s, 5).tolist()}
     ceiling = spare * min(time_s * price for time_s, price in plans.items())
     if np.isinf(ceiling):
         return
-    entries = own._entries(fast_s, ceiling)
-    ends = own._longest.ends(entries, slow_s)
-    useful = own._useful(entries, ends, own._longest.to_go(entries, ends), ceiling / fast_s)
+    entries = own.entries(fast_s, ceiling)
     for time_s, price in plans.items():
         if time_s * price < ceiling:
-            assert bound(own, useful, time_s) <= price * (1 + ROUNDING)
+            assert bound(own, entries, time_s) <= price * (1 + ROUNDING)
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
-def test_a_march_leaves_the_optimum(problem: Problem) -> None:
-    assert_same_optimum(problem, MARCHED)
+@given(
+    problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3),
+    effort=st.sampled_from([BOUNDED, UNLISTED]),
+)
+def test_interval_bounds_leave_the_optimum(problem: Problem, effort: Effort) -> None:
+    assert_same_optimum(problem, effort)
 
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), structure=st.booleans())
-def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bool) -> None:
+def test_interval_bounds_find_what_the_search_finds_without_them(seed: int, structure: bool) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, structure=structure, memory=False)
-    assert_found_without_marches(problem, MARCHED)
+    assert_found_without_interval_bounds(problem, BOUNDED)
 
 
 @settings(max_examples=40, deadline=None)
 @given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 40))
-def test_wherever_a_march_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
-    assert_bound_below_optimum(problem, checks, MARCHED)
+def test_wherever_the_search_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
+    assert_bound_below_optimum(problem, checks, BOUNDED)
 
 
 @settings(max_examples=40, deadline=None)
@@ -185,21 +186,9 @@ def test_listed_segments_hold_every_plan_below_the_ceiling(seed: int) -> None:
         return
     ceiling = 1.05 * float(to_go[0, 0])
     needed = graph.keep_below(counts, to_go, ceiling / fast_s * slow_s, 10**9)
-    own = March(chain, [], Deadline.after(None))
-    listed = own._segments(TimeRange(0.0, slow_s, fast_s, 0.0), ceiling, 10**9)
+    own = IntervalBound(chain, Deadline.after(None))
+    listed = own.segments(fast_s, slow_s, ceiling, 10**9)
     assert needed is not None
     assert listed is not None
     keys = [set(zip(s.first.tolist(), s.end.tolist(), s.type.tolist(), strict=True)) for s in (needed, listed)]
     assert keys[0] <= keys[1]
-
-
-def test_a_range_is_halved_until_its_segments_are_few() -> None:
-    problem = small_problem(5, layers=10, types=2, units=60, memory=False)
-    search = RangeSearch(Chain(problem), Deadline.after(None))
-    search.run()
-    ranges = [TimeRange(0.0, longest_s(problem), 0.0)]
-    own = March(Chain(problem), ranges, Deadline.after(None), MarchEffort(most_listed=-1, few=-1))
-    while own.open:
-        own.step(lambda: search.best * (1 + 1e-6), lambda _: None)
-    assert own.left
-    assert all(segments is None and range_.fast_s > range_.slow_s * (1 - 1e-6) for range_, segments in own.left)
