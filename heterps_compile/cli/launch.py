@@ -70,12 +70,10 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         Streams,
         need_installed,
         no_other_widths,
-        refuse_idle_copies,
     )
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.resize import refusing_requests  # noqa: PLC0415 - as above
 
-    refuse_idle_copies(engine, made)
     starts = engine.capabilities.starts and not only_prints
     if starts:
         need_installed(engine)

@@ -19,7 +19,6 @@ SPEAK = {
     "runtime.data.block_cache": "the screen of a rank: a disk that keeps no more of what is read from far away",
     "runtime.engines.torchrun_agent": "an agent of torchrun that ends with its fault",
     "runtime.engines.with_input": "what ends a command on another machine with the connection to it",
-    "runtime.launch.host_ranks": "the screen of one host's ranks: a server that died and whose rows others have",
     "runtime.launch.stage_rank": "the screen of a run under torchrun",
     "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
     "runtime.launch.watch": "a rank that ends at once, with its fault",

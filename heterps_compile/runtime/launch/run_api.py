@@ -61,7 +61,6 @@ class RunKeywords(TypedDict, total=False):
     restarts: int
     hang_after: float
     parameter_servers: int
-    server_replicas: int
     server_optimizer: str
     server_learning_rate: float
     server_weight_decay: float

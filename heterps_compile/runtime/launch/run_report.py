@@ -287,9 +287,6 @@ def result_lines(result: Result, last_loss: str) -> list[str]:
         lines.append(f"{skipped} skipped: gradients were not finite in float16, and the loss scale was halved")
     changes = [(result.restarts, "restart", " after a failed process"), (result.resizes, "resize", "")]
     lines += [f"{counted(count, what)}{why}" for count, what, why in changes if count]
-    if result.lost_servers:
-        died = counted(result.lost_servers, "parameter server")
-        lines.append(f"{died} died and no step was lost: others had copies of the rows")
     if last_loss:
         lines.append(f"last loss {last_loss}")
     if result.stopped_by:

@@ -32,16 +32,6 @@ class ServerOptions:
         name="parameter_servers",
         subjects=(_TRAINING,),
     )
-    replicas: int = option(
-        "--server-replicas",
-        Whole(),
-        "Servers that hold every row: all but one of them may die, and no step is lost.",
-        metavar="N",
-        default=1,
-        name="server_replicas",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
-    )
     optimizer: str = option(
         "--server-optimizer",
         Text(),
@@ -156,11 +146,6 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.replicas > max(self.count, 1):
-            raise InputError(
-                f"--server-replicas {self.replicas} has every row on {self.replicas} servers, and there are "
-                f"{self.count}; give --parameter-servers {self.replicas} or more"
-            )
         if self.grow_tables and self.memory_bytes is not None:
             raise InputError(
                 "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "

@@ -26,10 +26,8 @@ from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.holders_link import HoldersLink
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
-from heterps_compile.runtime.servers.server_link import GroupConnection
 from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.runtime.validation.times import ValidationTimes
@@ -54,7 +52,6 @@ from .run_data import ALL, Feed, MicroBatches, check_same_data, count_data, open
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
-from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
 from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
@@ -170,7 +167,6 @@ def run_stage_rank(context: RankContext) -> Result:
         skipped=0 if scale is None else scale.state.skipped - skipped_before,
         validations=() if validator is None else tuple(validator.history),
         stopped_after=0 if validator is None or not validator.is_over else validator.standing.stale,
-        lost_servers=len(SparedServers(context.store, context.copies, context.prepared.places).lost),
         **_best_of(options, validator),
     )
     if rank == 0:
@@ -387,10 +383,7 @@ def _scheduler(context: RankContext, training: Training | None, optimizer: "Opti
 
 def _serve(context: RankContext, served: ServerSpec, stages: Mapping[int, RunnableStage], recorder: Recorder) -> Client:
     """Put served tables in place of those of the stages; return what asks for their rows."""
-    rank = context.rank
-    on_gone = partial(give_up, context.store, by=rank)
-    link = HoldersLink(served.held, GroupConnection(), on_gone)
-    client = Client(served, rank, link=link, recorder=recorder)
+    client = Client(served, context.rank, recorder=recorder)
     for stage in stages.values():
         if isinstance(stage, Module):
             serve_tables(stage, client)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError
 
-from .copies import Copies
 from .optimizers import SparseOptimizer
 
 WIRES = ("float32", "float16", "bfloat16")
@@ -93,7 +92,6 @@ class ServerSpec:
         first_step: The first step of the run: 0, or where a resumed run goes on.
         resume: A folder that ``Client.save`` wrote, to start from instead of the weights.
         weights_only: Whether the state of the optimiser that lies there is left where it is.
-        copies: Who holds which shard; None where every server holds its own alone.
     """
 
     workers: tuple[int, ...]
@@ -109,7 +107,6 @@ class ServerSpec:
     first_step: int = 0
     resume: Path | None = None
     weights_only: bool = False
-    copies: Copies | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.workers or not self.tables:
@@ -136,16 +133,6 @@ class ServerSpec:
     def count(self) -> int:
         """Return how many servers there are, and so shards of every table."""
         return len(self.ranks)
-
-    @property
-    def held(self) -> Copies:
-        """Return who holds which shard."""
-        return self.copies or Copies(tuple((rank,) for rank in self.ranks))
-
-    @property
-    def shard_memory_bytes(self) -> int | None:
-        """Return what one of a server's shards may hold in memory; None for all it needs."""
-        return None if self.memory_bytes is None else self.memory_bytes // self.held.count
 
 
 def record_bytes(table: TableSpec, states: int) -> int:

@@ -155,7 +155,6 @@ class RankTables:
         rank: Its number.
         step: Steps done.
         servers: How many there are.
-        copies: On how many of them every row lies.
         size_bytes: Of all rows with the state of their optimizer, once.
         tables: By name of those that grow, numbers of rows: ``rows`` there are, of which ``waiting`` to be admitted,
             ``new`` and ``evicted`` since the run began.
@@ -164,7 +163,6 @@ class RankTables:
     rank: int
     step: int
     servers: int
-    copies: int
     size_bytes: int
     tables: Mapping[str, Mapping[str, int]]
 

@@ -169,8 +169,6 @@ def table_lines(tables: RankTables) -> list[str]:
     """Return in words what tables on parameter servers hold."""
     size, servers = format_bytes(tables.size_bytes), counted(tables.servers, "parameter server")
     lines = [f"tables on {servers}: {size} of rows and the state of their optimizer"]
-    if tables.copies > 1:
-        lines[0] += f", every row on {tables.copies}: {format_bytes(tables.copies * tables.size_bytes)} in all"
     for name, of in tables.tables.items():
         waiting = f", of which {of['waiting']:,} wait to be admitted" if of["waiting"] else ""
         lines.append(

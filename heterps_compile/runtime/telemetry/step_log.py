@@ -118,7 +118,6 @@ def tables_record(tables: RankTables) -> dict[str, Any]:
         "tables": {name: dict(numbers) for name, numbers in tables.tables.items()},
         "after_steps": tables.step,
         "servers": tables.servers,
-        "copies": tables.copies,
         "size_bytes": tables.size_bytes,
     }
 

@@ -40,7 +40,7 @@ GIVEN = {
     "restarts": ("3", 3), "sync": ("stage 0=topk(density=0.1), *=adasum", "stage 0=topk(density=0.1), *=adasum"),
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
-    "server_replicas": ("2", 2), "server_weight_decay": ("0.25", 0.25),
+    "server_weight_decay": ("0.25", 0.25),
     "server_directory": ("rows", "/there/rows"), "staleness": ("unbounded", None),
     "grow_tables": ("tables.*,user", ("tables.*", "user")), "admit_after": ("3", 3), "evict_unseen": ("9", 9),
     "evict_below": ("0.123456789", 0.123456789), "show_decay": ("0.5", 0.5), "evict_every": ("50", 50),
@@ -89,7 +89,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
     monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
     monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
-    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server, spared: stop(number, words))
+    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server: stop(number, words))
     return seen
 
 

@@ -181,9 +181,9 @@ def test_a_request_survives_its_way():
 
 def test_bytes_that_are_no_request_are_refused():
     noise = torch.full((64,), 7, dtype=torch.uint8)
-    with pytest.raises(RunError, match=r"version 3\b"):
+    with pytest.raises(RunError, match=r"version 4\b"):
         request_bytes(noise, "float32")
-    with pytest.raises(RunError, match=r"version 3\b"):
+    with pytest.raises(RunError, match=r"version 4\b"):
         unpack_request(noise)
     with pytest.raises(RunError, match=r"\b71\b"):
         unpack_request(pack_request(Kind.PULL, 0, 0, [np.array([1])])[:-1])

@@ -162,7 +162,7 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     documented = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
     validated = validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))
-    counted = tables_record(RankTables(0, 2, 1, 1, 64, {}))
+    counted = tables_record(RankTables(0, 2, 1, 64, {}))
     assert documented == [*step_record(report), *validated, *counted, *decision_record(0.0, "goes on")]
 
 
