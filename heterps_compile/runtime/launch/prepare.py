@@ -180,12 +180,6 @@ def precision_of(options: RunOptions, plan: Plan) -> str:
             f"{asked} and --parameter-servers do not go together: a step is skipped when all its gradients are known, "
             f"and servers step their rows as they are pushed; take --precision bf16, or leave the servers out"
         )
-    if options.exact_sums and plan.replicated:
-        raise RunError(
-            f"{asked} and --exact-sums do not go together where stages share a weight, as they do "
-            f"{printable(plan.replicated[0])!r}: one process casts it once and adds its gradients up in "
-            f"{PRECISIONS[precision]}, and two stages cast it twice; leave one of the two options out"
-        )
     return precision
 
 

@@ -43,7 +43,6 @@ class RunKeywords(TypedDict, total=False):
     speeds: Sequence[Sequence[float]]
     precision: str | None
     wire: str
-    exact_sums: bool
     sync: str | None
     clip_norm: float | None
     ema: float | None

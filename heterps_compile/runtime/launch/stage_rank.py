@@ -214,7 +214,6 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             else checked_loss(training.loss, context.progress, is_scaled=precision in SCALED),
             wire=options.wire,
             seed=options.seed,
-            exact_sums=options.exact_sums,
             clip_norm=options.clip_norm,
             precision=precision,
             sample_weight=None if training is None else watched_weight(training, context.progress),

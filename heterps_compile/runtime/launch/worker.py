@@ -162,7 +162,7 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
         lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
-        lines += machine_notes(prepared, machine_of, exact_sums=spec.options.exact_sums)
+        lines += machine_notes(prepared, machine_of)
         for line in lines:
             _tell(line)
     if not is_launched:

@@ -33,7 +33,7 @@ GIVEN = {
     "steps": ("7", 7), "epochs": ("2", 2), "replicas": ("2,1", (2, 1)), "schedule": ("gpipe", "gpipe"),
     "micro_batches": ("4", 4), "batch": ("64", 64), "speeds": ("2.3456789,1;1", ((2.3456789, 1.0), (1.0,))),
     "shuffle": ("64", 64), "precision": ("bf16", "bf16"), "ema": ("0.999", 0.999), "averaged": (None, True),
-    "block": ("3", 3), "wire": ("float16", "float16"), "exact_sums": (None, True),
+    "block": ("3", 3), "wire": ("float16", "float16"),
     "clip_norm": ("0.123456789", 0.123456789),
     "seed": ("12345678901", 12345678901), "threads": ("2", 2), "weights": ("ck/step-000001", "/there/ck/step-000001"),
     "checkpoint": ("ck", "/there/ck"), "every": ("5", 5), "keep": ("4", 4), "resume": (None, True),
