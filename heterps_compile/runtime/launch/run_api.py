@@ -65,7 +65,7 @@ class RunKeywords(TypedDict, total=False):
     server_weight_decay: float
     server_memory: int | None
     server_directory: str | None
-    staleness: int | None
+    staleness: int
     grow_tables: Sequence[str]
     admit_after: int
     evict_unseen: int | None

@@ -82,7 +82,7 @@ class RunReport:
         self.tables: RankTables | None = None
         self._prepared = prepared
         self._options = options
-        self._follower = RunFollower(telemetry, prepared.layout.world_size, keeps=options.telemetry is not None)
+        self._follower = RunFollower(telemetry, prepared.layout.world_size)
         self._summary = SummaryOfSteps()
         self._reports: list[StepReport] = []
         self._lock = threading.Lock()

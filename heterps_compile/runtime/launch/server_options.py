@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
 from heterps_compile.errors import InputError
-from heterps_compile.options import Amount, Size, Text, Whole, WholeOr, Words
+from heterps_compile.options import Amount, Size, Text, Whole, Words
 
 from .option_fields import SUBJECTS, check_numbers, one_of, option
 
@@ -81,10 +81,10 @@ class ServerOptions:
         subjects=(_TRAINING,),
         needs=("parameter_servers", "server_memory"),
     )
-    staleness: int | None = option(
+    staleness: int = option(
         "--staleness",
-        WholeOr(),
-        "By how many steps pulls may miss pushes, or 'unbounded'.",
+        Whole(0),
+        "Steps by which pulls may miss pushes.",
         metavar="STEPS",
         default=0,
         subjects=(_TRAINING,),

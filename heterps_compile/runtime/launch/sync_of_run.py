@@ -125,9 +125,9 @@ def _refuse_servers(asked: str, rule: Servers, options: RunOptions) -> None:
             f"--sync all-reduce"
         )
     if options.servers.staleness != rule.staleness:
-        has, wants = ("unbounded" if one is None else str(one) for one in (options.servers.staleness, rule.staleness))
         raise RunError(
-            f"{asked}, and the servers of the run have a staleness of {has}; give both the same (--staleness {wants})"
+            f"{asked}, and the servers of the run have a staleness of {options.servers.staleness}; give both the same "
+            f"(--staleness {rule.staleness})"
         )
 
 

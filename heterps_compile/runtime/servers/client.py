@@ -292,9 +292,7 @@ class Client:
             answers.append((mine, out))
             calls.append((index, ints, out))
         began_s = time.perf_counter()
-        staleness = self.spec.staleness
-        after = self.spec.first_step - 1 if staleness is None else self._pushed - staleness
-        wait = self._send(Kind.PULL, after, calls)
+        wait = self._send(Kind.PULL, self._pushed - self.spec.staleness, calls)
         return PendingPull(lookups, distinct, positions, answers, wait, began_s)
 
     def _rows_of(self, pending: PendingPull, wants_gradient: bool) -> list[Rows]:

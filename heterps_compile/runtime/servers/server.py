@@ -7,9 +7,9 @@ Synchronous (staleness 0)::
     server                    apply 4   answer  answer      gradients of a step are summed over the workers, in order
                                                             of their ranks, and applied once
 
-With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older; without
-a bound it waits for nothing. Pushes of steps after a checkpoint wait until that is written: it holds every push of the
-steps before, once, and none of those after.
+With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older. Pushes
+of steps after a checkpoint wait until that is written: it holds every push of the steps before, once, and none of those
+after.
 
 Where the norm of the whole model is clipped, a push has two phases::
 

@@ -80,7 +80,7 @@ class ServerSpec:
         optimizer: What applies gradients.
         staleness: 0: a step's gradients are summed over all workers and applied at once, and the next step's pulls
             wait for that. s > 0: each worker's gradients are applied as they come, and pulls of step t wait only for
-            those of steps up to t - 1 - s. None: pulls wait for no push.
+            those of steps up to t - 1 - s.
         clips: Whether a step's gradients are held until a worker, who has learned their norm, says what to multiply
             them by; with a staleness of 0 alone.
         save_every: Steps between two checkpoints of the run. With a staleness, what is pushed for steps after a
@@ -98,7 +98,7 @@ class ServerSpec:
     ranks: tuple[int, ...]
     tables: tuple[TableSpec, ...]
     optimizer: SparseOptimizer
-    staleness: int | None = 0
+    staleness: int = 0
     clips: bool = False
     save_every: int | None = None
     memory_bytes: int | None = None
@@ -114,7 +114,7 @@ class ServerSpec:
                 f"{len(self.ranks)} parameter servers for {len(self.tables)} tables and {len(self.workers)} workers: "
                 f"at least one of each is needed"
             )
-        if self.staleness is not None and self.staleness < 0:
+        if self.staleness < 0:
             raise RunError(f"the staleness is {self.staleness}; it must be 0 (synchronous) or more steps")
         grown = next((table for table in self.tables if table.growth is not None), None)
         if grown is not None and self.memory_bytes is not None:

@@ -41,7 +41,7 @@ GIVEN = {
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
     "server_weight_decay": ("0.25", 0.25),
-    "server_directory": ("rows", "/there/rows"), "staleness": ("unbounded", None),
+    "server_directory": ("rows", "/there/rows"), "staleness": ("3", 3),
     "grow_tables": ("tables.*,user", ("tables.*", "user")), "admit_after": ("3", 3), "evict_unseen": ("9", 9),
     "evict_below": ("0.123456789", 0.123456789), "show_decay": ("0.5", 0.5), "evict_every": ("50", 50),
     "expect_sha256": ("ab" * 32, "ab" * 32),
