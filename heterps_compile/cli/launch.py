@@ -50,8 +50,6 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
       heterps-compile launch model.heterps --hosts hosts.toml
       heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
           --train train.py --data clicks.parquet
-      heterps-compile launch model.heterps --on torchrun --max-restarts 3 \\
-          --train train.py --checkpoint ck --every 100
       heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
           --elastic 1:3 --max-restarts 5 --train train.py \\
           --checkpoint ck --every 100 --decide model.onnx
