@@ -21,6 +21,7 @@ from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
 from heterps_compile.runtime.layerwise import sharing_norms
+from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
@@ -40,7 +41,7 @@ from .checkpoint_folder import STEP_PATTERN, find_checkpoints, step_name
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
-from .learning_rates import Rates, SharedLoss, make_rates
+from .learning_rates import Rates, make_rates
 from .loop import FollowUps, StepLoop, checked_loss, watched_weight
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder

@@ -256,14 +256,12 @@ class Engine:
     def with_losses(self, result: StepResult) -> StepResult:
         """Return what the last step came to with its losses, which are waited for where replicas step alone.
 
-        All replicas of the last stage call it after the same steps.
-
         Raises:
             RunError: where another rank is gone.
         """
-        if self._loss is not None and self._state is not None:
+        if self._loss is not None:
             try:
-                self._loss.sums.settle(self._state.last_group)
+                self._loss.settle()
             except RuntimeError as error:
                 raise RunError(f"{self._layout.describe(self._rank)}, at its losses: {_reason(error)}") from error
         return result.with_losses()
@@ -333,7 +331,7 @@ class Engine:
                 agreement = self.loss_scale.start_agreeing(found)
             result = StepResult()
             if self._loss is not None:
-                result = StepResult(late=self._loss.means(state.last_group, together=state.losses_together))
+                result = StepResult(late=self._loss.means(state.last_group))
             if not state.steps_alone:
                 result = result.with_losses()
             summed_s = perf_counter()

@@ -35,7 +35,6 @@ from heterps_compile.sync_rules.rules import USUAL
 
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
-from .loss_sums import MOST_TOGETHER
 from .planned_machines import planned_sizes
 from .rank_group import Group
 from .rank_parts import RankParts
@@ -110,11 +109,6 @@ class SharedState:
         """Return the rules by which this rank agrees with others."""
         shared = (*self.gradients.values(), *self.tied)
         return [gradients.rule for gradients in shared if isinstance(gradients, SharedGradients)]
-
-    @property
-    def losses_together(self) -> int:
-        """Return how many steps' losses replicas of the last stage that step alone sum at once; 1 elsewhere."""
-        return 1 if self.last_rule is None else min(self.last_rule.asked.period_steps, MOST_TOGETHER)
 
     @property
     def steps_alone(self) -> bool:

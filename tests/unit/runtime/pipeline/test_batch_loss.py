@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.learning_rates import SharedLoss
+from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_group import Group, share_names
 from heterps_compile.runtime.pipeline.recorder import StepResult
