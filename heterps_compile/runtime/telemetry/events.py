@@ -216,6 +216,7 @@ Event = RankStart | RankStep | RankSpans | RankValidation | RankTables
 _KINDS: Mapping[str, type[Event]] = MappingProxyType(
     {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation, "tables": RankTables}
 )
+_MAY_BE_INFINITE = ("loss", "losses", "replica_gap", "learning_rates")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ADAPTERS: Mapping[str, TypeAdapter[Event]] = MappingProxyType(
     {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
@@ -229,18 +230,20 @@ def to_line(event: Event) -> str:
     if isinstance(event, RankStart):
         content["schema"] = SCHEMA
     for name in event.__slots__:  # not asdict(), which copies everything and takes longer than all the rest
-        content[name] = getattr(event, name)
-    if isinstance(event, RankStep):
-        content["loss"] = None if event.loss is None else finite_or_text(event.loss)
-        content["losses"] = {name: finite_or_text(loss) for name, loss in event.losses.items()}
-        content["replica_gap"] = {stage: finite_or_text(gap) for stage, gap in event.replica_gap.items()}
-        content["learning_rates"] = [finite_or_text(rate) for rate in event.learning_rates]
+        content[name] = plain_value(getattr(event, name)) if name in _MAY_BE_INFINITE else getattr(event, name)
     return _ENCODER.encode(content) + "\n"
 
 
-def finite_or_text(number: float) -> float | str:
-    """Return a number, or its name where JSON has none for it: NaN and infinity."""
-    return number if math.isfinite(number) else str(number)
+def plain_value(value: Any) -> Any:
+    """Return a value as JSON has it: NaN and infinity by name, keys as text, a link of two ranks as ``0->1``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {
+            "->".join(map(str, key)) if isinstance(key, tuple) else str(key): plain_value(one)
+            for key, one in value.items()
+        }
+    return [plain_value(one) for one in value] if isinstance(value, tuple) else value
 
 
 def from_line(line: str) -> Event:
