@@ -70,6 +70,14 @@ class Dropping(nn.Module):
         return self.head(self.layers(x))[:, 0]
 
 
+class Reducing(Dropping):
+    """Gives a mean over the batch too, which has no row for a sample."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        found = super().forward(x)
+        return found, found.mean()
+
+
 def dropping() -> Dropping:
     torch.manual_seed(0)
     module = Dropping()
@@ -166,7 +174,13 @@ def passes_of(rank: int, folder: Path) -> list[Any]:
     step = StepShape(schedule="1f1b", micro_batches=4, batch=8)
     shared = SharedLoss(make_layout(plan, training=True, replicas=(2, 2), step=step), rank)
     asked = shared.is_wanted(rank == 1), shared.is_wanted(False)
-    return [made, asked, shared.of_all(StepResult(0.1 if rank >= 2 else None)).loss, alone(folder) if rank == 0 else []]
+    return [
+        made,
+        asked,
+        shared.of_all(StepResult(0.1 if rank >= 2 else None)).loss,
+        tried(folder) if rank == 0 else "",
+        alone(folder) if rank == 0 else [],
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -176,21 +190,26 @@ def by_rank(folder) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("dropping") / "m.heterps"
+    save(dropping(), path, stages=2)
+    save(Reducing(), path.with_name("reducing.heterps"), stages=1)
+    return path
+
+
+def save(module: nn.Module, path: Path, *, stages: int) -> None:
     free = torch.export.Dim("batch", min=2, max=1024)
     compiled = heterps_compile.compile(
-        dropping().train(),
+        module.train(),
         (torch.randn(4, 8),),
         dynamic_shapes=({0: free},),
         mode="training",
         method="greedy",
-        min_stages=2,
-        max_stages=2,
+        min_stages=stages,
+        max_stages=stages,
         min_throughput=1.0,
         verify=False,
     )
-    path = tmp_path_factory.mktemp("dropping") / "m.heterps"
     compiled.save(path)
-    return path
 
 
 def test_metrics_are_those_of_one_process_and_the_same_bits_whatever_the_replicas(by_rank):
@@ -207,7 +226,7 @@ def test_metrics_are_those_of_one_process_and_the_same_bits_whatever_the_replica
             else:
                 assert made[place] in (None, [None, None])
     assert [len(bits) for bits in found.values()] == [1] * len(found)
-    assert all(asked == (True, False) and known == 0.1 for _, asked, known, _ in by_rank)
+    assert all(asked == (True, False) and known == 0.1 for _, asked, known, *_ in by_rank)
 
 
 @given(
@@ -275,6 +294,19 @@ def alone(folder: Path) -> list[str]:
         else:
             told.append("nothing")
     return told
+
+
+def tried(folder: Path) -> str:
+    """Say what a try refuses of a model with an output that has no row for a sample."""
+    forwards = made_pass(folder.with_name("reducing.heterps"), ((1,), "gpipe", 3), 0)
+    assert forwards is not None
+    with pytest.raises(RunError) as refused:
+        forwards.run(0, is_try=True)
+    return str(refused.value)
+
+
+def test_what_has_no_row_for_a_sample_is_refused_before_the_first_step_if_a_micro_batch_is_padded(by_rank):
+    assert "with no row for each, and the last micro-batch of the 46 validation samples has 2" in by_rank[0][-2]
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
