@@ -100,26 +100,6 @@ class Whole:
 SEED = Whole(0, 2**63 - 1)
 """Of chance: torch takes no greater one."""
 
-UNBOUNDED = "unbounded"
-"""Stands where a number would be a bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class WholeOr(Whole):
-    """A whole number within limits, or the word that means there is none."""
-
-    least: int = 0
-    word: str = UNBOUNDED
-
-    def read(self, text: str) -> int | None:  # type: ignore[override]  # a number or none
-        """Return the number; None for the word."""
-        if text == self.word:
-            return None
-        try:
-            return Whole(self.least, self.most).read(text)
-        except InputError as error:
-            raise InputError(f"{error}, nor {self.word!r}") from error
-
 
 @dataclass(frozen=True, slots=True)
 class CountOrWord:

@@ -34,9 +34,6 @@ class DirectServers:
     def flush(self) -> None:
         pass
 
-    def answering(self, shard: int) -> int:
-        return self.spec.ranks[shard]
-
     def _handle(self, server: int, request: Tensor) -> list[Tensor]:
         self.requests += 1
         answers = self.servers[server].handle(unpack_request(request, self.spec.wire))

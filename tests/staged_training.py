@@ -78,7 +78,6 @@ class Case:
     dtype: torch.dtype = torch.float32
     wire: str = "float32"
     speeds: tuple[tuple[float, ...], ...] | None = None
-    exact_sums: bool = False
     recompute: bool = False
 
 
@@ -126,7 +125,7 @@ def _train_case(rank: int, place: int, case: Case, results: Path) -> list[float]
     tied = read_tied(case.folder, plan)
     engine = Engine(
         RankParts(plan, layout, rank, stages, tied=tied),
-        StepOptions(loss=trained.loss, wire=case.wire, exact_sums=case.exact_sums),
+        StepOptions(loss=trained.loss, wire=case.wire),
     )
     parameters = engine.named_parameters()
     optimizer = trained.optimizer(list(parameters.items())) if parameters else None

@@ -1,13 +1,13 @@
 """Pipelines beside one process: `python tools/bench_runtime_equality.py [MODEL ...]`, `--help` for its options.
 
 Five training steps of every model on every layout of replicas under every schedule, one process a replica; the largest
-difference of a loss, a weight and a buffer from the model in one piece, relative to the scale of each: in float32, in
-float32 with exact sums, and in float64. Target: 1e-6.
+difference of a loss, a weight and a buffer from the model in one piece, relative to the scale of each: in float32
+and in float64. Target: 1e-6.
 
 Beside it stands what one process alone makes of a disturbance of its weights by one rounding: where that is large, the
-training is chaotic, and ranks that add up gradients in another order than one process end up elsewhere; with exact sums
-they do not. ResNet-50 is so: its batch norms see a few samples each. It is thin here, 1/8 of its channels; --full adds
-the whole one, and takes minutes.
+training is chaotic, and ranks that add up gradients in another order than one process end up elsewhere. ResNet-50 is
+so: its batch norms see a few samples each. It is thin here, 1/8 of its channels; --full adds the whole one, and takes
+minutes.
 """
 
 import argparse
@@ -26,17 +26,16 @@ from staged_training import Case, Folders, differences, stage_count, train_stage
 WIDTHS = ((2, 1), (1, 2), (3, 1), (1, 2, 1), (2, 2))
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 MODELS = ("ctrdnn", "gpt2", "skip", "resnet50-thin")
-KINDS = {"float32": (torch.float32, False), "exact sums": (torch.float32, True), "float64": (torch.float64, False)}
+KINDS = {"float32": torch.float32, "float64": torch.float64}
 TARGET = 1e-6
 
 
 def measure(name: str, kind: str, schedules: Sequence[str], folders: Folders) -> bool:
     """Print the rows of a model; say whether every difference is within the target."""
-    dtype, exact_sums = KINDS[kind]
+    dtype = KINDS[kind]
     whole = train_whole(name, dtype=dtype)
-    if not exact_sums:
-        disturbed = differences(train_whole(name, dtype=dtype, disturbed=torch.finfo(dtype).eps), whole)
-        print(f"{name:14} {kind:10} {'one process, disturbed':27} {_columns(disturbed)}", flush=True)
+    disturbed = differences(train_whole(name, dtype=dtype, disturbed=torch.finfo(dtype).eps), whole)
+    print(f"{name:14} {kind:10} {'one process, disturbed':27} {_columns(disturbed)}", flush=True)
     cases = [
         Case(
             name,
@@ -44,7 +43,6 @@ def measure(name: str, kind: str, schedules: Sequence[str], folders: Folders) ->
             widths,
             schedule,
             dtype=dtype,
-            exact_sums=exact_sums,
         )
         for widths, schedule in product(WIDTHS, schedules)
     ]

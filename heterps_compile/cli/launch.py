@@ -50,8 +50,6 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
       heterps-compile launch model.heterps --hosts hosts.toml
       heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
           --train train.py --data clicks.parquet
-      heterps-compile launch model.heterps --on torchrun --max-restarts 3 \\
-          --train train.py --checkpoint ck --every 100
       heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
           --elastic 1:3 --max-restarts 5 --train train.py \\
           --checkpoint ck --every 100 --decide model.onnx
@@ -70,12 +68,10 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         Streams,
         need_installed,
         no_other_widths,
-        refuse_idle_copies,
     )
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.resize import refusing_requests  # noqa: PLC0415 - as above
 
-    refuse_idle_copies(engine, made)
     starts = engine.capabilities.starts and not only_prints
     if starts:
         need_installed(engine)

@@ -46,17 +46,12 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.runtime.launch.membership import ends_all, is_under_torchrun  # noqa: PLC0415
+    from heterps_compile.runtime.launch.membership import is_under_torchrun  # noqa: PLC0415
     from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
     if made.restarts and (made.hosts is not None or is_under_torchrun(os.environ)):
         raise InputError("--restarts is for the ranks of one machine; torchrun has --max-restarts")
-    if made.servers.replicas > 1 and ends_all(os.environ):
-        raise InputError(
-            "--server-replicas is of no use under torchrun, which ends all processes when one dies; start the ranks of "
-            "every machine with --hosts FILE.toml --host N (heterps-compile launch)"
-        )
     if is_under_torchrun(os.environ):
         return run_rank(made, prints_summary=True).exit_code
     if made.hosts is not None:
@@ -85,10 +80,8 @@ def _run_host(made: "RunOptions") -> int:
         raise InputError("--hosts needs to know which of them this machine is (--host N); launch prints the lines")
     known = read_hosts_of(made)
     check_hosts(known, prepare(made))
-    ranks = range(sum(host.slots for host in known.hosts))
-    spared = ranks[-made.servers.count :] if made.servers.replicas > 1 else ()
     with ForkServer(PRELOADED) as server:
-        return start_host(known, made.host, [made.directory, *option_words(made)], server, spared=spared)
+        return start_host(known, made.host, [made.directory, *option_words(made)], server)
 
 
 def _add_simulated(trace: str, plan: "Plan") -> None:

@@ -14,7 +14,7 @@ process, or replicas step alone, every rank has whole norms.
 
 A layer is a parameter; parameter groups with ``adapts=False`` (biases, norms) take the rate as it is.
 
-Left out: sparse gradients, which are refused; norms with ``--exact-sums``, which are whole.
+Left out: sparse gradients, which are refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

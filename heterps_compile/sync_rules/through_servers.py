@@ -1,7 +1,7 @@
 """The rule ``servers``: replicas push gradients to parameter servers and pull weights from them.
 
 With S bytes of gradients every replica sends S and receives S in a step, through the card that it may share with the
-others of its machine. ``staleness`` is by how many steps a pull may miss pushes; ``none`` is without a limit.
+others of its machine. ``staleness`` is the number of steps by which a pull may miss pushes.
 
 What the servers cost is in the plan: the cores that carry all replicas' gradients in the time of a batch
 (``cost/server_cost.py``). A stage's time counts a push and a pull as what an all-reduce of as much takes, as the search
@@ -16,7 +16,7 @@ from heterps_compile.errors import InputError
 from .all_reduce_rule import ring_exchange
 from .amounts import Amounts
 from .handling import Handling, Work, flat_gradients
-from .rule import ANY, BOUNDED, EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
+from .rule import BOUNDED, EXACT, NOTHING, Exactness, Exchange, SyncGroup, SyncRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Servers(SyncRule):
     """Push to and pull from servers.
 
     Attributes:
-        staleness: Steps by which pulls may miss pushes; None without a limit.
+        staleness: Steps by which pulls may miss pushes.
     """
 
-    staleness: int | None = 0
+    staleness: int = 0
 
     name: ClassVar[str] = "servers"
     example: ClassVar[str] = "servers(staleness=4)"
@@ -39,17 +39,14 @@ class Servers(SyncRule):
         Raises:
             InputError: where it is.
         """
-        if self.staleness is not None and self.staleness < 0:
+        if self.staleness < 0:
             raise InputError(
-                f"the staleness of servers is {self.staleness}; it must be 0 steps or more, or none, such as "
-                f"{self.example}"
+                f"the staleness of servers is {self.staleness}; it must be 0 steps or more, such as {self.example}"
             )
 
     @property
     def exactness(self) -> Exactness:
-        """Return what the staleness is: none, within a limit, without one."""
-        if self.staleness is None:
-            return ANY
+        """Return exact without a staleness, else bounded."""
         return BOUNDED if self.staleness else EXACT
 
     @property

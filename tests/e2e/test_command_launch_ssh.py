@@ -1,4 +1,4 @@
-"""``launch --on ssh`` and ``--on torchrun`` over a real server of OpenSSH: two addresses of this machine are two."""
+"""``launch --on ssh`` over a real server of OpenSSH: two addresses of this machine are two."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def there(tmp_path_factory):
         pytest.skip(f"no server of OpenSSH here: {error}")
 
 
-def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
+def begin(there, tmp_path, *words: str) -> "subprocess.Popen[str]":
     folder, config = there
     hosts = tmp_path / "hosts.toml"
     table = '[[host]]\naddress = "127.0.0.{}"\nslots = {}\n'
@@ -47,7 +47,7 @@ def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
         f'secret = "{token_hex(32)}"\nport = {free_port()}\nwait_s = 60\n{table.format(1, 2)}{table.format(2, 1)}'
     )
     hosts.chmod(0o600)
-    start = ("launch", "model2.heterps", "--on", engine, "--hosts", str(hosts))
+    start = ("launch", "model2.heterps", "--on", "ssh", "--hosts", str(hosts))
     with_ssh = ("--python", sys.executable, "--ssh-config", str(config))
     return begin_command(folder, *start, *with_ssh, *words, *RUN)
 
@@ -55,14 +55,14 @@ def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
 def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tmp_path):
     ck = str(tmp_path / "ck")
     words = ("--train", "train.py", "--steps", str(STEPS), "--checkpoint", ck)
-    code, out, err = end_of(begin(there, tmp_path, "ssh", *words), PATIENCE_S)
+    code, out, err = end_of(begin(there, tmp_path, *words), PATIENCE_S)
     assert code == 0, err
     assert f"[127.0.0.1] {STEPS} steps, {STEPS * BATCH} samples" in out
     ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
     log = tmp_path / "log.jsonl"
-    endless = begin(there, tmp_path, "ssh", "--train", "train.py", "--steps", "1000000", "--log", str(log))
+    endless = begin(there, tmp_path, "--train", "train.py", "--steps", "1000000", "--log", str(log))
     wait_for_lines(log, endless)
     (second,) = [
         int(path.parent.name)
@@ -79,7 +79,7 @@ def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tm
 def test_ctrl_c_ends_the_hosts_with_a_checkpoint(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     words = ("--train", "train.py", "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
-    process = begin(there, tmp_path, "ssh", *words)
+    process = begin(there, tmp_path, *words)
     wait_for_lines(log, process)
     process.send_signal(signal.SIGINT)
     code, _, err = end_of(process, PATIENCE_S)
@@ -87,23 +87,3 @@ def test_ctrl_c_ends_the_hosts_with_a_checkpoint(there, tmp_path):
     assert "Traceback" not in err
     assert list(ck.glob("step-*"))
     wait_until_gone(str(log))
-
-
-def test_agents_of_torchrun_on_two_hosts_go_on_after_a_lost_rank(there, tmp_path):
-    folder, _ = there
-    (folder / "dies.py").write_text(
-        (folder / "train.py").read_text()
-        + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    from pathlib import Path\n    global calls\n"
-        "    import torch.distributed as dist\n"
-        f"    calls += 1\n    flag = Path({str(tmp_path / 'died')!r})\n"
-        "    if calls == 12 and dist.get_rank() == 2 and not flag.exists():\n"
-        "        flag.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
-    )
-    ck = tmp_path / "ck"
-    words = ("--train", "dies.py", "--steps", "8", "--checkpoint", str(ck), "--every", "2", "--max-restarts", "2")
-    process = begin(there, tmp_path, "torchrun", "--rendezvous-port", str(free_port()), *words)
-    code, out, err = end_of(process, PATIENCE_S)
-    assert code == 0, err
-    assert (tmp_path / "died").exists()
-    assert "after the" in out
-    assert largest_difference(weights_in(ck / "step-000008"), trained_in_one_process(8)) < 1e-6

@@ -94,13 +94,6 @@ def test_the_trace_of_a_run_as_planned_has_the_simulated_step_beside_it(written,
     assert [name.split(":")[0] for name in tracks] == ["stage 0", "stage 1", "simulated stage 0", "simulated stage 1"]
 
 
-def test_exact_sums_give_the_weights_of_one_process_to_the_last_bit(written, tmp_path):
-    run = train(written, "--checkpoint", str(tmp_path / "ck"), "--exact-sums", "-q")
-    assert run.returncode == 0, run.stderr
-    ours, theirs = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)
-    assert largest_difference(ours, theirs) == 0.0
-
-
 def scheduler(optimizer):
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)

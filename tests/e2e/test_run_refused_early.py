@@ -94,7 +94,6 @@ FAULTS = [
     ((*TRAIN, "--data", DATA, "--telemetry", "/proc/told"), "/proc/told"),
     (("--data", DATA, "--output", "full"), "is not empty"),
     (("--data", DATA, "--output", "/proc/out"), "/proc/out"),
-    (("--data", "ten.parquet", "--seed", "5"), "--seed 5 changes nothing here: the data are not generated"),
     ((*TRAIN, "--data", DATA, "--hang-after", "1e308"), "--hang-after is 1e+308; it must be 2147483647 seconds or"),
     (("--data", ""), "inference needs data"),
     (("--expect-sha256", "0" * 64), "is not the folder that is expected"),

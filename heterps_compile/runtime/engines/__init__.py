@@ -1,1 +1,1 @@
-"""Engines that start a run on other machines: ssh, torchrun, schedulers of clusters."""
+"""Engines that start a run on other machines: ssh, schedulers of clusters."""

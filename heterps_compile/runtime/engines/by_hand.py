@@ -17,7 +17,7 @@ class ByHand(Engine):
     """Prints lines; fields are its options (``launch_options.py``)."""
 
     name: ClassVar[str] = "hand"
-    capabilities: ClassVar[Capabilities] = Capabilities(starts=False, keeps_others=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(starts=False)
 
     no_check: bool = False
 

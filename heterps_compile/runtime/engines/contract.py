@@ -32,14 +32,12 @@ class Capabilities:
         changes_widths: It can end the ranks of a run that goes on and start them again with other widths.
         programs: What must be on this machine's PATH for it to start a run.
         extras: Whose packages it needs for that.
-        keeps_others: A process that dies leaves those of the others running, so that they can go on without it.
     """
 
     starts: bool = True
     changes_widths: bool = False
     programs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
-    keeps_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +139,6 @@ def no_other_widths(engine: Engine) -> str:
         f"the engine {engine.name} does not start ranks again with other widths; end the run (Ctrl-C, which keeps a "
         f"checkpoint), and launch it again with --resume and other --replicas"
     )
-
-
-def refuse_idle_copies(engine: Engine, options: RunOptions) -> None:
-    """Refuse copies of tables where they help nobody: the other processes end with the one that dies.
-
-    Raises:
-        RunError: where that is so.
-    """
-    if options.servers.replicas > 1 and not engine.capabilities.keeps_others:
-        raise RunError(
-            f"the engine {engine.name} ends all processes of a run when one dies, so --server-replicas "
-            f"{options.servers.replicas} is of no use; leave it out, or take an engine that keeps the others (ssh)"
-        )
 
 
 def need_installed(engine: Engine) -> None:

@@ -25,7 +25,6 @@ ENGINES: Mapping[str, str] = MappingProxyType(
     {
         BY_HAND: f"{_HERE}.by_hand:ByHand",
         "ssh": f"{_HERE}.ssh:Ssh",
-        "torchrun": f"{_HERE}.torchrun:Torchrun",
         "slurm": f"{_HERE}.slurm:Slurm",
         "ray": f"{_HERE}.ray_cluster:Ray",
         "kubernetes": f"{_HERE}.kubernetes:Kubernetes",

@@ -3,7 +3,7 @@
 What they print is passed on line by line, with the name of their machine before it. Signals that stop a run are passed
 on to them; where one fails, the others may leave by themselves, as the run tells them to, and are ended after a while.
 
-Left out: what they are (``ssh.py``, ``torchrun.py``).
+Left out: what they are (``ssh.py``).
 """
 
 import os

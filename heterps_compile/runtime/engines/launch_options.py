@@ -9,7 +9,7 @@ Left out: the options of ``run``, which every engine takes (``run_options.py``).
 from heterps_compile.options import Command, CountRange, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes", "skypilot")
+ENGINE_NAMES = (BY_HAND, "ssh", "slurm", "ray", "kubernetes", "skypilot")
 OTHER = "an engine of another package"
 ABOUT_LOSSES = ("decide", "spent", "deadline", "catalogue")
 """Options of engines that can go on without a host which the command reads itself, to decide about lost hosts."""
@@ -62,7 +62,7 @@ LAUNCH = Command(
             help="Do not look the machines up from here.",
             type=Flag(),
             default=False,
-            subjects=_of(BY_HAND, "ssh", "torchrun"),
+            subjects=_of(BY_HAND, "ssh"),
         ),
         Option(
             name="python",
@@ -70,7 +70,7 @@ LAUNCH = Command(
             help="The Python there that has heterps-compile.",
             metavar="PATH",
             default="python3",
-            subjects=_of("ssh", "torchrun", "slurm", "kubernetes", "skypilot"),
+            subjects=_of("ssh", "slurm", "kubernetes", "skypilot"),
         ),
         Option(
             name="ssh_config",
@@ -78,7 +78,7 @@ LAUNCH = Command(
             help="Of OpenSSH, as ssh -F.",
             metavar="FILE",
             default_words="ssh's own",
-            subjects=_of("ssh", "torchrun"),
+            subjects=_of("ssh"),
         ),
         Option(
             name="max_restarts",
@@ -87,7 +87,7 @@ LAUNCH = Command(
             type=Whole(0),
             metavar="N",
             default=0,
-            subjects=_of("ssh", "torchrun", "ray", "kubernetes"),
+            subjects=_of("ssh", "ray", "kubernetes"),
         ),
         Option(
             name="elastic",
@@ -132,15 +132,6 @@ LAUNCH = Command(
             default_words="the built-in ones",
             subjects=_of("ssh", "ray"),
             needs=("decide",),
-        ),
-        Option(
-            name="rendezvous_port",
-            words="--rendezvous-port",
-            help="Of the first host, where the agents of torchrun meet.",
-            type=Whole(1, 65535),
-            metavar="PORT",
-            default=29400,
-            subjects=_of("torchrun"),
         ),
         Option(
             name="shared",

@@ -1,6 +1,6 @@
 """A command on another machine, by OpenSSH's client: ended with the connection, told of signals through it.
 
-Left out: which commands (``ssh.py``, ``torchrun.py``).
+Left out: which commands (``ssh.py``).
 """
 
 import os

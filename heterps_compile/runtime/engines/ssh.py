@@ -26,7 +26,7 @@ class Ssh(Engine):
     """Starts the ranks of every host over ssh; fields are its options (``launch_options.py``)."""
 
     name: ClassVar[str] = "ssh"
-    capabilities: ClassVar[Capabilities] = Capabilities(programs=(PROGRAM,), changes_widths=True, keeps_others=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(programs=(PROGRAM,), changes_widths=True)
 
     python: str = "python3"
     ssh_config: str | None = None

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -24,7 +24,6 @@ from heterps_compile.errors import SIGNALLED, InputError
 from .fork_server import ForkedProcess, ForkServer
 from .hosts_file import Hosts, ranks_of_hosts
 from .rendezvous import STARTER_VARIABLE
-from .spared_servers import EXIT_SPARED
 from .stop_signals import heeded_by_ranks
 
 _POLL_S = 0.1
@@ -32,9 +31,7 @@ _LEAVE_S = 30.0  # how long the others may take once a rank has failed: they hea
 _ERROR = "Error: "
 
 
-def start_host(
-    hosts: Hosts, number: int, words: Sequence[str], server: ForkServer, *, spared: Collection[int] = ()
-) -> int:
+def start_host(hosts: Hosts, number: int, words: Sequence[str], server: ForkServer) -> int:
     """Start the ranks of one host and wait until all have left.
 
     Args:
@@ -42,7 +39,6 @@ def start_host(
         number: Which of them this is, from 1.
         words: Of the command that every rank runs.
         server: Starts the processes.
-        spared: Ranks whose end the run may survive, where a signal or they themselves end them, unheard of by others.
 
     Returns:
         What this process is to exit with.
@@ -64,16 +60,7 @@ def start_host(
             process = server.start("heterps_compile.__main__", ["run", *words], environment, merges_output=False)
             started.append(process)
             pumps += [printed.pump(process.stdout, sys.stdout), printed.pump(process.stderr, sys.stderr)]
-        may_go = [rank in spared for rank in ranks]
-        code = _wait(started, caught, may_go)
-        for rank, process, may in zip(ranks, started, may_go, strict=True):
-            if code or not may or not _is_spared(process):
-                continue
-            print(
-                f"rank {rank}, a parameter server, ended early; the host of rank 0 tells how the run went",
-                file=sys.stderr,
-            )
-        return code
+        return _wait(started, caught)
     finally:
         for process in started:
             process.kill_group()
@@ -100,7 +87,7 @@ def _environment(hosts: Hosts, rank: int, local: int, slots: int) -> dict[str, s
     return environment
 
 
-def _wait(started: Sequence[ForkedProcess], caught: list[int], spared: Sequence[bool]) -> int:
+def _wait(started: Sequence[ForkedProcess], caught: list[int]) -> int:
     """Wait until all ranks have left, or until one has failed and the others have had time to hear of it."""
     passed_on = 0
     failed_s: float | None = None
@@ -109,25 +96,18 @@ def _wait(started: Sequence[ForkedProcess], caught: list[int], spared: Sequence[
             for process in started:
                 process.send_signal(number)
         passed_on = len(caught)
-        if failed_s is None and _failed(started, spared):
+        if failed_s is None and _failed(started):
             failed_s = time.monotonic()
         if failed_s is not None and time.monotonic() - failed_s > _LEAVE_S:
             break
         time.sleep(_POLL_S)
-    failed = next(iter(_failed(started, spared)), 0)
+    failed = next(iter(_failed(started)), 0)
     return SIGNALLED - failed if failed < 0 else failed
 
 
-def _failed(started: Sequence[ForkedProcess], spared: Sequence[bool]) -> list[int]:
-    """Return the exit codes of those that have failed, but for those without which the run goes on."""
-    ended = [p for p, may_go in zip(started, spared, strict=True) if p.poll() and not (may_go and _is_spared(p))]
-    return [code for code in (process.poll() for process in ended) if code]
-
-
-def _is_spared(process: ForkedProcess) -> bool:
-    """Tell whether a process ended without having heard of the end of the run."""
-    code = process.poll()
-    return code is not None and (code < 0 or code == EXIT_SPARED)
+def _failed(started: Sequence[ForkedProcess]) -> list[int]:
+    """Return the exit codes of the processes that have failed."""
+    return [code for code in (process.poll() for process in started) if code]
 
 
 class _Printed:

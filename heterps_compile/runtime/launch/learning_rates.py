@@ -8,60 +8,16 @@ Left out: making a scheduler (``training_file.py``), its state (``optimizer_stat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.runtime.pipeline.rank_group import Group, share_names
-from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.validation.best import BestMetric
 
 from .training_file import Scheduler, Training, in_function
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-
-class SharedLoss:
-    """The losses of a step, brought to every rank of the pipeline from the last stage."""
-
-    def __init__(self, layout: Layout, rank: int) -> None:
-        """Join the others; every rank of the pipeline does so.
-
-        Args:
-            layout: Of the pipeline.
-            rank: This one.
-        """
-        self._rank, self._source = rank, layout.ranks_of(layout.stage_count - 1)[0]
-        self._names: tuple[str, ...] | None = None
-        self._group = Group(range(layout.world_size), rank) if layout.world_size > 1 else None
-
-    def is_wanted(self, here: bool) -> bool:
-        """Tell whether any rank wants the loss; all ranks ask, and hear the same."""
-        import torch  # noqa: PLC0415 - torch only in the processes of a run
-
-        if self._group is None:
-            return here
-        wanted = torch.tensor([int(here)])
-        self._group.maximum(wanted).wait()
-        return bool(wanted.item())
-
-    def of_all(self, result: StepResult) -> StepResult:
-        """Return what a step came to with its losses, given them where this rank knows them; the same on every rank."""
-        import torch  # noqa: PLC0415 - torch only in the processes of a run
-
-        if self._group is None:
-            return result
-        if self._names is None:
-            self._names = share_names(self._group, tuple(result.losses), self._rank)[self._source]
-        summed = torch.zeros(1 + len(self._names), dtype=torch.float64)
-        if self._rank == self._source:
-            summed += torch.tensor([result.loss, *(result.losses[name] for name in self._names)], dtype=torch.float64)
-        self._group.sum(summed).wait()
-        loss, *others = summed.tolist()
-        return replace(result, loss=loss, losses=MappingProxyType(dict(zip(self._names, others, strict=True))))
 
 
 class Rates(Protocol):

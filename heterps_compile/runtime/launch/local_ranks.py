@@ -55,8 +55,6 @@ from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
-from .server_rank import copies_of, copy_notes
-from .spared_servers import SparedServers
 from .stop_signals import RESIZED_BY, collecting_signals
 from .store_client import RunStore, read_number
 from .validation_data import try_validation
@@ -196,13 +194,11 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
             if not options.quiet:
                 for line in [
                     *header(prepared, options, _devices(prepared)),
-                    *copy_notes(options.servers),
                     *core_notes(prepared, options, usable_cores()),
                     *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
-            spared = SparedServers(store, copies_of(prepared, options.servers), prepared.places)
-            watched = _Watched(options, prepared, store, show, around.signals, spared)
+            watched = _Watched(options, prepared, store, show, around.signals)
             try:
                 for place in prepared.places:
                     watched.ranks.append(_start(place, directory, options, around.server, show))
@@ -250,9 +246,7 @@ class _Watched:
     store: RunStore
     show: RunReport
     signals: list[int]
-    spared: SparedServers
     ranks: list[_Rank] = field(default_factory=list)
-    cut_off: set[int] = field(default_factory=set)
 
 
 def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
@@ -279,21 +273,19 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
         fault: Fault | None = None
         if now >= due_s:
             due_s = now + _MONITOR_S
-            fault = _found(monitor, ranks) or _find_late(ranks, store, now) or _find_cut_off(run, monitor)
+            fault = _found(monitor, ranks) or _find_late(ranks, store, now)
             show.poll()
             change = _resize(requests, run, change)
             if not knows_steps and store.check([STEPS_KEY]):
                 show.know_steps(read_number(store, STEPS_KEY, "the count of steps"))
                 knows_steps = True
         fault = fault or _find_dead(run, monitor, killed_before)
-        if fault is not None and not _spare(run, fault):
-            post_fault(store, run.spared.blamed(fault))
+        if fault is not None:
+            post_fault(store, fault)
         if store.check([FAULT_KEY]):
             _raise(ranks, fault_from_json(store.get(FAULT_KEY)))
         time.sleep(_POLL_S)
     fault = _find_dead(run, monitor, killed_before)
-    if fault is not None and _spare(run, fault):
-        fault = None
     if fault is not None or store.check([FAULT_KEY]):
         _raise(ranks, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
     if not store.check([RESULT_KEY]):
@@ -343,25 +335,6 @@ def _found(monitor: Monitor, ranks: Sequence[_Rank]) -> Fault | None:
     return fault if progress is None else replace(fault, progress=progress)
 
 
-def _spare(run: _Watched, fault: Fault) -> bool:
-    """Go on without a server of whose rows others have copies; tell whether it was one."""
-    told = run.spared.spare(fault)
-    if told is not None:
-        run.ranks[fault.place.rank].process.kill_group()  # one that hangs, or was cut off, is not to come back
-        run.show.line(told)
-    return told is not None
-
-
-def _find_cut_off(run: _Watched, monitor: Monitor) -> Fault | None:
-    """Look for a server that a worker has given up, and that lives."""
-    for place in run.spared.given_up():
-        if place.rank in run.cut_off and run.ranks[place.rank].process.poll() is None:
-            cause = "was given up by a worker whose connection to it broke"
-            return Fault(place, monitor.last_progress(place.rank), cause)
-        run.cut_off.add(place.rank)  # its process may be about to end, which says more
-    return None
-
-
 def _find_dead(run: _Watched, monitor: Monitor, killed_before: int) -> Fault | None:
     """Look for a process that ended other than it should."""
     store = run.store
@@ -369,7 +342,7 @@ def _find_dead(run: _Watched, monitor: Monitor, killed_before: int) -> Fault | N
         return None
     for rank in run.ranks:
         code = rank.process.poll()
-        if code is None or rank.place.rank in run.spared.decided:
+        if code is None:
             continue
         if code == 0 and store.check([done_key(rank.place.rank)]):
             continue

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.runtime.data.sample_source import Columns
+from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import Loss, SampleWeight
 from heterps_compile.runtime.pipeline.recorder import StepResult
@@ -24,7 +25,7 @@ from .block_chains import BlockChains
 from .block_models import BlockModels
 from .checkpoint_collective import Checkpoints
 from .hooks import Hooks
-from .learning_rates import Rates, SharedLoss, current_rates
+from .learning_rates import Rates, current_rates
 from .outputs import OutputFiles
 from .progress import READING, SAVING, UPDATING, ProgressRecorder
 from .run_view import RunView
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 60
+_SEEN_BY_HOOKS = ("loss", "losses", "gradient_norm", "is_skipped", "step_s")  # of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class FollowUps:
         """Tell whether validations have ended the run."""
         return self.validator is not None and self.validator.is_over
 
-    def view(self, done: int, validation: Validation | None, taken: "StepTaken | None" = None) -> RunView:
+    def view(self, done: int, validation: Validation | None, taken: StepResult | None = None) -> RunView:
         """Return what hooks see after so many steps, of the last of them and of its validation, where there was one."""
         samples = done * self.batch
         return RunView(
@@ -100,27 +102,8 @@ class FollowUps:
             best=self.standing.best,
             learning_rates=current_rates(self.optimizer),
             validation_s=0.0 if validation is None else validation.time_s,
-            **({} if taken is None else taken.told),
+            **({} if taken is None else {name: getattr(taken, name) for name in _SEEN_BY_HOOKS}),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class StepTaken:
-    """One step, as hooks hear of it.
-
-    Attributes:
-        result: What it came to.
-        time_s: How long it took here, the optimiser included.
-    """
-
-    result: StepResult
-    time_s: float
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """Return what a view says of it."""
-        told = ("loss", "losses", "gradient_norm", "is_skipped")
-        return {name: getattr(self.result, name) for name in told} | {"step_s": self.time_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +136,7 @@ class StepLoop:
             The steps that are done, those before this run included.
         """
         saved = done = self.steps.start
-        taken: StepTaken | None = None
+        taken: StepResult | None = None
         if then.is_over:
             return done
         for step in self._steps():
@@ -175,7 +158,7 @@ class StepLoop:
                     if then.average is not None:
                         then.average.update()
             done = step + 1
-            taken = StepTaken(result, time.perf_counter() - began_s)
+            taken = replace(result, step_s=time.perf_counter() - began_s)
             if then.hooks is not None:
                 with self._between("hooks"):
                     then.hooks.after_step(then.view(done, None, taken))
@@ -233,12 +216,12 @@ class StepLoop:
         """Return a block in which replicas that step alone hold what they agree on."""
         return nullcontext() if self.engine.shared is None else self.engine.shared.agreed()
 
-    def _validate(self, then: FollowUps, done: int, taken: StepTaken) -> Validation | None:
+    def _validate(self, then: FollowUps, done: int, taken: StepResult) -> Validation | None:
         """Validate where it is due, and do what follows from that alone."""
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
             return None
-        taken = self._with_losses(taken)
+        taken = self.engine.with_losses(taken)
         averaged = nullcontext() if then.average is None else then.average.in_place()
         with self._between("validation"), self._agreed(), averaged:
             validation = validator.run(done)
@@ -251,21 +234,17 @@ class StepLoop:
                 then.hooks.after_validation(then.view(done, validation, taken))
         return validation
 
-    def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepTaken | None = None) -> None:
+    def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepResult | None = None) -> None:
         """Write a checkpoint, where the run keeps some."""
         if then.checkpoints is None:
             return
-        taken = None if taken is None else self._with_losses(taken)
+        taken = None if taken is None else self.engine.with_losses(taken)
         with self._between("checkpoint"), self.progress.during(SAVING):
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
         if then.hooks is not None and folder is not None:
             with self._between("hooks"):
                 then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
-
-    def _with_losses(self, taken: StepTaken) -> StepTaken:
-        """Return a step with its losses, where replicas wait for each other anyway."""
-        return replace(taken, result=self.engine.with_losses(taken.result))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.

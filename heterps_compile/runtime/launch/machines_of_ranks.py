@@ -37,13 +37,12 @@ def machines_of_ranks(hosts: Hosts | None, said: Sequence[Mapping[str, Any]]) ->
     return tuple(machine_of) if any(machine_of) else ()
 
 
-def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: bool = False) -> Iterator[str]:
+def machine_notes(prepared: Prepared, machine_of: Sequence[int]) -> Iterator[str]:
     """Say which replicas sum inside machines first, and where machines are not those that the plan counts with.
 
     Args:
         prepared: The run.
         machine_of: The machine of every rank; empty where all are on one.
-        exact_sums: Whether gradients are added up in the order of one process, which no machine changes.
     """
     layout, plan = prepared.layout, prepared.plan
     if not layout.training:
@@ -64,7 +63,7 @@ def machine_notes(prepared: Prepared, machine_of: Sequence[int], *, exact_sums: 
             f"  the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines, "
             f"{' + '.join(map(str, sizes))}{'' if sizes == planned else counts}"
         )
-        if sums_inside_first(machines) and not exact_sums and rule.name != Adasum.name:
+        if sums_inside_first(machines) and rule.name != Adasum.name:
             yield f"{stand}: {rule_text(rule)} sums inside each of them first"
         elif sizes != planned:
             yield stand

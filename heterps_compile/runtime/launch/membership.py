@@ -38,11 +38,6 @@ def is_under_torchrun(environment: Mapping[str, str]) -> bool:
     return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def ends_all(environment: Mapping[str, str]) -> bool:
-    """Tell whether the ranks of a machine were started by an agent that ends all of them when one does."""
-    return AGENT_VARIABLE in environment
-
-
 def membership_of(environment: Mapping[str, str]) -> Membership:
     """Read who this process is from what torchrun set.
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from heterps_compile.options import UNBOUNDED, Deal, Flag, Option
+from heterps_compile.options import Deal, Flag, Option
 from heterps_compile.units import plain_number
 
 from .run_options import RUN, RunOptions
@@ -46,8 +46,6 @@ def _as_written(option: Option, value: Any) -> str:
         return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be
     if name == "server_memory":
         return f"{value} B"
-    if name == "staleness":
-        return UNBOUNDED if value is None else str(value)
     if name == "speeds":
         return ";".join(",".join(map(plain_number, part)) for part in value)
     if isinstance(option.type, Deal):

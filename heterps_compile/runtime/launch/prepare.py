@@ -1,13 +1,9 @@
 """What the launcher and every rank work out alike before anything starts: plan, layout, who is who.
 
-A seed that changes nothing of an inference is refused: it does where data are generated, or where a stage of PyTorch or
-jax may draw numbers; a session of ONNX Runtime has random numbers of its own.
-
 Left out: reading stages and data (``worker.py``).
 """
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +19,6 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.plan.source import read_plan
 from heterps_compile.plan.table_words import server_options_of
-from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
@@ -43,13 +38,6 @@ if TYPE_CHECKING:
 
 
 _NOTICED = 1.005  # steps closer than this factor read alike
-
-_MAY_DRAW = re.compile(
-    r"rand|normal|bernoulli|multinomial|uniform|exponential|poisson|geometric|cauchy|rrelu|^DRAWS = True"
-    r"|dropout\w*(?:\.\w+)?\([^\n]*True|dropout\w*(?:\.\w+)?\((?![^\n]*False)"
-    r"|scaled_dot_product_attention(?:\.\w+)?\([^\n]*\d\.\d*[1-9]",
-    re.MULTILINE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +106,6 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
     else:
         plan = plan_for_scoring(plan)
     _refuse_unserved(options, plan)
-    refuse_idle_seed(options, plan, folder)
     check_signature(plan)
     layout = make_layout(
         plan,
@@ -181,12 +168,6 @@ def precision_of(options: RunOptions, plan: Plan) -> str:
         raise RunError(
             f"{asked} and --parameter-servers do not go together: a step is skipped when all its gradients are known, "
             f"and servers step their rows as they are pushed; take --precision bf16, or leave the servers out"
-        )
-    if options.exact_sums and plan.replicated:
-        raise RunError(
-            f"{asked} and --exact-sums do not go together where stages share a weight, as they do "
-            f"{printable(plan.replicated[0])!r}: one process casts it once and adds its gradients up in "
-            f"{PRECISIONS[precision]}, and two stages cast it twice; leave one of the two options out"
         )
     return precision
 
@@ -377,20 +358,3 @@ def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
             f"goes through them again), or smaller steps (--batch N)"
         )
     return steps
-
-
-def refuse_idle_seed(options: RunOptions, plan: Plan, folder: Path) -> None:
-    """Refuse a seed that is given and changes nothing.
-
-    Raises:
-        RunError: where an inference reads data that are there, by stages that draw nothing.
-    """
-    if options.training or options.seed == 0 or is_random(options.data):
-        return
-    names = [artifact.file for files in plan.artifacts for artifact in files]
-    sources = [folder / name for name in names if name.endswith(".py")]
-    if not any(_MAY_DRAW.search(source.read_text("utf-8")) for source in sources):
-        raise RunError(
-            f"--seed {options.seed} changes nothing here: the data are not generated (--data random), and no stage "
-            f"draws from it; leave it out"
-        )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, RunError
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.runtime.servers.copies import Copies
 from heterps_compile.runtime.validation.result import Validation, validation_of
 
 from .membership import Membership
@@ -72,7 +71,6 @@ class RankContext:
         watch: Watches over the rank.
         progress: What it does.
         device: Where it computes.
-        copies: Which parameter servers hold what, where rows lie on several; else None.
         machine_of: The machine of every rank; empty where all are on one.
     """
 
@@ -83,7 +81,6 @@ class RankContext:
     watch: Watch
     progress: ProgressRecorder
     device: "torch.device"
-    copies: Copies | None = None
     machine_of: tuple[int, ...] = ()
 
     @property
@@ -120,7 +117,6 @@ class Result:
         resizes: How often it went on with other widths.
         best_step: Steps done at the best validation (``--keep-best``), earlier runs included; 0 for none.
         best_checkpoint: Folder of its checkpoint; "" for none.
-        lost_servers: Parameter servers that died and of whose rows others had copies.
     """
 
     first_step: int
@@ -136,7 +132,6 @@ class Result:
     resizes: int = 0
     best_step: int = 0
     best_checkpoint: str = ""
-    lost_servers: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -156,8 +151,7 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        counts = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
-        names = [*counts, "lost_servers"]
+        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
         numbers = {name: int(content[name]) for name in names}
         validations = tuple(map(validation_of, content["validations"]))
         last, best = str(content["checkpoint"]), str(content["best_checkpoint"])

@@ -43,7 +43,6 @@ class RunKeywords(TypedDict, total=False):
     speeds: Sequence[Sequence[float]]
     precision: str | None
     wire: str
-    exact_sums: bool
     sync: str | None
     clip_norm: float | None
     ema: float | None
@@ -61,13 +60,12 @@ class RunKeywords(TypedDict, total=False):
     restarts: int
     hang_after: float
     parameter_servers: int
-    server_replicas: int
     server_optimizer: str
     server_learning_rate: float
     server_weight_decay: float
     server_memory: int | None
     server_directory: str | None
-    staleness: int | None
+    staleness: int
     grow_tables: Sequence[str]
     admit_after: int
     evict_unseen: int | None

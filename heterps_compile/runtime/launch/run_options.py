@@ -132,13 +132,6 @@ class RunOptions:
         default_words="the plan's",
     )
     wire: str = option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
-    exact_sums: bool = option(
-        "--exact-sums",
-        Flag(),
-        "Sum gradients in one process's order, to its very bits; slower.",
-        default=False,
-        subjects=(TRAINING,),
-    )
     sync: str | None = option(
         "--sync",
         Text(),

@@ -82,7 +82,7 @@ class RunReport:
         self.tables: RankTables | None = None
         self._prepared = prepared
         self._options = options
-        self._follower = RunFollower(telemetry, prepared.layout.world_size, keeps=options.telemetry is not None)
+        self._follower = RunFollower(telemetry, prepared.layout.world_size)
         self._summary = SummaryOfSteps()
         self._reports: list[StepReport] = []
         self._lock = threading.Lock()
@@ -287,9 +287,6 @@ def result_lines(result: Result, last_loss: str) -> list[str]:
         lines.append(f"{skipped} skipped: gradients were not finite in float16, and the loss scale was halved")
     changes = [(result.restarts, "restart", " after a failed process"), (result.resizes, "resize", "")]
     lines += [f"{counted(count, what)}{why}" for count, what, why in changes if count]
-    if result.lost_servers:
-        died = counted(result.lost_servers, "parameter server")
-        lines.append(f"{died} died and no step was lost: others had copies of the rows")
     if last_loss:
         lines.append(f"last loss {last_loss}")
     if result.stopped_by:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
 from heterps_compile.errors import InputError
-from heterps_compile.options import Amount, Size, Text, Whole, WholeOr, Words
+from heterps_compile.options import Amount, Size, Text, Whole, Words
 
 from .option_fields import SUBJECTS, check_numbers, one_of, option
 
@@ -31,16 +31,6 @@ class ServerOptions:
         default=0,
         name="parameter_servers",
         subjects=(_TRAINING,),
-    )
-    replicas: int = option(
-        "--server-replicas",
-        Whole(),
-        "Servers that hold every row: all but one of them may die, and no step is lost.",
-        metavar="N",
-        default=1,
-        name="server_replicas",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
     )
     optimizer: str = option(
         "--server-optimizer",
@@ -91,10 +81,10 @@ class ServerOptions:
         subjects=(_TRAINING,),
         needs=("parameter_servers", "server_memory"),
     )
-    staleness: int | None = option(
+    staleness: int = option(
         "--staleness",
-        WholeOr(),
-        "By how many steps pulls may miss pushes, or 'unbounded'.",
+        Whole(0),
+        "Steps by which pulls may miss pushes.",
         metavar="STEPS",
         default=0,
         subjects=(_TRAINING,),
@@ -156,11 +146,6 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.replicas > max(self.count, 1):
-            raise InputError(
-                f"--server-replicas {self.replicas} has every row on {self.replicas} servers, and there are "
-                f"{self.count}; give --parameter-servers {self.replicas} or more"
-            )
         if self.grow_tables and self.memory_bytes is not None:
             raise InputError(
                 "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "

@@ -12,14 +12,12 @@ from pathlib import Path
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.served_tables import ServedTables
-from heterps_compile.runtime.servers.copies import Copies, deal_copies
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
 from heterps_compile.runtime.servers.server import serve_forever
 from heterps_compile.runtime.servers.spec import Growth, ServerSpec, TableSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
 from .checkpoint_format import SERVERS_NAME, read_state
-from .prepare import Prepared
 from .progress import SERVING
 from .rank_context import RankContext, Result
 from .server_options import ServerOptions
@@ -72,7 +70,6 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
         first_step=steps.start,
         resume=start / SERVERS_NAME if start is not None and is_served else None,
         weights_only=checkpoint is None,
-        copies=context.copies,
     )
 
 
@@ -90,38 +87,6 @@ def planned_tables(tables: Sequence[TableSpec], planned: ServedTables) -> tuple[
             "--max-stages 1 where several stages read it"
         )
     return tuple(table for table in tables if table.name in planned.names)
-
-
-def copies_of(prepared: Prepared, options: ServerOptions, machines: Sequence[object] = ()) -> Copies | None:
-    """Return who holds which shard; None where there are no copies.
-
-    Args:
-        prepared: The run.
-        options: Of its servers.
-        machines: Of every rank; none where all are on one.
-    """
-    if options.replicas == 1:
-        return None
-    ranks = range(prepared.layout.world_size, prepared.world_size)
-    return deal_copies(ranks, options.replicas, [machines[rank] for rank in ranks] if machines else [None] * len(ranks))
-
-
-def copy_notes(options: ServerOptions, machines: Sequence[object] = ()) -> list[str]:
-    """Tell for the head of a run what lies on several servers, and what that takes.
-
-    Args:
-        options: Of its servers.
-        machines: Of every rank; none where all are on one.
-    """
-    if options.replicas == 1:
-        return []
-    there = len(set(machines[-options.count :])) if machines else 1
-    places = "all on one machine" if there == 1 else f"on {there} machines"
-    may = "one of them" if options.replicas - 1 == 1 else f"{options.replicas - 1} of them"
-    return [
-        f"  every row of the tables is on {options.replicas} of {options.count} parameter servers, {places}: {may} may "
-        f"die without a lost step, for {options.replicas} times the memory and {options.replicas} times the pushes"
-    ]
 
 
 def growing(tables: Sequence[TableSpec], options: ServerOptions, seed: int) -> tuple[TableSpec, ...]:

@@ -21,15 +21,14 @@ from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
 from heterps_compile.runtime.layerwise import sharing_norms
+from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.holders_link import HoldersLink
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
-from heterps_compile.runtime.servers.server_link import GroupConnection
 from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.runtime.validation.times import ValidationTimes
@@ -42,7 +41,7 @@ from .checkpoint_folder import STEP_PATTERN, find_checkpoints, step_name
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
-from .learning_rates import Rates, SharedLoss, make_rates
+from .learning_rates import Rates, make_rates
 from .loop import FollowUps, StepLoop, checked_loss, watched_weight
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
@@ -54,7 +53,6 @@ from .run_data import ALL, Feed, MicroBatches, check_same_data, count_data, open
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
-from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
 from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
@@ -170,7 +168,6 @@ def run_stage_rank(context: RankContext) -> Result:
         skipped=0 if scale is None else scale.state.skipped - skipped_before,
         validations=() if validator is None else tuple(validator.history),
         stopped_after=0 if validator is None or not validator.is_over else validator.standing.stale,
-        lost_servers=len(SparedServers(context.store, context.copies, context.prepared.places).lost),
         **_best_of(options, validator),
     )
     if rank == 0:
@@ -218,7 +215,6 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             else checked_loss(training.loss, context.progress, is_scaled=precision in SCALED),
             wire=options.wire,
             seed=options.seed,
-            exact_sums=options.exact_sums,
             clip_norm=options.clip_norm,
             precision=precision,
             sample_weight=None if training is None else watched_weight(training, context.progress),
@@ -387,10 +383,7 @@ def _scheduler(context: RankContext, training: Training | None, optimizer: "Opti
 
 def _serve(context: RankContext, served: ServerSpec, stages: Mapping[int, RunnableStage], recorder: Recorder) -> Client:
     """Put served tables in place of those of the stages; return what asks for their rows."""
-    rank = context.rank
-    on_gone = partial(give_up, context.store, by=rank)
-    link = HoldersLink(served.held, GroupConnection(), on_gone)
-    client = Client(served, rank, link=link, recorder=recorder)
+    client = Client(served, context.rank, recorder=recorder)
     for stage in stages.values():
         if isinstance(stage, Module):
             serve_tables(stage, client)

@@ -16,7 +16,7 @@ from heterps_compile.plan.stage_sync import rule_name
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.sync.find import capabilities_of, rule_of_tied
 from heterps_compile.sync_rules.assignment import LayerWords, parse_assignment, parse_rule
-from heterps_compile.sync_rules.rule import EXACT, SyncRule
+from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.sync_rules.through_servers import Servers
@@ -90,11 +90,6 @@ def _refuse(asked: str, rule: SyncRule, options: RunOptions) -> None:
     can = capabilities_of(rule)
     if isinstance(rule, Servers):
         _refuse_servers(asked, rule, options)
-    if options.exact_sums and rule.exactness != EXACT:
-        raise RunError(
-            f"{asked}, and --exact-sums adds gradients up as one process does; leave --exact-sums out, or take "
-            f"--sync all-reduce"
-        )
     for word, is_given, why in (
         ("--clip-norm", options.clip_norm is not None and can.steps_alone, "clips the norm of gradients"),
         ("--ema", options.ema is not None and can.apart, "keeps an average of weights"),
@@ -130,9 +125,9 @@ def _refuse_servers(asked: str, rule: Servers, options: RunOptions) -> None:
             f"--sync all-reduce"
         )
     if options.servers.staleness != rule.staleness:
-        has, wants = ("unbounded" if one is None else str(one) for one in (options.servers.staleness, rule.staleness))
         raise RunError(
-            f"{asked}, and the servers of the run have a staleness of {has}; give both the same (--staleness {wants})"
+            f"{asked}, and the servers of the run have a staleness of {options.servers.staleness}; give both the same "
+            f"(--staleness {rule.staleness})"
         )
 
 

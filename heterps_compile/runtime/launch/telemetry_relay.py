@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.runtime.telemetry.punch_hole import RELEASE_EVERY_BYTES, release
 from heterps_compile.runtime.telemetry.rank_recorder import FILE_NAME
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ class TelemetrySender:
         rank: int,
         *,
         chunk_bytes: int = 2**20,
-        release_every_bytes: int = RELEASE_EVERY_BYTES,
     ) -> None:
         """Begin; the file need not be there yet.
 
@@ -44,13 +42,12 @@ class TelemetrySender:
             folder: That the rank writes to.
             rank: Its number.
             chunk_bytes: Of the file that travel at once, at most.
-            release_every_bytes: After how many of them the file gives its room on disk back.
         """
-        self._chunk_bytes, self._release_every_bytes = chunk_bytes, release_every_bytes
+        self._chunk_bytes = chunk_bytes
         self._store = store
         self._file = folder / FILE_NAME.format(rank=rank)
         self._rank = rank
-        self._chunks = self._sent_bytes = self._released_bytes = 0
+        self._chunks = self._sent_bytes = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
@@ -76,9 +73,6 @@ class TelemetrySender:
                 self._store.set(_chunk_key(self._rank, self._chunks), chunk.decode("ascii"))
                 self._chunks += 1
                 self._sent_bytes += len(chunk)
-        if self._sent_bytes - self._released_bytes >= self._release_every_bytes:
-            self._released_bytes = self._sent_bytes
-            release(self._file, self._sent_bytes)
 
 
 class TelemetryCollector:

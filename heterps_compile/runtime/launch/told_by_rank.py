@@ -38,7 +38,6 @@ def tell_tables(
             rank=rank,
             step=step,
             servers=spec.count,
-            copies=spec.held.count,
             size_bytes=sum(count.rows * record_bytes(table, spec.optimizer.states) for table, count in rows),
             tables={table.name: grown_numbers(count) for table, count in rows if table.growth is not None},
         )

@@ -384,8 +384,7 @@ def refuse_misnamed(path: str | Path, parsed: ast.Module, known: Collection[str]
     for name, function in _functions(parsed):
         if name in ARGUMENTS or name.startswith("_") or name in used or _is_decorated(function):
             continue
-        near = _nearest(name, missing)
-        if near is not None:
+        for near in difflib.get_close_matches(name.casefold(), missing, n=1, cutoff=_ALIKE):
             raise InputError(
                 f"the training file {str(path)!r} has a function {printable(shorten(name, _SHOWN))!r} (line "
                 f"{function.lineno}) that nothing calls, and no {near!r}; call it {_called(near)}, or "
@@ -434,16 +433,6 @@ def _uncallable(name: str, has: str, where: str) -> str:
 
 def _called(name: str) -> str:
     return f"{name}({', '.join(ARGUMENTS[name])})"
-
-
-def _nearest(name: str, missing: Collection[str]) -> str | None:
-    """Return the missing name that a name is nearly, or has as one of its words, or is nearly the last word of."""
-    words = [word for word in name.casefold().split("_") if word]
-    close = difflib.get_close_matches(name.casefold(), missing, n=1, cutoff=_ALIKE)
-    whole = (one for one in missing if one in words)
-    lasts = {one.rpartition("_")[2]: one for one in missing}
-    last = difflib.get_close_matches(words[0], lasts, n=1, cutoff=_ALIKE) if len(words) == 1 else []
-    return close[0] if close else next(whole, lasts[last[0]] if last else None)
 
 
 def _functions(parsed: ast.Module) -> Iterator[tuple[str, "_Function | ast.ClassDef"]]:

@@ -4,10 +4,9 @@ The stages are those with which a folder compiled for training scores; they hold
 Every sample is computed once. With micro-batches of 4 samples, 2 in a step, and 14 samples::
 
     step 0    F0 [0-3]   F1 [4-7]        every micro-batch on the replica that has it in training
-    step 1    F0 [8-11]                  a step with fewer
-    rest                 F1 [12-13]      what does not fill a micro-batch, as one of its own size
+    step 1    F0 [8-11]  F1 [12-13 13 13]
 
-A model that takes one number of samples alone has the last one repeated there, and what comes of that is dropped.
+The last micro-batch is padded with its last sample; the outputs of the padding are dropped before the metrics.
 
 What the model returns goes to the first replica of the last stage, which reads the columns of all samples and computes
 the metrics, micro-batch by micro-batch in the data's order: replicas change no bit of them.
@@ -64,60 +63,32 @@ class PassShape:
     """How the samples of a pass are dealt.
 
     Attributes:
-        layout: Of its full micro-batches: that of the training, without backwards.
+        layout: That of the training, without backwards.
         samples: In all.
-        fills: Whether the model takes full micro-batches alone, so that the last one is filled up with its last sample
-            once more, and what comes of that is dropped.
     """
 
     layout: Layout
     samples: int
-    fills: bool = False
 
     @property
-    def rest(self) -> int:
-        """Return the samples of a micro-batch of another size than all others; 0 where there is none."""
-        return 0 if self.fills else self.samples % self.layout.micro_batch_size
-
-    @property
-    def full(self) -> int:
-        """Return how many micro-batches are run full."""
-        size = self.layout.micro_batch_size
-        return -(-self.samples // size) if self.fills else self.samples // size
+    def is_padded(self) -> bool:
+        """Say whether the last micro-batch has fewer samples than the others."""
+        return self.samples % self.layout.micro_batch_size > 0
 
     def size(self, step: int, micro_batch: int) -> int:
-        """Return how many samples a micro-batch has."""
+        """Return the samples of a micro-batch, its padding left out."""
         size = self.layout.micro_batch_size
         return min(size, self.samples - step * self.layout.batch - micro_batch * size)
 
     @property
     def steps(self) -> range:
-        """Return the steps, the last of which may have fewer micro-batches, or the rest alone."""
+        """Return the steps, the last of which may have fewer micro-batches."""
         return range(-(-self.samples // self.layout.batch))
 
     def micro_batches(self, step: int) -> int:
-        """Return how many full micro-batches a step has."""
-        return max(0, min(self.layout.micro_batches, self.full - step * self.layout.micro_batches))
-
-    @property
-    def rest_layout(self) -> Layout | None:
-        """Return the layout of what does not fill a micro-batch, on the replicas whose turn it is; None for nothing."""
-        if not self.rest:
-            return None
-        place = self.full % self.layout.micro_batches
-        turn = tuple((of_position[place],) for of_position in self.layout.assignment)
-        return replace(self.layout, micro_batches=1, batch=self.rest, assignment=turn)
-
-
-def pass_shape(layout: Layout, samples: int, *, is_free: bool) -> PassShape:
-    """Return how samples are dealt over the ranks of a training.
-
-    Args:
-        layout: Of the training.
-        samples: In all.
-        is_free: Whether the model takes any number of samples at once.
-    """
-    return PassShape(replace(layout, training=False), samples, not is_free)
+        """Return the number of micro-batches of a step."""
+        left = -(-self.samples // self.layout.micro_batch_size) - step * self.layout.micro_batches
+        return max(0, min(self.layout.micro_batches, left))
 
 
 class ValidationPass:
@@ -153,26 +124,28 @@ class ValidationPass:
         self._context, self._training, self._data, self._size = context, training, data, size
         self._trained = dict(stages)
         self._blocks, self._parts = blocks, 1 if blocks is None else blocks.count
-        self._shape = pass_shape(layout, size.samples // self._parts, is_free=bool(plan.bindings))
+        self._shape = PassShape(replace(layout, training=False), size.samples // self._parts)
         self._stages = {index: read_stage(folder, plan, index, context.device) for index in stages}
         if client is not None:
             for stage in self._stages.values():
                 if isinstance(stage, nn.Module):
                     serve_tables(stage, client, prefetches=False)
         self._recorder = _ForwardsOfPass(context.progress)
-        tied = read_tied(folder, plan)
 
-        def engine(of: Layout) -> Engine:
-            parts = RankParts(plan, of, rank, self._stages, tied=tied, device=context.device, recorder=self._recorder)
-            options = context.options
-            return Engine(
-                parts,
-                StepOptions(wire=options.wire, seed=options.seed, precision=prepared.precision, gathers=True),
-            )
-
-        self._full = engine(self._shape.layout)
-        rest = self._shape.rest_layout
-        self._rest = None if rest is None else engine(rest)
+        self._engine = Engine(
+            RankParts(
+                plan,
+                self._shape.layout,
+                rank,
+                self._stages,
+                tied=read_tied(folder, plan),
+                device=context.device,
+                recorder=self._recorder,
+            ),
+            StepOptions(
+                wire=context.options.wire, seed=context.options.seed, precision=prepared.precision, gathers=True
+            ),
+        )
         self._inputs = inputs_of_plan(plan, folder)
         self._signature: Signature = signature_of_plan(plan)
         self._metrics: MetricsOfSamples | None = None
@@ -226,9 +199,7 @@ class ValidationPass:
 
     def finish(self) -> None:
         """Leave the other ranks, after the last pass."""
-        self._full.finish()
-        if self._rest is not None:
-            self._rest.finish()
+        self._engine.finish()
 
     def _take_weights(self) -> None:
         """Let the stages hold the tensors that are trained, as they are now.
@@ -247,16 +218,9 @@ class ValidationPass:
                 read = _nothing if reader is None else reader.of_step(step)
                 if self._metrics is not None:
                     read = _in_order(read)
-                count = shape.micro_batches(step)
-                if count:
-                    filled = _filled_up(read, shape.layout.micro_batch_size) if shape.fills else read
-                    self._take_in(shape, step, self._full.infer(step, filled, count), read)
-                if self._rest is not None and shape.rest and step == shape.steps[-1]:
-                    of_rest = self._rest.infer(step, _at(read, count))
-                    self._take_in(shape, step, {count + i: values for i, values in of_rest.items()}, read)
-            for engine in (self._full, self._rest):
-                if engine is not None:
-                    engine.settle(len(shape.steps))
+                padded = _padded(read, shape.layout.micro_batch_size)
+                self._take_in(shape, step, self._engine.infer(step, padded, shape.micro_batches(step)), read)
+            self._engine.settle(len(shape.steps))
 
     def _take_in(
         self, shape: PassShape, step: int, found: Mapping[int, Mapping[str, Any]], read: ReadMicroBatch
@@ -266,14 +230,14 @@ class ValidationPass:
             return
         for micro_batch, values in found.items():
             batch, size = read(micro_batch, (ALL,)), shape.size(step, micro_batch)
-            if shape.fills and size < shape.layout.micro_batch_size:
-                values = {name: _first_rows(name, value, size, shape) for name, value in values.items()}  # noqa: PLW2901
+            if self._shape.is_padded:  # of the first micro-batch too, so that a try refuses what the last one cannot be
+                values = {name: _first_rows(name, value, size, self._shape) for name, value in values.items()}  # noqa: PLW2901
             with self._context.progress.during(VALIDATING):
                 self._metrics.add(self._signature.assemble(values), Columns(batch), size)
 
     def _reader(self, shape: PassShape, first: int, closing: ExitStack) -> MicroBatches | None:
         """Begin to read what this rank needs: for the metrics all columns of all samples, else those of its stages."""
-        context, wanted = self._context, self._full.needs
+        context, wanted = self._context, self._engine.needs
         layout, rank = shape.layout, context.rank
         if self._metrics is not None:
             wanted = (*wanted, ALL)
@@ -334,8 +298,8 @@ def _in_order(read: ReadMicroBatch) -> ReadMicroBatch:
     return call
 
 
-def _filled_up(read: ReadMicroBatch, size: int) -> ReadMicroBatch:
-    """Return what reads micro-batches of so many samples, the last of one repeated where it has fewer."""
+def _padded(read: ReadMicroBatch, size: int) -> ReadMicroBatch:
+    """Return a reader that pads a micro-batch of fewer samples with its last one."""
 
     def call(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
         found = read(micro_batch, names)
@@ -350,10 +314,10 @@ def _filled_up(read: ReadMicroBatch, size: int) -> ReadMicroBatch:
 
 
 def _first_rows(name: str, value: Any, count: int, shape: PassShape) -> Any:
-    """Return of an output what is of the first samples.
+    """Return the first rows of an output, those of samples.
 
     Raises:
-        RunError: where it has no row for every sample.
+        RunError: if the output has no row for every sample.
     """
     size = shape.layout.micro_batch_size
     if isinstance(value, torch.Tensor) and value.dim() and len(value) == size:
@@ -361,14 +325,9 @@ def _first_rows(name: str, value: Any, count: int, shape: PassShape) -> Any:
     shown = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
     raise RunError(
         f"output {printable(name)!r} is {shown} for {size} samples, with no row for each, and the last micro-batch of "
-        f"the {shape.samples:,} validation samples has {count}: the model was compiled for {size} at a time; give a "
-        f"number that {size} divides, or compile it with a batch dimension that is free"
+        f"the {shape.samples:,} validation samples has {shape.samples % size}; give a number of samples that {size} "
+        f"divides"
     )
-
-
-def _at(read: ReadMicroBatch, place: int) -> ReadMicroBatch:
-    """Return what reads the micro-batch at a place of the step, for an engine that has this one alone."""
-    return lambda _, names: read(place, names)
 
 
 def _nothing(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":

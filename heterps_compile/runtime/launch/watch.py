@@ -54,14 +54,12 @@ from .faults import (
 )
 from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, beat_key, done_key, heard_key, left_key
 from .progress import ProgressRecorder
-from .spared_servers import EXIT_SPARED, SparedServers
 from .stop_signals import RESIZED_BY, STOPPING
 from .store_client import read_number
 from .training_file import from_training_file
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
-    from heterps_compile.runtime.servers.copies import Copies
 
 FAULT_KEY = "fault"
 STOP_KEY = "stop"
@@ -69,7 +67,6 @@ STOP_KEY = "stop"
 BEAT_S = 0.25
 _LAST_BEAT_S = 0.01  # before the first look of a rank that is done for others that are; then twice as long each time
 _EXIT_FAULT = 1
-_WORD_SHARE = 0.15  # of hang_after: how long workers may take to give up a server that has been silent for longer
 _SIGNALS_READ = 64
 
 
@@ -165,10 +162,6 @@ class Watch:
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._tracing = threading.Lock()  # once its rank has posted a fault, the watcher waits until its trace is out
-        self._spared: SparedServers | None = None
-        self._decides = False
-        self._tell_spared: Callable[[str], object] = print
-        self._silent_s: float | None = None  # when a server that may go was first found silent
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._silence = WatchdogTimer(supervision.hang_after_s, self._end_alone)
 
@@ -182,17 +175,6 @@ class Watch:
         """Learn what the ranks are, once the plan has been read."""
         self._monitor.know(places)
         self._places = {place.rank: place for place in places}
-
-    def know_copies(self, copies: "Copies", *, decides: bool, tell: Callable[[str], object]) -> None:
-        """Learn which servers may go.
-
-        Args:
-            copies: Who holds what.
-            decides: Whether this rank decides who is gone, where there is no launcher.
-            tell: Takes the sentence that tells it.
-        """
-        self._decides, self._tell_spared = decides, tell
-        self._spared = SparedServers(self._store, copies, list(self._places.values()))
 
     def before_end(self, tidy: Callable[[], object]) -> None:
         """Have something tidied away should the run end by a fault."""
@@ -250,9 +232,6 @@ class Watch:
             while time.monotonic() < deadline_s:
                 time.sleep(BEAT_S)  # the watcher ends this process when the fault is known
         cause = exception_cause(error)
-        if self._spared is not None and self._spared.may_go(mine := self._fault(cause)):
-            self._tell(mine)
-            self._tidy_and_exit(EXIT_SPARED)
         error = innermost(error)
         is_told = isinstance(error, HeterpsError) or is_out_of_memory(error) or is_of_data(error)
         trace = "" if is_told else "".join(traceback.format_exception(from_training_file(error)))
@@ -296,13 +275,13 @@ class Watch:
         finally:
             self._tidy_and_exit()
 
-    def _tidy_and_exit(self, code: int = _EXIT_FAULT) -> None:
+    def _tidy_and_exit(self) -> None:
         """Tidy away what those who came late had to find, and end this process whatever happens."""
         try:
             for tidy in self._tidies:
                 tidy()
         finally:
-            os._exit(code)
+            os._exit(_EXIT_FAULT)
 
     def _tell(self, fault: Fault, *, is_alone: bool = False) -> None:
         with suppress(OSError):  # nobody reads it any more
@@ -381,39 +360,14 @@ class Watch:
         limit_s = self._progress.limit_s(progress.doing, self._hang_after_s)
         if limit_s is not None and progress.for_s > limit_s:
             self._end(self._post(f"hangs: no progress for {progress.for_s:.0f} s"))
-        if self._spared is not None:
-            self._look_at_servers(self._spared)
         fault = self._monitor.find_fault()
-        if fault is not None and not self._waits_for_word_of(fault):
-            self._end(post_fault(self._store, fault if self._spared is None else self._spared.blamed(fault)))
+        if fault is not None:
+            self._end(post_fault(self._store, fault))
         for number in self._asked():
             self.ask_to_stop(number)
         self._answer_stop()
         if self._store.check([done_key(rank) for rank in self._places]):
             self._over.set()
-
-    def _look_at_servers(self, spared: SparedServers) -> None:
-        """End this rank where it is a server that was given up; decide on those that workers have given up."""
-        if spared.is_lost(self._rank):
-            self._tell(self._fault("was given up by a worker whose connection to it broke"))
-            self._tidy_and_exit(EXIT_SPARED)
-        for place in spared.given_up() if self._decides else []:
-            cause = "closed its connections: its process is dead, or its machine is gone"
-            told = spared.spare(Fault(place, self._monitor.last_progress(place.rank), cause))
-            if told is not None:
-                self._silent_s = None
-                self._tell_spared(told)
-
-    def _waits_for_word_of(self, fault: Fault) -> bool:
-        """Tell whether a rank that is silent is a server that may go, which workers are about to notice.
-
-        They cannot where its process is stopped and its connections stay: the run ends then.
-        """
-        if self._spared is None or not self._spared.may_go(fault):
-            return False
-        now = time.monotonic()
-        self._silent_s = now if self._silent_s is None else self._silent_s
-        return now - self._silent_s <= _WORD_SHARE * self._hang_after_s
 
     def _asked(self) -> list[int]:
         """Return the signals to stop that came since the last time."""

@@ -33,7 +33,6 @@ from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
-from heterps_compile.runtime.pipeline.silent_machines import end_silent_connections
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 from .addresses import check_reach, choose_address, own_address
@@ -51,7 +50,7 @@ from .rendezvous import address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
-from .server_rank import copies_of, copy_notes, run_server_rank
+from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
 from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
@@ -70,7 +69,6 @@ _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
-_SILENT_SHARE = 0.5  # of hang_after: so long may a machine be silent that holds tables of which there are copies
 _RUNS = count()
 
 
@@ -158,20 +156,14 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store)
-    machines = [(said_by.get("host"), said_by.get("address")) for said_by in said]
-    copies = copies_of(prepared, spec.options.servers, machines)
     machine_of = machines_of_ranks(hosts, said)
-    context = RankContext(spec, member, prepared, store, watch, progress, device, copies, machine_of)
+    context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
     is_launched = spec.parent is not None
-    if copies is not None:
-        watch.know_copies(copies, decides=member.rank == 0 and not is_launched, tell=_tell)
-        others = {str(address) for _, address in machines if address != own}
-        end_silent_connections(others, _SILENT_SHARE * spec.options.hang_after_s)
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
         lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
-        lines += machine_notes(prepared, machine_of, exact_sums=spec.options.exact_sums)
-        for line in [*lines, *copy_notes(spec.options.servers, machines)]:
+        lines += machine_notes(prepared, machine_of)
+        for line in lines:
             _tell(line)
     if not is_launched:
         if spec.options.checkpoint is not None:

@@ -13,13 +13,21 @@ float16 and parameter servers see those of the weighted mean.
 Every micro-batch has a place of its own in what is summed over the ranks, and the sum is rounded once: the means told
 are the same bits on every rank and under every layout.
 
-Left out: when they have been summed (``loss_sums.py``).
+A step whose replicas wait for each other anyway waits for its losses too, which have been on their way since the last
+forward. Where replicas step alone (``local``, ``shadow``) nothing else makes a step wait: its losses are summed beside
+the steps after it, and told once they are there.
+
+Left out: checks of what ``loss()`` gives (``loss_values.py``).
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from heterps_compile.errors import RunError
@@ -28,16 +36,62 @@ from heterps_compile.runtime.loss_values import (
     loss_values,
     refuse_other_names,
     sample_weights,
+    sum_of,
     total_weight,
 )
 
 from .layout import Layout
-from .loss_sums import LossSums, SummedLosses
 from .rank_group import Group, share_names
 from .rank_parts import Loss, SampleWeight
+from .recorder import StepResult
 
 ColumnsOf = Callable[[int], Mapping[str, Tensor]]
 """Returns the columns of a micro-batch."""
+
+_MOST_ON_THE_WAY = 1000
+"""Steps; a replica that is so far ahead of the slowest waits for it, or its memory would fill up with losses."""
+
+
+@dataclass(slots=True)
+class SummedLosses:
+    """The losses of one step, which may still be on their way.
+
+    Attributes:
+        names: Of the losses after the first, which is that of the batch.
+        divisor: Of all losses.
+        table: Their sum over the ranks, float64, shape [micro-batches, losses].
+        work: The sum on its way; None for one rank.
+    """
+
+    names: tuple[str, ...]
+    divisor: float
+    table: Tensor
+    work: dist.Work | None
+
+    @property
+    def are_known(self) -> bool:
+        """Return whether :meth:`means` does not wait, since the sum is there or has failed."""
+        return self.work is None or self.work.is_completed()
+
+    def settle(self) -> None:
+        """Wait for the sum.
+
+        Raises:
+            RuntimeError: of the group, if another rank is gone.
+        """
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
+
+    def means(self) -> tuple[float, dict[str, float]]:
+        """Wait for the sum; return the loss of the batch, and those that have names.
+
+        Raises:
+            RuntimeError: of the group, if another rank is gone.
+        """
+        self.settle()
+        loss, *others = (sum_of(column) / self.divisor for column in self.table.T.tolist())
+        return loss, dict(zip(self.names, others, strict=True))
 
 
 class BatchLoss:
@@ -46,7 +100,6 @@ class BatchLoss:
     Attributes:
         divisor: What the losses that are trained are divided by: the count of micro-batches, or the batch's weight.
         is_weighted: Whether samples have weights, so that :meth:`weigh` is called as a step begins.
-        sums: Of the losses of steps that are on their way.
     """
 
     def __init__(self, loss: Loss, sample_weight: SampleWeight | None, layout: Layout, rank: int) -> None:
@@ -62,7 +115,7 @@ class BatchLoss:
         self._micro_batches, self._size, self._samples = layout.micro_batches, layout.micro_batch_size, layout.batch
         self.divisor: float = layout.micro_batches
         self.is_weighted = sample_weight is not None
-        self.sums = LossSums()
+        self._on_the_way: deque[SummedLosses] = deque()
         self._begun: SummedLosses | None = None
         self._names: tuple[str, ...] | None = None
         self._is_agreed = False
@@ -136,28 +189,40 @@ class BatchLoss:
         if self._is_agreed:
             self._begun = self._add(group)
 
-    def means(self, group: Group | None, *, together: int = 1) -> SummedLosses:
+    def means(self, group: Group | None) -> SummedLosses:
         """Return the loss of the whole batch and those that have names, and begin the next one.
 
         Args:
             group: The replicas of the last stage; None where there is one.
-            together: Of so many steps in one message, for which the step does not wait.
 
         Raises:
             RunError: where the replicas have losses of other names.
         """
         if self._begun is None:
             self._agree(group)
-        found, self._begun = self._begun or self._add(group, together), None
+        found, self._begun = self._begun or self._add(group), None
         return found
 
-    def _add(self, group: Group | None, together: int = 1) -> SummedLosses:
+    def settle(self) -> None:
+        """Wait until all losses so far are summed.
+
+        Raises:
+            RuntimeError: of the group, if another rank is gone.
+        """
+        while self._on_the_way:
+            self._on_the_way.popleft().settle()
+
+    def _add(self, group: Group | None) -> SummedLosses:
         names = self._names or ()
         table = torch.zeros(self._micro_batches, 1 + len(names), dtype=torch.float64)
         for micro_batch, told in self._told.items():
             table[micro_batch] = torch.tensor([one.item() for one in told], dtype=torch.float64)
         self._told.clear()
-        return self.sums.add(group, (table, names, self.divisor), together)
+        one = SummedLosses(names, self.divisor, table, None if group is None else group.sum(table))
+        self._on_the_way.append(one)
+        while self._on_the_way and (self._on_the_way[0].are_known or len(self._on_the_way) > _MOST_ON_THE_WAY):
+            self._on_the_way.popleft().settle()
+        return one
 
     def _agree(self, group: Group | None) -> None:
         """Agree on the names of the losses with the other replicas, in the first step."""
@@ -172,3 +237,39 @@ class BatchLoss:
             places = [0, *(1 + self._names.index(name) for name in first)]
             self._told = {key: [told[place] for place in places] for key, told in self._told.items()}
             self._names = first
+
+
+class SharedLoss:
+    """The losses of a step, brought to every rank of the pipeline from the last stage."""
+
+    def __init__(self, layout: Layout, rank: int) -> None:
+        """Join the others; every rank of the pipeline does so.
+
+        Args:
+            layout: Of the pipeline.
+            rank: This one.
+        """
+        self._rank, self._source = rank, layout.ranks_of(layout.stage_count - 1)[0]
+        self._names: tuple[str, ...] | None = None
+        self._group = Group(range(layout.world_size), rank) if layout.world_size > 1 else None
+
+    def is_wanted(self, here: bool) -> bool:
+        """Tell whether any rank wants the loss; all ranks ask, and hear the same."""
+        if self._group is None:
+            return here
+        wanted = torch.tensor([int(here)])
+        self._group.maximum(wanted).wait()
+        return bool(wanted.item())
+
+    def of_all(self, result: StepResult) -> StepResult:
+        """Return what a step came to with its losses, given them where this rank knows them; the same on every rank."""
+        if self._group is None:
+            return result
+        if self._names is None:
+            self._names = share_names(self._group, tuple(result.losses), self._rank)[self._source]
+        summed = torch.zeros(1 + len(self._names), dtype=torch.float64)
+        if self._rank == self._source:
+            summed += torch.tensor([result.loss, *(result.losses[name] for name in self._names)], dtype=torch.float64)
+        self._group.sum(summed).wait()
+        loss, *others = summed.tolist()
+        return replace(result, loss=loss, losses=MappingProxyType(dict(zip(self._names, others, strict=True))))

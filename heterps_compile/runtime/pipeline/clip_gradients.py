@@ -10,7 +10,7 @@ the same summed gradient. Two stages of 2 and 1 replicas that share a tensor ``e
 
 One all-reduce of float64 gives every rank the squares of all parameters, each in a place of its own. Adding zeros is
 exact and ``math.fsum`` rounds once, so the norm depends neither on the order of ranks nor on where stages are cut: from
-gradients of the same bits (``ordered_gradient_sums.py``) come the same bits under every layout.
+gradients of the same bits come the same bits under every layout.
 
 Rows on parameter servers count too, table by table, with the gradients that the servers have summed and hold back; one
 worker learns their squares and tells the servers what to multiply them by.

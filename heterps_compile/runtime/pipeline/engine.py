@@ -74,7 +74,7 @@ class Engine:
             raise UnknownNameError("data type on the wire", options.wire, WIRES)
         plan, layout, rank, stages = parts.plan, parts.layout, parts.rank, parts.stages
         self._layout, self._rank, self._stages = layout, rank, dict(stages)
-        self._recorder, self._hooks, self._exact_sums = parts.recorder, tuple(parts.hooks), options.exact_sums
+        self._recorder, self._hooks = parts.recorder, tuple(parts.hooks)
         last = layout.stage_count - 1
         reads = {
             index: _inputs_of(plan, (*stage.inputs, *plan.graph_outputs) if index == last else stage.inputs)
@@ -92,7 +92,6 @@ class Engine:
         self.shared = self._state = (
             share_state(
                 parts,
-                exact_sums=options.exact_sums,
                 sync=options.sync,
                 is_scaled=options.precision in SCALED,
                 order=options.order,
@@ -185,7 +184,7 @@ class Engine:
         if self._loss is not None and self._loss.is_weighted:
             self._weigh(self._loss, state, step, read)
         post_receives = self._exchange.post_receives if self._exchange.needs_buffers else None
-        exact_sums, first_backward = self._exact_sums, self._first_backward
+        first_backward = self._first_backward
         for place, (stage, micro_batch, is_forward, is_last_of_stage) in enumerate(self._actions):
             try:
                 if is_forward:
@@ -194,8 +193,6 @@ class Engine:
                     if place == first_backward:
                         state.begin_gradients()
                     stage.backward(step, micro_batch)
-                    if exact_sums:
-                        state.keep(stage.index, micro_batch)
             except Exception as error:
                 raise self._named(error, step, stage.index, micro_batch, is_forward=is_forward) from error
             if post_receives is not None:
@@ -259,14 +256,12 @@ class Engine:
     def with_losses(self, result: StepResult) -> StepResult:
         """Return what the last step came to with its losses, which are waited for where replicas step alone.
 
-        All replicas of the last stage call it after the same steps.
-
         Raises:
             RunError: where another rank is gone.
         """
-        if self._loss is not None and self._state is not None:
+        if self._loss is not None:
             try:
-                self._loss.sums.settle(self._state.last_group)
+                self._loss.settle()
             except RuntimeError as error:
                 raise RunError(f"{self._layout.describe(self._rank)}, at its losses: {_reason(error)}") from error
         return result.with_losses()
@@ -336,7 +331,7 @@ class Engine:
                 agreement = self.loss_scale.start_agreeing(found)
             result = StepResult()
             if self._loss is not None:
-                result = StepResult(late=self._loss.means(state.last_group, together=state.losses_together))
+                result = StepResult(late=self._loss.means(state.last_group))
             if not state.steps_alone:
                 result = result.with_losses()
             summed_s = perf_counter()

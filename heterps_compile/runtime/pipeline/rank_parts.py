@@ -89,7 +89,6 @@ class StepOptions:
         loss: Of a micro-batch; needed to train.
         wire: What float32 values are sent as: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
         seed: Of dropout and other random ops.
-        exact_sums: Add up gradients in the order of one process, for its very bits; slower.
         clip_norm: Of the gradients of the whole model, at most; None for any.
         precision: In which forwards compute: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         scaling: Of losses in float16, at the beginning.
@@ -102,7 +101,6 @@ class StepOptions:
     loss: Loss | None = None
     wire: str = "float32"
     seed: int = 0
-    exact_sums: bool = False
     clip_norm: float | None = None
     precision: str = FULL
     scaling: Scaling = field(default_factory=Scaling)

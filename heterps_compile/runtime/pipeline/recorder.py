@@ -37,6 +37,7 @@ class StepResult:
         is_skipped: Whether gradients were not finite in float16, so that no rank steps its optimiser.
         losses: The means of those whose sum the loss is, by name; empty where it is one without a name, or not known.
         late: Both, where replicas that step alone have not summed them yet; else None.
+        step_s: Time of the step on this rank, the optimiser included; 0 until that has stepped.
     """
 
     loss: float | None = None
@@ -45,6 +46,7 @@ class StepResult:
     is_skipped: bool = False
     losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     late: LateLosses | None = None
+    step_s: float = 0.0
 
     def with_losses(self) -> "StepResult":
         """Return the same with its losses, which are waited for where they are late."""

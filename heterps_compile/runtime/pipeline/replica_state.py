@@ -30,13 +30,11 @@ from heterps_compile.runtime.sync.collective import Collective
 from heterps_compile.runtime.sync.contract import Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule, rule_of_tied
-from heterps_compile.sync_rules.rule import EXACT, SyncRule
+from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL
 
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
-from .loss_sums import MOST_TOGETHER
-from .ordered_gradient_sums import OrderedGradients
 from .planned_machines import planned_sizes
 from .rank_group import Group
 from .rank_parts import RankParts
@@ -61,8 +59,8 @@ class SharedState:
         scale: By which losses are multiplied.
     """
 
-    gradients: dict[int, SharedGradients | OrderedGradients | OwnGradients] = field(default_factory=dict)
-    tied: list[SharedGradients | OrderedGradients] = field(default_factory=list)
+    gradients: dict[int, SharedGradients | OwnGradients] = field(default_factory=dict)
+    tied: list[SharedGradients] = field(default_factory=list)
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
     last_group: Group | None = None
     last_rule: Rule | None = None
@@ -89,12 +87,6 @@ class SharedState:
         for gradients in (*self.gradients.values(), *self.tied):
             gradients.begin()
 
-    def keep(self, stage: int, micro_batch: int) -> None:
-        """Put the gradients of a micro-batch aside, where they are summed in order."""
-        for gradients in (self.gradients[stage], *self.tied):
-            if isinstance(gradients, OrderedGradients):
-                gradients.keep(stage, micro_batch)
-
     def start_gradients(self, stage: int) -> None:
         """Begin to sum the gradients of a stage, which has run its last backward; a second time does nothing."""
         if stage not in self._started:
@@ -117,11 +109,6 @@ class SharedState:
         """Return the rules by which this rank agrees with others."""
         shared = (*self.gradients.values(), *self.tied)
         return [gradients.rule for gradients in shared if isinstance(gradients, SharedGradients)]
-
-    @property
-    def losses_together(self) -> int:
-        """Return how many steps' losses replicas of the last stage that step alone sum at once; 1 elsewhere."""
-        return 1 if self.last_rule is None else min(self.last_rule.asked.period_steps, MOST_TOGETHER)
 
     @property
     def steps_alone(self) -> bool:
@@ -217,7 +204,6 @@ class SharedState:
 def share_state(
     parts: RankParts,
     *,
-    exact_sums: bool = False,
     sync: Sequence[SyncRule] = (),
     is_scaled: bool = False,
     order: Callable[[int], int] | None = None,
@@ -228,7 +214,6 @@ def share_state(
 
     Args:
         parts: Of the rank.
-        exact_sums: Add up gradients in the order of one process.
         sync: The rule of every stage; empty for all-reduce in all of them.
         is_scaled: Whether losses are scaled, so that a step may be skipped.
         order: Which batch of data that come again a step has; None for one after the other.
@@ -237,26 +222,14 @@ def share_state(
         RunError: where the plan has a tied tensor that ``parts.tied`` does not have, or a rule that nothing runs.
     """
     layout, rank, tied = parts.layout, parts.rank, parts.tied
-    for index, rule in enumerate(sync if exact_sums else ()):
-        if len(layout.ranks_of(index)) > 1 and rule.exactness != EXACT:
-            raise RunError(f"stage {index} is to agree by {rule.name}, which has no exact sums; take all-reduce")
     state = SharedState()
     modules = {index: stage for index, stage in parts.stages.items() if isinstance(stage, nn.Module)}
     held = {index: _parameters(module) for index, module in modules.items()}
     _refuse_unknown(parts.plan, modules, held, tied)
     shared: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[str, nn.Parameter]] = {}
 
-    def gradients(
-        parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
-    ) -> SharedGradients | OrderedGradients:
+    def gradients(parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]) -> SharedGradients:
         kept = state._groups.setdefault(holders[0] if len(holders) == 1 else TIED, [])
-        if exact_sums:
-            in_one_process = [
-                [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
-                for i in range(layout.micro_batches)
-            ]
-            kept.append(CountedGroup(group, rank, parts.machine_of))
-            return OrderedGradients(parameters, kept[-1], rank, in_one_process)
         stages = " and ".join(map(str, holders))
         where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
@@ -282,8 +255,7 @@ def share_state(
         holders = tuple(sorted({index for index, _ in places}))
         ranks = tuple(sorted({r for index in holders for r in layout.ranks_of(index)}))
         parameter = _one_parameter(modules, held, here)
-        is_summed_here = len(ranks) > 1 or (exact_sums and len(holders) > 1)  # by backward itself in another order
-        if parameter is not None and is_summed_here:
+        if parameter is not None and len(ranks) > 1:
             shared.setdefault((ranks, holders), {})[storage] = parameter
             apart.add(id(parameter))
             state.counted += [parameter] if rank == min(ranks) else []
@@ -302,7 +274,7 @@ def share_state(
         )
         if index == layout.stage_count - 1:
             state.last_group = group
-            state.last_rule = summed.rule if isinstance(summed, SharedGradients) else None
+            state.last_rule = summed.rule
     state.tied = [
         gradients(parameters, Group(ranks, rank), holders)
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])

@@ -32,12 +32,11 @@ from heterps_compile.backends.repeated_forward import RepeatedForward, running_f
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
-from .holders_link import HoldersLink, Link
 from .pending_pull import Lookup, PendingPull, PulledOnce, Rows, distinct_rows
 from .protocol import Kind, pack_number, pack_request, wire_dtype
 from .saved_counts import SavedCounts, add_counts, counted_numbers, saved_numbers, unpack_counts, unpack_saved
 from .saved_tables import write_manifest
-from .server_link import GroupConnection, Wait
+from .server_link import Link, ServersLink, Wait
 from .shard import sum_rows
 from .spec import ServerSpec
 from .tiered_cache import Floats, Ints
@@ -98,12 +97,12 @@ class Client:
         Args:
             spec: The same on all ranks.
             rank: This worker's, one of ``spec.workers``.
-            link: To the shards; None for one over the group of all ranks.
+            link: To the servers; None for one over the group of all ranks.
             recorder: Is told of time spent waiting for rows.
         """
         self.spec = spec
         self._rank = rank
-        self._link: Link = link or HoldersLink(spec.held, GroupConnection())
+        self._link: Link = link or ServersLink(spec.ranks)
         self._recorder: Recorder = recorder or Recorders()
         self._step = spec.first_step
         self._pushed = spec.first_step - 1
@@ -293,9 +292,7 @@ class Client:
             answers.append((mine, out))
             calls.append((index, ints, out))
         began_s = time.perf_counter()
-        staleness = self.spec.staleness
-        after = self.spec.first_step - 1 if staleness is None else self._pushed - staleness
-        wait = self._send(Kind.PULL, after, calls)
+        wait = self._send(Kind.PULL, self._pushed - self.spec.staleness, calls)
         return PendingPull(lookups, distinct, positions, answers, wait, began_s)
 
     def _rows_of(self, pending: PendingPull, wants_gradient: bool) -> list[Rows]:
@@ -326,9 +323,6 @@ class Client:
         began_s = time.perf_counter()
         wait = self._send(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(answers)])
         self._wait(wait, began_s, answers)
-        if self.spec.staleness != 0 and self.spec.held.count > 1:  # pushes that wait elsewhere for this to be written
-            for index in range(self.spec.count):
-                self._link.send(index, pack_request(Kind.SAVED, self._rank, self._pushed))
         said = [unpack_saved(answer) for answer in answers]
         self._tell_counts([shard.counts for shard in said])
         return write_manifest(folder, self.spec, self._pushed + 1, said)
@@ -397,5 +391,4 @@ class Client:
         self._recorder.waited(self._step, "pull", waiting_s, ended_s)
         for index, out in enumerate(outs):
             if out.numel():
-                source = self._link.answering(index)
-                self._recorder.message(self._step, source, self._rank, out.nbytes, began_s, ended_s)
+                self._recorder.message(self._step, self.spec.ranks[index], self._rank, out.nbytes, began_s, ended_s)

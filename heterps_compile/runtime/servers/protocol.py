@@ -2,7 +2,7 @@
 
 A request is one buffer: eight int64 of header, then int64 numbers, then floats in the type of the wire::
 
-    | version kind worker step  ints floats shard 0 | ids ... | gradients ... |
+    | version kind worker step  ints floats 0 0 | ids ... | gradients ... |
 
     PULL   step: pushes up to it must be in before the answer   ints: rows per table, then rows; distinct, in order
     PUSH   step: whose gradients these are                      ints: the learning rate, then as above
@@ -11,7 +11,6 @@ A request is one buffer: eight int64 of header, then int64 numbers, then floats 
     SCALE  step: whose gradients are to be applied              ints: what they are multiplied by
     SAVE   step: as for PULL                                    ints: the folder's name, a number per byte
     COUNT  step: as for PULL
-    SAVED  step: up to which another holder of the shard has written a checkpoint
     STOP
 
 A PULL is answered by its rows' weights, nothing around them; a NORM by the sum of squares of every table's gradients,
@@ -34,11 +33,10 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
-VERSION = 3
+VERSION = 4
 HEADER_BYTES = 64
 FIRST_BYTES = 1 << 20
 _MOST_BYTES = 1 << 40
-_SHARD_AT = 6
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -52,8 +50,7 @@ class Kind(IntEnum):
     STOP = 4
     NORM = 5
     SCALE = 6
-    SAVED = 7
-    COUNT = 8
+    COUNT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,6 @@ class Request:
         step: See above.
         ints: Its int64 numbers.
         floats: Its floats, as float32.
-        shard: Of which it is, where a server holds several.
     """
 
     kind: Kind
@@ -74,7 +70,6 @@ class Request:
     step: int
     ints: NDArray[np.int64]
     floats: NDArray[np.float32]
-    shard: int = 0
 
     def rows(self, tables: int) -> list[NDArray[np.int64]]:
         """Return the rows asked for, table by table.
@@ -134,16 +129,6 @@ def pack_request(
     return buffer
 
 
-def address(request: Tensor, shard: int) -> None:
-    """Say of which shard a packed request is."""
-    request[:HEADER_BYTES].numpy().view(np.int64)[_SHARD_AT] = shard
-
-
-def shard_of(request: Tensor) -> int:
-    """Return of which shard a packed request is."""
-    return int(request[:HEADER_BYTES].numpy().view(np.int64)[_SHARD_AT])
-
-
 def pack_floats(parts: Sequence[NDArray[np.float32]], out: Tensor) -> None:
     """Copy parts one after the other into a flat tensor of the wire's type."""
     at = 0
@@ -170,7 +155,7 @@ def unpack_request(buffer: Tensor, wire: str = "float32") -> Request:
         raise RunError(f"a parameter server received {len(buffer)} bytes of a request that should have another length")
     ints = buffer[HEADER_BYTES:floats_at].numpy().view(np.int64)
     floats = buffer[floats_at:].view(dtype).float() if float_count else torch.empty(0)
-    return Request(Kind(kind), worker, step, ints, floats.numpy(), shard_of(buffer))
+    return Request(Kind(kind), worker, step, ints, floats.numpy())
 
 
 def request_bytes(first: Tensor, wire: str) -> int:

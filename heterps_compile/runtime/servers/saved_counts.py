@@ -34,15 +34,13 @@ class SavedCounts:
 
 @dataclass(frozen=True, slots=True)
 class SavedShard:
-    """What a holder of a shard says when it has saved it.
+    """What a server answers when it has saved its shard.
 
     Attributes:
-        copy: Which of its holders it is, the first being 0.
         counts: Of every table.
         hashes: SHA-256 of the files of every table.
     """
 
-    copy: int
     counts: tuple[SavedCounts, ...]
     hashes: tuple[str, ...]
 
@@ -75,19 +73,19 @@ def unpack_counts(answer: Tensor) -> tuple[SavedCounts, ...]:
 
 def saved_numbers(tables: int) -> int:
     """Return how many whole numbers a server answers with when it has saved so many tables."""
-    return 1 + tables * (_COUNTS + _HASH_NUMBERS)
+    return tables * (_COUNTS + _HASH_NUMBERS)
 
 
-def pack_saved(copy: int, counts: Sequence[SavedCounts], hashes: Sequence[bytes]) -> Tensor:
-    """Return what a server answers: which holder it is, the counts of its tables, then the SHA-256 of their files."""
+def pack_saved(counts: Sequence[SavedCounts], hashes: Sequence[bytes]) -> Tensor:
+    """Return what a server answers: the counts of its tables, then the SHA-256 of their files."""
     of_files = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
-    return torch.cat([torch.tensor([copy]), pack_counts(counts), torch.from_numpy(of_files)])
+    return torch.cat([pack_counts(counts), torch.from_numpy(of_files)])
 
 
 def unpack_saved(answer: Tensor) -> SavedShard:
     """Return what a server says of the shard that it has saved."""
-    tables = (len(answer) - 1) // (_COUNTS + _HASH_NUMBERS)
-    of_tables, of_files = answer[1 : 1 + tables * _COUNTS], answer[1 + tables * _COUNTS :]
+    tables = len(answer) // (_COUNTS + _HASH_NUMBERS)
+    of_tables, of_files = answer[: tables * _COUNTS], answer[tables * _COUNTS :]
     counts = unpack_counts(of_tables)
     digests = of_files.numpy().astype("<i8").reshape(tables, _HASH_NUMBERS)
-    return SavedShard(int(answer[0]), counts, tuple(digest.tobytes().hex() for digest in digests))
+    return SavedShard(counts, tuple(digest.tobytes().hex() for digest in digests))

@@ -86,23 +86,20 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class ShardName:
-    """What the files of one holder of a shard are called; two holders never write the same file.
+    """Names of the files of one shard.
 
     Attributes:
         index, count: Of the shard, and how many there are.
         step: Steps of the run that it holds.
-        copy: Which holder writes it, the first being 0.
     """
 
     index: int
     count: int
     step: int
-    copy: int = 0
 
     def of_table(self, number: int) -> str:
         """Return the name of a table's file."""
-        copy = f".copy-{self.copy}" if self.copy else ""
-        return f"table-{number}.step-{self.step}.shard-{self.index}-of-{self.count}{copy}.npy"
+        return f"table-{number}.step-{self.step}.shard-{self.index}-of-{self.count}.npy"
 
 
 def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
@@ -141,7 +138,7 @@ def write_manifest(folder: Path, spec: ServerSpec, step: int, said: Sequence[Sav
         folder: Where they lie.
         spec: Of the servers.
         step: How many steps of the run they hold.
-        said: What the holders that have written say, shard by shard.
+        said: Answers of the servers, in order.
 
     Returns:
         SHA-256 of every file of the folder, by name.
@@ -149,7 +146,7 @@ def write_manifest(folder: Path, spec: ServerSpec, step: int, said: Sequence[Sav
     Raises:
         RunError: where it cannot be written.
     """
-    names = [ShardName(index, spec.count, step, shard.copy) for index, shard in enumerate(said)]
+    names = [ShardName(index, spec.count, step) for index in range(len(said))]
     counts = [add_counts(of_shards) for of_shards in zip(*(shard.counts for shard in said), strict=True)]
     tables: list[dict[str, Any]] = [
         {

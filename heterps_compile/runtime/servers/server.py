@@ -1,4 +1,4 @@
-"""A parameter server: one rank that holds a shard of every table, or copies of several, and answers the workers.
+"""A parameter server: one rank that holds a shard of every table and answers the workers.
 
 Synchronous (staleness 0)::
 
@@ -7,17 +7,15 @@ Synchronous (staleness 0)::
     server                    apply 4   answer  answer      gradients of a step are summed over the workers, in order
                                                             of their ranks, and applied once
 
-With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older; without
-a bound it waits for nothing. Pushes of steps after a checkpoint wait until that is written: it holds every push of the
-steps before, once, and none of those after.
+With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older. Pushes
+of steps after a checkpoint wait until that is written: it holds every push of the steps before, once, and none of those
+after.
 
 Where the norm of the whole model is clipped, a push has two phases::
 
     worker 0   push 4   norm 4 --.            scale 4 x 0.7 --.  pull 5 --.
     worker 1   push 4 --.        |  (all ranks agree)         |           |
     server           sum 4    answer squares               apply 4     answer
-
-A rank that holds several shards has a :class:`Server` for each, which know nothing of one another (``copies.py``).
 
 Left out: the other side (``client.py``), what a message looks like (``protocol.py``). A server does not notice that a
 worker has died: it waits for its next word, and whoever started the run ends it.
@@ -72,22 +70,21 @@ class Server:
         is_over: Whether every worker has said that it needs nothing more.
     """
 
-    def __init__(self, spec: ServerSpec, index: int, copy: int = 0) -> None:
+    def __init__(self, spec: ServerSpec, index: int) -> None:
         """Make the shards and fill them, from the compiled stages or from a checkpoint.
 
         Args:
             spec: The same on all ranks.
             index: The number of the shards.
-            copy: Which of their holders this is, the first being 0.
 
         Raises:
             InputError: where the checkpoint cannot be read.
             RunError: where the tables do not fit into memory and disk, or their rows cannot be read.
         """
-        self._spec, self.index, self._copy = spec, index, copy
+        self._spec, self.index = spec, index
         rows = [shard_rows(table.rows, spec.count, index) for table in spec.tables]
         needs = [count * record_bytes(t, spec.optimizer.states) for count, t in zip(rows, spec.tables, strict=True)]
-        allotted = allot_memory(tuple(needs), spec.shard_memory_bytes)
+        allotted = allot_memory(tuple(needs), spec.memory_bytes)
         saved = None if spec.resume is None else read_saved(spec.resume)
         self.shards: list[Shard | GrowingShard] = []
         for table, count, memory_bytes in zip(spec.tables, rows, allotted, strict=True):
@@ -133,8 +130,6 @@ class Server:
             self._take(request)
         elif request.kind is Kind.SCALE:
             self._scale(request)
-        elif request.kind is Kind.SAVED:
-            self._go_on_after(request.step)
         else:
             self._waiting.append(request)
         answers: list[Answer] = []
@@ -259,11 +254,11 @@ class Server:
 
     def _save(self, request: Request) -> Tensor:
         folder = Path(os.fsdecode(request.ints.astype(np.uint8).tobytes()))
-        written = ShardName(self.index, self._spec.count, request.step + 1, self._copy)
+        written = ShardName(self.index, self._spec.count, request.step + 1)
         names = [written.of_table(number) for number in range(len(self.shards))]
         hashes = [write_shard(folder / name, shard) for name, shard in zip(names, self.shards, strict=True)]
         self._go_on_after(request.step)
-        return pack_saved(self._copy, self._counts(), hashes)
+        return pack_saved(self._counts(), hashes)
 
     def _counts(self) -> list[SavedCounts]:
         return [
@@ -300,7 +295,7 @@ def serve_forever(
     *,
     group: dist.ProcessGroup | None = None,
     heard: Callable[[int], None] | None = None,
-) -> list[Server]:
+) -> Server:
     """Serve until every worker has closed its client.
 
     Args:
@@ -310,23 +305,19 @@ def serve_forever(
         heard: Is told the step of every request, after it was handled: a sign of life.
 
     Returns:
-        What it holds, as it is at the end: its own shards first, then copies.
+        The server, as it is at the end.
 
     Raises:
         InputError: where a checkpoint cannot be read.
         RunError: where tables do not fit, a request cannot be right, or a worker is gone.
     """
-    held, own = spec.held, spec.ranks.index(rank)
-    numbers = sorted(held.shards_of(rank), key=lambda shard: shard != own)
-    servers = {shard: Server(spec, shard, held.holders[shard].index(rank)) for shard in numbers}
+    server = Server(spec, spec.ranks.index(rank))
     link = WorkersLink(spec.wire, group)
-    while not all(server.is_over for server in servers.values()):
+    while not server.is_over:
         request = link.receive()
-        if request.shard not in servers:
-            raise RunError(f"rank {request.worker} asked for shard {request.shard}, which lies on other servers")
-        for worker, answer in servers[request.shard].handle(request):
-            link.answer(worker, request.shard, answer)
+        for worker, answer in server.handle(request):
+            link.answer(worker, answer)
         if heard is not None:
             heard(request.step)
     link.flush()
-    return list(servers.values())
+    return server

@@ -5,8 +5,7 @@ Nothing is pickled: ``torch.distributed.rpc``, which pickles every call, is not 
 Left out: what the buffers say (``protocol.py``).
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -16,112 +15,106 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line
 
-from .protocol import FIRST_BYTES, Request, request_bytes, shard_of, unpack_request
+from .protocol import FIRST_BYTES, Request, request_bytes, unpack_request
 
 Wait = Callable[[], None]
 """Waits for answers."""
 
-_REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003  # an answer's has the number of the shard added
+Call = tuple[int, Tensor, Tensor]
+"""Number of a server, request, buffer for the answer."""
+
+_REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003
 
 
-class ServerGoneError(RunError):
-    """A server's connection broke.
+class Link(Protocol):
+    """The connection of a worker to all servers."""
 
-    Attributes:
-        rank: Of the server.
-    """
-
-    def __init__(self, rank: int, why: str) -> None:
-        super().__init__(why)
-        self.rank = rank
-
-
-class Connection(Protocol):
-    """A worker's connection to servers, each by its rank."""
-
-    def send(self, rank: int, request: Tensor) -> None:
-        """Begin to send a request."""
+    def send(self, server: int, request: Tensor) -> None:
+        """Begin to send a request to one server."""
         ...
 
-    def ask(self, rank: int, request: Tensor, out: Tensor) -> Wait:
-        """Begin to send a request; give what waits for its answer.
-
-        A server answers what is asked of one shard in the order in which it was asked; so are answers to be waited for.
-        """
+    def ask(self, calls: Sequence[Call]) -> Wait:
+        """Begin to send requests; return a function that waits for the answers, to be called in this order."""
         ...
 
-    def flush(self) -> list[ServerGoneError]:
-        """Wait until all requests are on their way, or say that they never will be."""
+    def flush(self) -> None:
+        """Wait until all requests are sent."""
         ...
 
 
-class GroupConnection:
-    """The connection over a process group."""
+class ServersLink:
+    """The connection of a worker to all servers over a process group."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Connect nothing yet: the group is there already.
+    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None = None) -> None:
+        """Connect nothing yet: the group is connected already.
 
         Args:
+            ranks: Of the servers, by their number.
             group: None for all ranks.
         """
-        self._group = group
+        self._ranks, self._group = ranks, group
         self._sent: list[tuple[int, Tensor, dist.Work]] = []
 
-    def send(self, rank: int, request: Tensor) -> None:
-        """Begin to send a request; the buffer is kept until it is gone.
+    def send(self, server: int, request: Tensor) -> None:
+        """Begin to send a request; its buffer is kept until it is sent.
 
         Raises:
-            ServerGoneError: where the server is gone.
+            RunError: if the server is gone.
         """
-        self._begin(rank, request[:FIRST_BYTES], _REQUEST_TAG)
+        self._begin(server, request[:FIRST_BYTES], _REQUEST_TAG)
         if len(request) > FIRST_BYTES:
-            self._begin(rank, request[FIRST_BYTES:], _REST_TAG)
+            self._begin(server, request[FIRST_BYTES:], _REST_TAG)
 
-    def ask(self, rank: int, request: Tensor, out: Tensor) -> Wait:
-        """Begin to send a request; give what waits for its answer.
+    def ask(self, calls: Sequence[Call]) -> Wait:
+        """Begin to send requests; return a function that waits for the answers.
 
         Raises:
-            ServerGoneError: where the server is gone; so does the wait.
+            RunError: if a server is gone; so does the wait.
         """
-        try:
-            work = dist.irecv(out, rank, group=self._group, tag=_ANSWER_TAG + shard_of(request))
-        except RuntimeError as error:
-            raise _gone(rank, error) from error
-        self.send(rank, request)
-        return partial(self._wait, rank, work)
-
-    def flush(self) -> list[ServerGoneError]:
-        """Wait until all requests are on their way, or say that they never will be."""
-        sent, self._sent = self._sent, []
-        faults: dict[int, ServerGoneError] = {}
-        for rank, _, work in sent:
+        asked: list[tuple[int, dist.Work | None]] = []
+        for server, request, out in calls:
             try:
-                self._wait(rank, work)
-            except ServerGoneError as error:
-                faults.setdefault(rank, error)
-        return list(faults.values())
+                asked.append((server, dist.irecv(out, self._ranks[server], group=self._group, tag=_ANSWER_TAG)))
+            except RuntimeError as error:
+                raise self._gone(server, error) from error
+            self.send(server, request)
 
-    def _begin(self, rank: int, part: Tensor, tag: int) -> None:
+        def wait() -> None:
+            for server, work in asked:
+                self._wait(server, work)
+
+        return wait
+
+    def flush(self) -> None:
+        """Wait until all requests are sent.
+
+        Raises:
+            RunError: if a server is gone.
+        """
+        sent, self._sent = self._sent, []
+        for server, _, work in sent:
+            self._wait(server, work)
+
+    def _begin(self, server: int, part: Tensor, tag: int) -> None:
         try:
-            work = dist.isend(part, rank, group=self._group, tag=tag)
+            work = dist.isend(part, self._ranks[server], group=self._group, tag=tag)
         except RuntimeError as error:
-            raise _gone(rank, error) from error
+            raise self._gone(server, error) from error
         if work is not None:
-            self._sent.append((rank, part, work))
+            self._sent.append((server, part, work))
 
-    @staticmethod
-    def _wait(rank: int, work: dist.Work | None) -> None:
+    def _wait(self, server: int, work: dist.Work | None) -> None:
         try:
             if work is not None:
                 work.wait()
         except RuntimeError as error:
-            raise _gone(rank, error) from error
+            raise self._gone(server, error) from error
 
-
-def _gone(rank: int, error: RuntimeError) -> ServerGoneError:
-    gone = ServerGoneError(rank, one_line(str(error))[:200])
-    gone.__cause__ = error
-    return gone
+    def _gone(self, server: int, error: RuntimeError) -> RunError:
+        return RunError(
+            f"parameter server {server} (rank {self._ranks[server]}) is gone or silent for too long "
+            f"({one_line(str(error))[:200]}); its own last words say why"
+        )
 
 
 class WorkersLink:
@@ -154,15 +147,15 @@ class WorkersLink:
             raise self._lost(error) from error
         return unpack_request(buffer, self._wire)
 
-    def answer(self, worker: int, shard: int, answer: Tensor) -> None:
-        """Begin to send an answer to what was asked of a shard.
+    def answer(self, worker: int, answer: Tensor) -> None:
+        """Begin to send an answer.
 
         Raises:
             RunError: where the worker is gone.
         """
         try:
             self._finish(worker)
-            work = dist.isend(answer, worker, group=self._group, tag=_ANSWER_TAG + shard)
+            work = dist.isend(answer, worker, group=self._group, tag=_ANSWER_TAG)
         except RuntimeError as error:
             raise self._lost(error) from error
         self._answers[worker] = work, answer

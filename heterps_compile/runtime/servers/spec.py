@@ -11,7 +11,6 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError
 
-from .copies import Copies
 from .optimizers import SparseOptimizer
 
 WIRES = ("float32", "float16", "bfloat16")
@@ -81,7 +80,7 @@ class ServerSpec:
         optimizer: What applies gradients.
         staleness: 0: a step's gradients are summed over all workers and applied at once, and the next step's pulls
             wait for that. s > 0: each worker's gradients are applied as they come, and pulls of step t wait only for
-            those of steps up to t - 1 - s. None: pulls wait for no push.
+            those of steps up to t - 1 - s.
         clips: Whether a step's gradients are held until a worker, who has learned their norm, says what to multiply
             them by; with a staleness of 0 alone.
         save_every: Steps between two checkpoints of the run. With a staleness, what is pushed for steps after a
@@ -93,14 +92,13 @@ class ServerSpec:
         first_step: The first step of the run: 0, or where a resumed run goes on.
         resume: A folder that ``Client.save`` wrote, to start from instead of the weights.
         weights_only: Whether the state of the optimiser that lies there is left where it is.
-        copies: Who holds which shard; None where every server holds its own alone.
     """
 
     workers: tuple[int, ...]
     ranks: tuple[int, ...]
     tables: tuple[TableSpec, ...]
     optimizer: SparseOptimizer
-    staleness: int | None = 0
+    staleness: int = 0
     clips: bool = False
     save_every: int | None = None
     memory_bytes: int | None = None
@@ -109,7 +107,6 @@ class ServerSpec:
     first_step: int = 0
     resume: Path | None = None
     weights_only: bool = False
-    copies: Copies | None = None
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.workers or not self.tables:
@@ -117,7 +114,7 @@ class ServerSpec:
                 f"{len(self.ranks)} parameter servers for {len(self.tables)} tables and {len(self.workers)} workers: "
                 f"at least one of each is needed"
             )
-        if self.staleness is not None and self.staleness < 0:
+        if self.staleness < 0:
             raise RunError(f"the staleness is {self.staleness}; it must be 0 (synchronous) or more steps")
         grown = next((table for table in self.tables if table.growth is not None), None)
         if grown is not None and self.memory_bytes is not None:
@@ -136,16 +133,6 @@ class ServerSpec:
     def count(self) -> int:
         """Return how many servers there are, and so shards of every table."""
         return len(self.ranks)
-
-    @property
-    def held(self) -> Copies:
-        """Return who holds which shard."""
-        return self.copies or Copies(tuple((rank,) for rank in self.ranks))
-
-    @property
-    def shard_memory_bytes(self) -> int | None:
-        """Return what one of a server's shards may hold in memory; None for all it needs."""
-        return None if self.memory_bytes is None else self.memory_bytes // self.held.count
 
 
 def record_bytes(table: TableSpec, states: int) -> int:

@@ -18,7 +18,7 @@ micro-batches (``contract.py``), and N replicas::
 Before a validation or a checkpoint, and at the end, all threads come to rest: there replicas wait for each other. Both
 are of the mean of the weights. What a move is added to depends on when it comes, so that two runs differ.
 
-The losses of steps are summed beside them too (``pipeline/loss_sums.py``).
+The losses of steps are summed beside them too (``pipeline/batch_loss.py``).
 
 Left out: running statistics, weights of samples (``sample_weight()``) and the skipped steps of float16, for which
 replicas wait for each other in every step whatever the rule; a limit on how far replicas may be apart, of which the gap

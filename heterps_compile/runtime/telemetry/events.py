@@ -8,10 +8,12 @@ Left out: who writes the lines (``rank_recorder.py``) and who reads them (``foll
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from heterps_compile.errors import InputError
 
@@ -155,7 +157,6 @@ class RankTables:
         rank: Its number.
         step: Steps done.
         servers: How many there are.
-        copies: On how many of them every row lies.
         size_bytes: Of all rows with the state of their optimizer, once.
         tables: By name of those that grow, numbers of rows: ``rows`` there are, of which ``waiting`` to be admitted,
             ``new`` and ``evicted`` since the run began.
@@ -164,7 +165,6 @@ class RankTables:
     rank: int
     step: int
     servers: int
-    copies: int
     size_bytes: int
     tables: Mapping[str, Mapping[str, int]]
 
@@ -216,7 +216,11 @@ Event = RankStart | RankStep | RankSpans | RankValidation | RankTables
 _KINDS: Mapping[str, type[Event]] = MappingProxyType(
     {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation, "tables": RankTables}
 )
+_MAY_BE_INFINITE = ("loss", "losses", "replica_gap", "learning_rates")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_ADAPTERS: Mapping[str, TypeAdapter[Event]] = MappingProxyType(
+    {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
+)
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
@@ -226,18 +230,20 @@ def to_line(event: Event) -> str:
     if isinstance(event, RankStart):
         content["schema"] = SCHEMA
     for name in event.__slots__:  # not asdict(), which copies everything and takes longer than all the rest
-        content[name] = getattr(event, name)
-    if isinstance(event, RankStep):
-        content["loss"] = None if event.loss is None else finite_or_text(event.loss)
-        content["losses"] = {name: finite_or_text(loss) for name, loss in event.losses.items()}
-        content["replica_gap"] = {stage: finite_or_text(gap) for stage, gap in event.replica_gap.items()}
-        content["learning_rates"] = [finite_or_text(rate) for rate in event.learning_rates]
+        content[name] = plain_value(getattr(event, name)) if name in _MAY_BE_INFINITE else getattr(event, name)
     return _ENCODER.encode(content) + "\n"
 
 
-def finite_or_text(number: float) -> float | str:
-    """Return a number, or its name where JSON has none for it: NaN and infinity."""
-    return number if math.isfinite(number) else str(number)
+def plain_value(value: Any) -> Any:
+    """Return a value as JSON has it: NaN and infinity by name, keys as text, a link of two ranks as ``0->1``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {
+            "->".join(map(str, key)) if isinstance(key, tuple) else str(key): plain_value(one)
+            for key, one in value.items()
+        }
+    return [plain_value(one) for one in value] if isinstance(value, tuple) else value
 
 
 def from_line(line: str) -> Event:
@@ -251,53 +257,6 @@ def from_line(line: str) -> Event:
         kind = content.pop("kind")
         if kind == "start" and content.pop("schema") != SCHEMA:
             raise InputError(f"a telemetry file has another schema than {SCHEMA}; ranks run different versions")
-        return _READERS[kind](content)
+        return _ADAPTERS[kind].validate_python(content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"a telemetry file has a line that is none: {line[:80]!r}") from error
-
-
-def _start(content: dict[str, Any]) -> RankStart:
-    content["stages"] = tuple(map(int, content["stages"]))
-    return RankStart(**content)
-
-
-def _step(content: dict[str, Any]) -> RankStep:
-    for name, kind in (("forward_s", float), ("backward_s", float), ("received_bytes", int)):
-        content[name] = {int(key): kind(number) for key, number in content[name].items()}
-    for name in ("sync_bytes", "sync_between_bytes"):
-        content[name] = {int(key): int(number) for key, number in content.get(name, {}).items()}
-    content["data_bytes"] = {str(key): int(number) for key, number in content.get("data_bytes", {}).items()}
-    content["replica_gap"] = {int(key): float(number) for key, number in content.get("replica_gap", {}).items()}
-    if content["loss"] is not None:
-        content["loss"] = float(content["loss"])
-    content["losses"] = {str(name): float(loss) for name, loss in content["losses"].items()}
-    content["learning_rates"] = tuple(map(float, content["learning_rates"]))
-    return RankStep(**content)
-
-
-def _spans(content: dict[str, Any]) -> RankSpans:
-    return RankSpans(
-        int(content["rank"]),
-        int(content["step"]),
-        tuple(Ran(*row) for row in content["actions"]),
-        tuple(Received(*row) for row in content["messages"]),
-        tuple(Waited(*row) for row in content["waits"]),
-    )
-
-
-def _validation(content: dict[str, Any]) -> RankValidation:
-    content["metrics"] = {str(name): float(value) for name, value in content["metrics"].items()}
-    return RankValidation(**content)
-
-
-def _tables(content: dict[str, Any]) -> RankTables:
-    content["tables"] = {
-        str(table): {str(name): int(count) for name, count in numbers.items()}
-        for table, numbers in content["tables"].items()
-    }
-    return RankTables(**content)
-
-
-_READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = MappingProxyType(
-    {"start": _start, "step": _step, "spans": _spans, "validation": _validation, "tables": _tables}
-)

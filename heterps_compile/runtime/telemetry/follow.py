@@ -4,8 +4,6 @@ A line counts once its end is there: a rank may be in the middle of writing one.
 of it. A rank that died tells no more, and its steps stay incomplete, which is not an error here: the run's own watch
 says why it ended.
 
-What has been read of the files in a run's own folder is given back to the disk (``punch_hole.py``).
-
 Left out: files of other machines (each machine's launcher follows its own ranks, or a shared folder has all of them).
 """
 
@@ -15,7 +13,6 @@ from pathlib import Path
 from heterps_compile.errors import RunError
 
 from .events import RankSpans, RankStart, RankStep, RankTables, RankValidation, from_line
-from .punch_hole import RELEASE_EVERY_BYTES, release
 from .rank_recorder import FILE_NAME
 from .step_report import StepReport, step_report
 
@@ -28,23 +25,17 @@ class RunFollower:
         spans: What traced steps consist of, in the order it came.
     """
 
-    def __init__(
-        self, directory: Path, world_size: int, *, keeps: bool = True, release_every_bytes: int = RELEASE_EVERY_BYTES
-    ) -> None:
+    def __init__(self, directory: Path, world_size: int) -> None:
         """Follow the ranks 0 to ``world_size - 1`` that write to a directory; it need not exist yet.
 
         Args:
             directory: Of the files.
             world_size: Ranks in all.
-            keeps: Whether somebody else wants the files; otherwise only what has not been read stays in them.
-            release_every_bytes: What is read of a file before its room is given back.
         """
         self.starts: dict[int, RankStart] = {}
         self.spans: list[RankSpans] = []
         self._paths = [directory / FILE_NAME.format(rank=rank) for rank in range(world_size)]
         self._places = [0] * world_size
-        self._release_every_bytes = release_every_bytes
-        self._released = None if keeps else [0] * world_size
         self._validations: list[RankValidation] = []
         self._tables: list[RankTables] = []
         self._steps: dict[int, list[RankStep]] = {}
@@ -110,7 +101,4 @@ class RunFollower:
             raise RunError(f"cannot read the telemetry in {os.fspath(path)!r}: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
         self._places[rank] += len(whole)
-        if self._released is not None and self._places[rank] - self._released[rank] >= self._release_every_bytes:
-            self._released[rank] = self._places[rank]
-            release(path, self._places[rank])
         return whole.decode("ascii", "replace").splitlines()

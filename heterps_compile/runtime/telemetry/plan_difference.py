@@ -19,7 +19,8 @@ these is not explained: messages that take longer than planned, sums of gradient
 Measured numbers are means, since medians do not add up. Left out: runs that are not as their plan says.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -28,6 +29,9 @@ from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import StageLoad, simulate_step
 from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.units import counted, format_seconds
+
+from .events import RankStart, RankStep
+from .step_report import StepReport
 
 DATA, PULL, RUNTIME, DIVIDING, OTHER, UNEXPLAINED = "data", "pull", "runtime", "dividing", "other", "unexplained"
 """Causes beside stages and what is told to lie between steps."""
@@ -69,6 +73,57 @@ class MeanStep:
 
     pace_s: float
     stages: Mapping[int, StageMeans]
+
+
+def mean_step(starts: Mapping[int, RankStart], reports: Sequence[StepReport]) -> MeanStep | None:
+    """Return the mean of the steps that had one before them.
+
+    Args:
+        starts: Of the ranks, by rank.
+        reports: Of the steps.
+
+    Returns:
+        The means; None without such a step, and if a rank runs several stages or none.
+    """
+    followed = [report for report in reports if len(report.gaps_s) == len(report.ranks)]
+    told: dict[int, list[tuple[RankStep, float]]] = {}
+    for report in followed:
+        for rank in report.ranks:
+            told.setdefault(rank.rank, []).append((rank, report.gaps_s[rank.rank]))
+    stages: dict[int, list[list[tuple[RankStep, float]]]] = {}
+    for number, steps in told.items():
+        if len(starts[number].stages) != 1 or not any(step.micro_batches for step, _ in steps):
+            return None
+        stages.setdefault(starts[number].stages[0], []).append(steps)
+    if not followed:
+        return None
+    means = {stage: _stage_means(ranks, len(followed)) for stage, ranks in sorted(stages.items())}
+    return MeanStep(sum(report.pace_s for report in followed) / len(followed), MappingProxyType(means))
+
+
+def _stage_means(ranks: Sequence[Sequence[tuple[RankStep, float]]], count: int) -> StageMeans:
+    """Return the means of a stage over its ranks, each with its steps and the gaps before them."""
+    steps = [step for of_rank in ranks for step, _ in of_rank]
+    micro_batches = sum(step.micro_batches for step in steps)
+    own_s = {what: sum(step.wait_s.get(what, 0.0) for step in steps) for what in (DATA, PULL)}
+    own_s[RUNTIME] = sum(step.step_s - step.busy_s - sum(step.wait_s.values()) for step in steps)
+    longest_s = max((_between_s(of_rank) for of_rank in ranks), key=lambda between_s: sum(between_s.values()))
+    return StageMeans(
+        sum(sum(step.forward_s.values()) for step in steps) / micro_batches,
+        sum(sum(step.backward_s.values()) for step in steps) / micro_batches,
+        {what: time_s / micro_batches for what, time_s in own_s.items()},
+        {what: time_s / count for what, time_s in longest_s.items()},
+    )
+
+
+def _between_s(steps: Sequence[tuple[RankStep, float]]) -> dict[str, float]:
+    """Add up the time of a rank between steps, by activity."""
+    total_s: dict[str, float] = defaultdict(float)
+    for step, gap_s in steps:
+        for what, time_s in step.between_s.items():
+            total_s[what] += time_s
+        total_s[OTHER] += gap_s - sum(step.between_s.values())
+    return total_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Medians over the steps, so that a slow one (the first, a checkpoint) does not count for more than it is: of the last
 ``STEPS_KEPT`` steps, the first ``WARM_UP_STEPS`` left out where there are more.
 
-Left out: why they differ (``plan_difference.py``), of which the means are taken here.
+Left out: why they differ (``plan_difference.py``).
 """
 
 from collections import deque
@@ -22,12 +22,11 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Est
 from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
 from .events import RankStart, RankTables
-from .plan_difference import MeanStep
+from .plan_difference import MeanStep, mean_step
 from .step_report import StepReport, stage_link_bytes
-from .step_sums import SumsOfSteps
 
 WARM_UP_STEPS = 2
-STEPS_KEPT = 10_000
+STEPS_KEPT = 1_000
 
 _LONGEST_NAME = 24
 _STEP = "step"
@@ -48,7 +47,7 @@ class RunSummary:
         link_bytes: Of a step, between positions of the pipeline.
         peak_rss_bytes: Of every rank's process.
         peak_gpu_bytes: Of every rank's GPU.
-        mean: Of all steps that had one before them, the first left out as above; None where there was none.
+        mean: Of those that had one before them; None where there was none.
     """
 
     steps: int
@@ -69,42 +68,24 @@ class RunSummary:
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is kept of a step."""
-
-    step_s: float
-    pace_s: float
-    bubble: float
-    stage_s: Mapping[int, float]
-    wait_s: Mapping[str, float]
-
-
 class SummaryOfSteps:
     """Takes in steps and gives the summary of those so far."""
 
     def __init__(self) -> None:
-        self._early: list[_Kept] = []
-        self._kept: deque[_Kept] = deque(maxlen=STEPS_KEPT)
-        self._last: StepReport | None = None
-        self._means = SumsOfSteps()
+        self._early: list[StepReport] = []
+        self._kept: deque[StepReport] = deque(maxlen=STEPS_KEPT)
 
     def add(self, report: StepReport) -> None:
         """Take in a step."""
-        kept = _Kept(report.step_s, report.pace_s, report.bubble, report.stage_s, report.wait_s)
-        if len(self._early) < WARM_UP_STEPS:
-            self._early.append(kept)
-        else:
-            self._kept.append(kept)
-            self._means.add(report)
-        self._last = report
+        (self._early if len(self._early) < WARM_UP_STEPS else self._kept).append(report)
 
     def summary(self, starts: Mapping[int, RankStart]) -> RunSummary | None:
         """Return the summary, None before the first step."""
-        counted, last = list(self._kept) or self._early, self._last
-        if last is None:
+        counted = list(self._kept) or self._early
+        if not counted:
             return None
-        whats = dict.fromkeys(what for step in counted for what in step.wait_s)
+        last, waits_s = counted[-1], [step.wait_s for step in counted]
+        whats = dict.fromkeys(what for wait_s in waits_s for what in wait_s)
         return RunSummary(
             steps=len(counted),
             samples=last.samples,
@@ -112,11 +93,11 @@ class SummaryOfSteps:
             pace_s=median(step.pace_s for step in counted),
             bubble=median(step.bubble for step in counted),
             stage_s={stage: median(step.stage_s.get(stage, 0.0) for step in counted) for stage in last.stage_s},
-            wait_s={what: sum(step.wait_s.get(what, 0.0) for step in counted) / len(counted) for what in whats},
+            wait_s={what: sum(wait_s.get(what, 0.0) for wait_s in waits_s) / len(counted) for what in whats},
             link_bytes=stage_link_bytes(starts, last.link_bytes),
             peak_rss_bytes={rank.rank: rank.peak_rss_bytes for rank in last.ranks},
             peak_gpu_bytes={rank.rank: rank.peak_gpu_bytes for rank in last.ranks},
-            mean=self._means.mean(starts),
+            mean=mean_step(starts, list(self._kept)),
         )
 
 
@@ -169,8 +150,6 @@ def table_lines(tables: RankTables) -> list[str]:
     """Return in words what tables on parameter servers hold."""
     size, servers = format_bytes(tables.size_bytes), counted(tables.servers, "parameter server")
     lines = [f"tables on {servers}: {size} of rows and the state of their optimizer"]
-    if tables.copies > 1:
-        lines[0] += f", every row on {tables.copies}: {format_bytes(tables.copies * tables.size_bytes)} in all"
     for name, of in tables.tables.items():
         waiting = f", of which {of['waiting']:,} wait to be admitted" if of["waiting"] else ""
         lines.append(

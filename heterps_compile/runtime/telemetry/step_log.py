@@ -12,7 +12,7 @@ from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
-from .events import RankTables, RankValidation, finite_or_text
+from .events import RankTables, RankValidation, plain_value
 from .step_report import StepReport
 
 
@@ -118,43 +118,24 @@ def tables_record(tables: RankTables) -> dict[str, Any]:
         "tables": {name: dict(numbers) for name, numbers in tables.tables.items()},
         "after_steps": tables.step,
         "servers": tables.servers,
-        "copies": tables.copies,
         "size_bytes": tables.size_bytes,
     }
 
 
+_OF_STEP = (
+    *("step", "samples", "loss", "losses", "learning_rate", "gradient_norm", "loss_scale", "skipped", "step_s"),
+    *("pace_s", "samples_per_s", "bubble", "stage_s", "wait_s", "link_bytes", "sync_bytes", "sync_between_bytes"),
+    *("data_bytes", "replica_gap", "ranks"),
+)
+_OF_RANK = ("rank", "busy_s", "rss_bytes", "peak_rss_bytes", "gpu_bytes", "peak_gpu_bytes")
+
+
 def step_record(report: StepReport) -> dict[str, Any]:
     """Return a step as what its line in the log holds."""
-    rates = [finite_or_text(rate) for rate in report.learning_rates]
-    return {
-        "step": report.step,
-        "samples": report.samples,
-        "loss": None if report.loss is None else finite_or_text(report.loss),
-        "losses": {name: finite_or_text(loss) for name, loss in report.losses.items()},
+    rates = plain_value(report.learning_rates)
+    made = {
         "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
-        "gradient_norm": report.gradient_norm,
-        "loss_scale": report.loss_scale,
         "skipped": report.is_skipped,
-        "step_s": report.step_s,
-        "pace_s": report.pace_s,
-        "samples_per_s": report.samples_per_s,
-        "bubble": report.bubble,
-        "stage_s": {str(stage): time_s for stage, time_s in report.stage_s.items()},
-        "wait_s": report.wait_s,
-        "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
-        "sync_bytes": {str(stage): size for stage, size in report.sync_bytes.items()},
-        "sync_between_bytes": {str(stage): size for stage, size in report.sync_between_bytes.items()},
-        "data_bytes": report.data_bytes,
-        "replica_gap": {str(stage): finite_or_text(gap) for stage, gap in report.replica_gap.items()},
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "busy_s": rank.busy_s,
-                "rss_bytes": rank.rss_bytes,
-                "peak_rss_bytes": rank.peak_rss_bytes,
-                "gpu_bytes": rank.gpu_bytes,
-                "peak_gpu_bytes": rank.peak_gpu_bytes,
-            }
-            for rank in report.ranks
-        ],
+        "ranks": [{name: getattr(rank, name) for name in _OF_RANK} for rank in report.ranks],
     }
+    return {name: made[name] if name in made else plain_value(getattr(report, name)) for name in _OF_STEP}

@@ -38,7 +38,6 @@ from heterps_compile.options import (
     Speeds,
     Text,
     Whole,
-    WholeOr,
     Wholes,
     Words,
 )
@@ -432,7 +431,6 @@ def test_every_type_of_option_has_its_sample():
     kinds = {type(option.type) for _, _, option in declared()}
     assert kinds <= {
         Whole,
-        WholeOr,
         CountOrWord,
         CountRange,
         Deal,

@@ -33,15 +33,15 @@ GIVEN = {
     "steps": ("7", 7), "epochs": ("2", 2), "replicas": ("2,1", (2, 1)), "schedule": ("gpipe", "gpipe"),
     "micro_batches": ("4", 4), "batch": ("64", 64), "speeds": ("2.3456789,1;1", ((2.3456789, 1.0), (1.0,))),
     "shuffle": ("64", 64), "precision": ("bf16", "bf16"), "ema": ("0.999", 0.999), "averaged": (None, True),
-    "block": ("3", 3), "wire": ("float16", "float16"), "exact_sums": (None, True),
+    "block": ("3", 3), "wire": ("float16", "float16"),
     "clip_norm": ("0.123456789", 0.123456789),
     "seed": ("12345678901", 12345678901), "threads": ("2", 2), "weights": ("ck/step-000001", "/there/ck/step-000001"),
     "checkpoint": ("ck", "/there/ck"), "every": ("5", 5), "keep": ("4", 4), "resume": (None, True),
     "restarts": ("3", 3), "sync": ("stage 0=topk(density=0.1), *=adasum", "stage 0=topk(density=0.1), *=adasum"),
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
-    "server_replicas": ("2", 2), "server_weight_decay": ("0.25", 0.25),
-    "server_directory": ("rows", "/there/rows"), "staleness": ("unbounded", None),
+    "server_weight_decay": ("0.25", 0.25),
+    "server_directory": ("rows", "/there/rows"), "staleness": ("3", 3),
     "grow_tables": ("tables.*,user", ("tables.*", "user")), "admit_after": ("3", 3), "evict_unseen": ("9", 9),
     "evict_below": ("0.123456789", 0.123456789), "show_decay": ("0.5", 0.5), "evict_every": ("50", 50),
     "expect_sha256": ("ab" * 32, "ab" * 32),
@@ -89,7 +89,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
     monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
     monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
-    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server, spared: stop(number, words))
+    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server: stop(number, words))
     return seen
 
 

@@ -48,7 +48,6 @@ def group(replicas: int, elements: int = 1000, network: Network = SLOW) -> SyncG
         ("shadow(every=1, rule=bmuf)", Shadow(1, "bmuf"), "any"),
         ("servers", Servers(), "exact"),
         ("servers(staleness=4)", Servers(4), "bounded"),
-        ("servers(staleness=none)", Servers(None), "any"),
         ("local(steps=8)", LocalSteps(8), "bounded"),
         ("local(steps=8, rule=mm, blocks=5, block_steps=16)", LocalSteps(8, "mm", 5, 16), "any"),
     ],

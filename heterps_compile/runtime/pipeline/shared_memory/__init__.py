@@ -29,5 +29,5 @@ over the three schedules::
 Steps of 40 ms take 1.01 to 1.04 times as long without spin, 1.00 to 1.03 without doorbell, 0.98 to 1.09 without
 allocator; where both ranks have one core, 1.14 to 1.21 without adaptation. Which ranks are neighbours
 is no matter of speed but of safety: by a scan of its sockets a machine is told from a clone, which has the same boot
-id. Giving back the room of files that were read (``runtime/telemetry/punch_hole.py``) is no part of the transport.
+id.
 """

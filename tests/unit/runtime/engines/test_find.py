@@ -46,7 +46,7 @@ def test_an_unknown_engine_and_an_option_of_another_are_told_in_one_sentence():
         find_engine(asked("shh"))
     done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "slurm", "--max-restarts", "2"])
     assert done.exit_code == 2
-    assert names(done.stderr, "--max-restarts", "--on ssh", "--on torchrun", "--on ray", "--on kubernetes")
+    assert names(done.stderr, "--max-restarts", "--on ssh", "--on ray", "--on kubernetes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
 import io
-import os
 import shlex
 
 import pytest
@@ -9,7 +8,6 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.engines.by_hand import ByHand
 from heterps_compile.runtime.engines.contract import Streams, need_installed
 from heterps_compile.runtime.engines.ssh import Ssh
-from heterps_compile.runtime.engines.torchrun import Torchrun
 
 READS = ("--data", "random")
 FAKE = """#!/bin/sh
@@ -114,35 +112,3 @@ def test_by_hand_the_line_of_one_host_can_be_asked_for(tmp_path):
     assert one.text.endswith("--host 2")
     with pytest.raises(NotImplementedError):
         started(ByHand(), job)
-
-
-# ---- torchrun
-
-
-def test_agents_of_torchrun_meet_at_the_first_host_and_go_on_from_the_last_checkpoint(tmp_path):
-    keeps = {"hosts": write_hosts(tmp_path, 2, 1), "train": "t.py", "checkpoint": str(tmp_path / "ck")}
-    first, second = Torchrun(max_restarts=2, rendezvous_port=4000).write(make_job(**keeps))
-    words = shlex.split(shlex.split(second.text)[-1])
-    agent = words[words.index("heterps_compile.runtime.engines.torchrun_agent") : words.index("--")]
-    assert {"--nnodes=2", "--nproc-per-node=1", "--rdzv-endpoint=127.0.0.1:4000", "--max-restarts=2"} <= set(agent)
-    assert words[words.index("run") :] == [
-        "run", "/data/m.heterps", "--train", os.path.abspath("t.py"), *READS, "--checkpoint", keeps["checkpoint"],
-        "--resume", "--hosts", keeps["hosts"], "--host", "2"
-    ]  # fmt: skip
-    assert "--nproc-per-node=2" in first.text
-    assert "--resume" not in Torchrun().write(make_job(**keeps))[0].text
-
-
-def test_without_hosts_all_ranks_are_here():
-    (one,) = Torchrun().write(make_job(servers=1))
-    assert "--nnodes=1 --nproc-per-node=4 --rdzv-endpoint=127.0.0.1:0" in one.text
-
-
-def test_a_restart_that_would_begin_anew_and_a_port_taken_twice_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"--max-restarts 2\b.*--checkpoint"):
-        Torchrun(max_restarts=2).check(make_job(train="t.py"))
-    Torchrun(max_restarts=2).check(make_job())  # what is scored again is the same
-    with pytest.raises(InputError, match="29500"):
-        Torchrun(rendezvous_port=29500, no_check=True).check(make_job(hosts=write_hosts(tmp_path, 2, 1)))
-    with pytest.raises(InputError, match=r"--host.*--hosts"):
-        Torchrun().check(make_job(host=1))

@@ -9,7 +9,7 @@ import torch
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.hooks import Hooks
-from heterps_compile.runtime.launch.loop import FollowUps, StepTaken
+from heterps_compile.runtime.launch.loop import FollowUps
 from heterps_compile.runtime.launch.run_view import RunView
 from heterps_compile.runtime.launch.training_file import Training
 from heterps_compile.runtime.pipeline.recorder import StepResult
@@ -35,7 +35,7 @@ def test_hooks_are_told_what_happened_and_can_change_nothing():
         view.step = 6  # type: ignore[misc]
     with pytest.raises(TypeError, match="assignment"):
         view.metrics["loss"] = 0.0  # type: ignore[index]
-    stepped = then.view(5, None, StepTaken(StepResult(0.25, 2.0, None, True, {"click": 0.25}), 0.5))
+    stepped = then.view(5, None, StepResult(0.25, 2.0, None, True, {"click": 0.25}, step_s=0.5))
     hooks(on_step=seen.append).after_step(stepped)
     assert seen[-1] is stepped
     assert dict(stepped.losses) == {"click": 0.25}

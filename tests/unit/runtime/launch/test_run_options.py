@@ -47,7 +47,7 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
         ({"wire": "float8"}, "'float8'"),
         ({"clip_norm": 0.0}, "--clip-norm.*0.0"),
         (
-            {"clip_norm": 1.0, "servers": ServerOptions(count=1, staleness=None)},
+            {"clip_norm": 1.0, "servers": ServerOptions(count=1, staleness=1)},
             "--clip-norm.*--staleness",
         ),
         ({"sync": "topk(density=2)"}, r"\b2\b.*\b0\b.*\b1\b"),

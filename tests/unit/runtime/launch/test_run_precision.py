@@ -30,7 +30,7 @@ def test_what_goes_with_a_precision_goes():
     servers = ServerOptions(count=2)
     assert precision_of(options(), of_torch()) == "fp32"
     assert precision_of(options(precision="bf16", servers=servers), of_torch()) == "bf16"
-    assert precision_of(options(precision="fp16", wire="float16", exact_sums=True), of_torch()) == "fp16"
+    assert precision_of(options(precision="fp16", wire="float16"), of_torch()) == "fp16"
     assert precision_of(RunOptions(directory="m.heterps", data="x.tsv", precision="fp16"), of_torch()) == "fp16"
 
 
@@ -46,10 +46,6 @@ def test_a_run_takes_the_precision_of_its_plan_and_refuses_in_its_name():
     ("more", "words"),
     [
         ({"wire": "float16"}, "sends what it computes as bfloat16, and --wire float16 would send"),
-        (
-            {"exact_sums": True},
-            "--exact-sums do not go together where stages share a weight, as they do 'embed.weight'",
-        ),
         ({"precision": "fp16", "servers": ServerOptions(count=2)}, "--precision fp16 and --parameter-servers do not"),
     ],
 )

@@ -95,7 +95,6 @@ def test_a_plan_that_counts_on_servers_has_those_of_the_run():
 @pytest.mark.parametrize(
     ("sync", "more", "words"),
     [
-        ("topk(density=0.1)", {"exact_sums": True}, "by topk(density=0.1), and --exact-sums adds gradients up"),
         ("local(steps=2)", {"clip_norm": 1.0}, "gradients of their own, and --clip-norm clips the norm"),
         ("local(steps=2)", {"ema": 0.9}, "gradients of their own, and --ema keeps an average"),
         ("adasum(on=step)", {"clip_norm": 1.0}, "by adasum(on=step), so that replicas step on gradients of their own"),

@@ -23,16 +23,6 @@ def test_lines_are_carried_as_they_were_written(tmp_path):
     assert not any(store.check([f"told/2/{number}"]) for number in range(100))  # the store keeps none of it
 
 
-def test_lines_that_were_sent_take_no_room(tmp_path, monkeypatch):
-    released: list[int] = []
-    monkeypatch.setattr(
-        "heterps_compile.runtime.launch.telemetry_relay.release", lambda _, size_bytes: released.append(size_bytes)
-    )
-    with closing(TelemetrySender(HashStore(), tmp_path, 2, release_every_bytes=7)):
-        (tmp_path / "rank-0002.jsonl").write_text("nine bytes\n")
-    assert released == [11]
-
-
 def test_lines_come_while_the_run_goes_on(tmp_path):
     store, here, there = HashStore(), tmp_path / "here", tmp_path / "there"
     for folder in (here, there):

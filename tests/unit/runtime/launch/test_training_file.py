@@ -179,7 +179,6 @@ LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return 
         (BOTH + LOCAL, "'schedular' (line 3) that nothing calls, and no 'scheduler'; call it scheduler(optimizer), or"),
         (BOTH + "def prepair(batch): ...\n", "'prepair' (line 3) that nothing calls, and no 'prepare'"),
         (BOTH + "lr_schedule = lambda o: o\n", "'lr_schedule' (line 3) that nothing calls, and no 'scheduler'"),
-        (BOTH + "def weights(batch): ...\n", "'weights' (line 3) that nothing calls, and no 'sample_weight'; call it"),
         (BOTH + "def sample_weight(outputs, batch): ...\n", "cannot be called as sample_weight(batch), which is how"),
         (BOTH + "class Scheduler: ...\n", "'Scheduler' (line 3) that nothing calls"),
         (LOSS + "def optimiser(p): ...\n" + LOCAL, "'optimiser' (line 2) that nothing calls, and no 'optimizer'"),

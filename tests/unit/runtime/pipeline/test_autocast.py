@@ -193,7 +193,7 @@ def test_stages_on_one_rank_have_the_bits_of_the_whole_model_under_autocast(prec
     assert [step[2] for step in whole[1]].count(True) == (0 if precision != "fp16" else 2)
 
 
-EXACT, AGREED = "2,1 bf16 exact", "agreed"
+AGREED = "agreed"
 
 
 def _on_ranks(rank: int) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _on_ranks(rank: int) -> dict[str, Any]:
         for precision, clip in (("bf16", None), ("fp16", None), ("fp16", 0.5))
     }
     agreed = [_agreed(rank, overflows_on) for overflows_on in (1, None)]
-    return found | {EXACT: trained(rank, "2,1", "bf16", exact_sums=True), AGREED: agreed}
+    return found | {AGREED: agreed}
 
 
 def _agreed(rank: int, overflows_on: int | None) -> bool:
@@ -217,10 +217,6 @@ def _agreed(rank: int, overflows_on: int | None) -> bool:
 def test_ranks_skip_the_same_steps_and_end_where_one_process_does():
     by_rank = run_ranks(_on_ranks, 3)
     assert [of.pop(AGREED) for of in by_rank] == [[False, True]] * 3, "what one rank finds, all know"
-    whole = by_hand("bf16", clip=None)
-    for weights, *_ in (of.pop(EXACT) for of in by_rank):
-        for name, values in weights.items():  # running statistics are summed over replicas in an order of their own
-            assert "running" in name or values == whole[0][name], "exact sums are exact in bfloat16 too"
     for case in by_rank[0]:
         name, precision, clip = case.split()
         found = [of[case] for of in by_rank if of[case] is not None]

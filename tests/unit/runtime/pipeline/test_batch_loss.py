@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.learning_rates import SharedLoss
+from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_group import Group, share_names
 from heterps_compile.runtime.pipeline.recorder import StepResult
@@ -95,8 +95,8 @@ def on_ranks(rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     scaling = Scaling(scale=2.0**10)
     for name in LAYOUTS:
-        found[f"{name} mean"] = step_of(rank, name, means, exact_sums=True)
-        found[f"{name} weighted"] = step_of(rank, name, each, sample_weight=weight, exact_sums=True, clip_norm=1e6)
+        found[f"{name} mean"] = step_of(rank, name, means)
+        found[f"{name} weighted"] = step_of(rank, name, each, sample_weight=weight, clip_norm=1e6)
         for precision in () if name != "1,2" else ("bf16", "fp16"):
             options: dict[str, Any] = {"precision": precision, "scaling": scaling, "clip_norm": 1e6}
             found[f"{name} {precision}"] = step_of(rank, name, each, sample_weight=weight, **options)

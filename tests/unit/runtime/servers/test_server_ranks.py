@@ -129,7 +129,7 @@ def run(
         clips=setup.clip_norm is not None,
     )
     if rank in spec.ranks:
-        return [], {}, dict(serve_forever(spec, rank)[0].figures())
+        return [], {}, dict(serve_forever(spec, rank).figures())
     client = Client(spec, rank)
     stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
     for stage in stages.values():

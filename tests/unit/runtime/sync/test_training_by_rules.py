@@ -191,7 +191,6 @@ def in_group(rank: int) -> dict[str, Any]:
     found["refused"] = {
         "sparse": refused_sparse(rank),
         "tied": refused(rank, two_stages, ["adasum", "adasum"], tied=True),
-        "exact": refused(rank, two_stages, ["adasum", "all-reduce"], exact_sums=True),
         "tied otherwise": refused(rank, two_stages, ["topk(density=0.5)", "all-reduce"], tied=True),
     }
     return found
@@ -326,6 +325,5 @@ def test_what_a_rule_cannot_do_is_refused_by_name(by_rank):
         assert "the gradient of 'weight' is sparse, and adasum combines dense ones" in of_rank["refused"]["sparse"]
     for of_rank in by_rank:
         assert "stages 0 and 1 share the weight 'shared'" in of_rank["refused"]["tied"]
-        assert of_rank["refused"]["exact"] == "stage 0 is to agree by adasum, which has no exact sums; take all-reduce"
         assert "adasum makes no sum" in of_rank["refused"]["tied"]
         assert "topk(density=0.5) and all-reduce" in of_rank["refused"]["tied otherwise"]

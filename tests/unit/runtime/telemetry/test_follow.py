@@ -12,7 +12,6 @@ from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.punch_hole import release
 from heterps_compile.runtime.telemetry.step_log import (
     StepLog,
     decision_record,
@@ -60,32 +59,6 @@ def test_a_step_waits_for_its_last_rank(tmp_path):
     assert follower.poll() == []
     for writer in writers.values():
         writer.close()
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_what_was_read_takes_no_room_unless_somebody_keeps_it(tmp_path, keeps):
-    if not _has_holes(tmp_path):
-        pytest.skip("this file system makes no holes")
-    writers = recorders(tmp_path)
-    follower = RunFollower(tmp_path, len(writers), keeps=keeps, release_every_bytes=2**16)
-    for step in range(1000):
-        for rank, writer in writers.items():
-            tell_step(writer, rank, step)
-        if step % 100 == 0:
-            follower.poll()
-    assert [report.step for report in follower.poll()] == [*range(901, 1000)]
-    for writer in writers.values():
-        writer.close()
-    files = [path.stat() for path in tmp_path.glob("rank-*.jsonl")]
-    assert all(file.st_size > 2**17 for file in files)
-    assert [file.st_blocks * 512 > 2**17 for file in files] == [keeps] * len(files)
-
-
-def _has_holes(folder: Path) -> bool:
-    file = folder / "holes"
-    file.write_bytes(bytes(2**20))
-    release(file, 2**20)
-    return file.stat().st_blocks == 0
 
 
 def test_half_a_line_counts_once_its_end_is_there(tmp_path):
@@ -162,7 +135,7 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     documented = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
     validated = validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))
-    counted = tables_record(RankTables(0, 2, 1, 1, 64, {}))
+    counted = tables_record(RankTables(0, 2, 1, 64, {}))
     assert documented == [*step_record(report), *validated, *counted, *decision_record(0.0, "goes on")]
 
 

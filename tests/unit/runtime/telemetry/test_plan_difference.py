@@ -18,11 +18,11 @@ from heterps_compile.runtime.telemetry.plan_difference import (
     MeanStep,
     StageMeans,
     difference_lines,
+    mean_step,
     plan_difference,
 )
 from heterps_compile.runtime.telemetry.rank_recorder import rank_starts
 from heterps_compile.runtime.telemetry.step_report import step_report
-from heterps_compile.runtime.telemetry.step_sums import SumsOfSteps
 from heterps_compile.schedule.micro_batch import MicroBatch
 
 MS = 1e-3
@@ -134,14 +134,14 @@ def test_in_inference_the_slowest_stage_is_the_step_and_dividing_is_a_part():
 
 def test_means_are_of_what_the_ranks_of_a_stage_told():
     starts = {rank: rank_starts(rank, position=s, replica=0, stages=(s,)) for rank, s in enumerate((0, 0, 1))}
-    sums = SumsOfSteps()
-    assert sums.mean(starts) is None
+    assert mean_step(starts, []) is None
+    reports = []
     before_s: dict[int, float] = {}
     for step in range(3):
         ranks = [_told(rank, step) for rank in range(3)]
-        sums.add(step_report(starts, ranks, before_s))
+        reports.append(step_report(starts, ranks, before_s))
         before_s = {rank.rank: rank.ended_s for rank in ranks}
-    mean = sums.mean(starts)
+    mean = mean_step(starts, reports)
     assert mean is not None
     assert mean.pace_s == pytest.approx(0.1)
     first, last = mean.stages[0], mean.stages[1]

@@ -91,7 +91,7 @@ def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
 def test_what_tables_hold_is_told_in_the_log_and_at_the_end(tmp_path):
     made = recorders(tmp_path / "ranks")
     numbers = {"rows": 1500, "new": 900, "evicted": 400, "waiting": 30}
-    told = RankTables(0, 4, servers=2, copies=2, size_bytes=2**20, tables={"emb": numbers})
+    told = RankTables(0, 4, servers=2, size_bytes=2**20, tables={"emb": numbers})
     made[0].counted(told)
     for recorder in made.values():
         recorder.close()
@@ -101,13 +101,13 @@ def test_what_tables_hold_is_told_in_the_log_and_at_the_end(tmp_path):
     with closing(StepLog(tmp_path / "log.jsonl")) as log:
         log.add_tables(told)
     assert json.loads((tmp_path / "log.jsonl").read_text()) == {
-        "tables": {"emb": numbers}, "after_steps": 4, "servers": 2, "copies": 2, "size_bytes": 2**20,
+        "tables": {"emb": numbers}, "after_steps": 4, "servers": 2, "size_bytes": 2**20,
     }  # fmt: skip
     assert table_lines(told) == [
-        "tables on 2 parameter servers: 1 MiB of rows and the state of their optimizer, every row on 2: 2 MiB in all",
+        "tables on 2 parameter servers: 1 MiB of rows and the state of their optimizer",
         "table 'emb': 1,500 rows, of which 30 wait to be admitted; 900 new and 400 evicted since the run began",
     ]
-    assert table_lines(replace(told, copies=1, tables={})) == [
+    assert table_lines(replace(told, tables={})) == [
         "tables on 2 parameter servers: 1 MiB of rows and the state of their optimizer"
     ]
 
