@@ -1,6 +1,6 @@
-"""Lifetimes that were seen, laws fitted to them, and how far a law lies from them.
+"""Lifetimes that were seen, and the law fitted to them.
 
-A machine was seen to die at an age, between two ages, or was alive when it was last seen (censored). Laws are fitted
+A machine was seen to die at an age, between two ages, or was alive when it was last seen (censored). The law is fitted
 by maximum likelihood, which takes all three as they are. Errors of parameters come from a sandwich: the scores of
 machines that were started or lost together are summed first, because such deaths are not independent, and take away
 what their number seems to promise.
@@ -10,7 +10,7 @@ Left out: effects of hour, region and price; a law for each group of machines.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 
-from .lifetime import EarlyDeaths, Exponential, Hours, Lifetime, Weibull
+from .lifetime import Weibull
+
+_USUAL_SHAPE = 0.8  # that the search begins at
 
 Parameters = NDArray[np.floating[Any]]
 
@@ -67,78 +69,30 @@ class FittedLifetime:
 
     Attributes:
         law: The law of greatest likelihood.
-        parameters: What was fitted, by name.
-        errors: The standard error of each, in parts of it; groups count as one.
+        errors: The standard error of every fitted parameter, in parts of it, by name; groups count as one.
         log_likelihood: Of all that was seen.
         deaths: How many of the machines were seen to die.
         machines: How many there were.
     """
 
-    law: Lifetime
-    parameters: dict[str, float]
+    law: Weibull
     errors: dict[str, float]
     log_likelihood: float
     deaths: float
     machines: float
 
-    @property
-    def information(self) -> float:
-        """Return Akaike's criterion with its correction for few machines; the least is the best fit."""
-        fitted = len(self.parameters)
-        few = 2 * fitted * (fitted + 1) / max(self.machines - fitted - 1, 1)
-        return 2 * fitted - 2 * self.log_likelihood + few
 
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    names: tuple[str, ...]
-    law: Callable[[Parameters], Lifetime]
-    start: Callable[[float, float], Sequence[float]]
-
-
-def _share(logit: float) -> float:
-    return 1 / (1 + math.exp(-max(min(logit, 500.0), -500.0)))
-
-
-def _exponential(logs: Parameters) -> Lifetime:
-    return Exponential(math.exp(logs[0]))
-
-
-def _weibull(logs: Parameters) -> Lifetime:
-    return Weibull(math.exp(logs[0]), math.exp(logs[1]))
-
-
-def _early_deaths(logs: Parameters) -> Lifetime:
-    return EarlyDeaths(_share(logs[0]), Exponential(math.exp(logs[1])), Exponential(math.exp(logs[2])))
-
-
-FAMILIES = {
-    "exponential": _Family(("mean_hours",), _exponential, lambda mean, _: (math.log(mean),)),
-    "weibull": _Family(("shape", "scale_hours"), _weibull, lambda mean, _: (math.log(0.8), math.log(mean))),
-    "early-deaths": _Family(
-        ("share", "early_hours", "late_hours"),
-        _early_deaths,
-        lambda mean, dead: (math.log(0.3 * dead / (1 - 0.3 * dead)), math.log(mean / 10), math.log(mean)),
-    ),
-}
-"""The laws that can be fitted, by name; positive parameters as logarithms, a share as its logit."""
-
-
-def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifetime:
+def fit_lifetime(seen: Iterable[Lifespan], shape: float | None = None) -> FittedLifetime:
     """Fit a law to lifetimes by maximum likelihood.
 
     Args:
         seen: The machines.
-        family: A name of ``FAMILIES``; "auto" fits all of them and takes the one of the least corrected Akaike
-            criterion.
+        shape: Of the law, where it is known; 1 fits an exponential.
 
     Raises:
         InputError: where nothing was seen, or no machine was seen to die.
-        UnknownNameError: where no such law is known.
     """
     spans = tuple(seen)
-    if family != "auto" and family not in FAMILIES:
-        raise UnknownNameError("law of lifetimes", family, ("auto", *FAMILIES))
     if not spans:
         raise InputError("no lifetimes are given; a law needs one machine at the least that was seen to die")
     deaths = sum(span.count for span in spans if span.by_hours < math.inf)
@@ -148,52 +102,41 @@ def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifeti
         raise InputError(
             f"none of {machines:g} machines was seen to die in {alive_h:g} h; a law needs one death at the least"
         )
-    names = tuple(FAMILIES) if family == "auto" else (family,)
-    return min((_fitted(spans, FAMILIES[name], deaths, machines) for name in names), key=lambda fit: fit.information)
-
-
-def _fitted(spans: tuple[Lifespan, ...], family: _Family, deaths: float, machines: float) -> FittedLifetime:
-    ages = np.array(
-        [span.after_hours if math.isinf(span.by_hours) else (span.after_hours + span.by_hours) / 2 for span in spans]
+    lived_h = sum(
+        span.count * (span.after_hours if math.isinf(span.by_hours) else (span.after_hours + span.by_hours) / 2)
+        for span in spans
     )
-    counts = np.array([span.count for span in spans])
-    start = np.array(family.start(max(float(ages @ counts), 1e-9) / deaths, deaths / machines))
-    likelihood = _Likelihood(spans, family)
+    start = np.log([max(lived_h, 1e-9) / deaths, *([_USUAL_SHAPE] if shape is None else [])])
+    likelihood = _Likelihood(spans, shape)
     best = _maximised(likelihood, start)
-    law = family.law(best)
-    values = {
-        name: _share(log) if name == "share" else math.exp(log)
-        for name, log in zip(family.names, best.tolist(), strict=True)
-    }
-    spread = _sandwich(likelihood, best)
-    # of a logit: d share / share = (1 - share) d logit
-    errors = {
-        name: error * (1 - values[name] if name == "share" else 1.0)
-        for name, error in zip(family.names, spread.tolist(), strict=True)
-    }
-    return FittedLifetime(law, values, errors, likelihood(best), deaths, machines)
+    errors = dict(zip(("scale_hours", "shape"), _sandwich(likelihood, best).tolist(), strict=False))
+    return FittedLifetime(likelihood.law(best), errors, likelihood(best), deaths, machines)
 
 
 class _Likelihood:
-    """The logarithm of the likelihood of what was seen, as a function of the parameters."""
+    """The logarithm of the likelihood of what was seen, by the logarithms of scale and shape."""
 
-    def __init__(self, spans: tuple[Lifespan, ...], family: _Family) -> None:
+    def __init__(self, spans: tuple[Lifespan, ...], shape: float | None) -> None:
         after = np.array([span.after_hours for span in spans])
         by = np.array([span.by_hours for span in spans])
         self._exact = after == by
         self._after, self._by = after, np.where(np.isinf(by), 0.0, by)
         self._is_alive = np.isinf(by)
         self._counts = np.array([span.count for span in spans])
-        self._family = family
+        self._shape = shape
         names = [span.group for span in spans]
         index = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
         own = itertools.count(len(index))
         self._groups = np.array([index[name] if name is not None else next(own) for name in names])
 
+    def law(self, logs: Parameters) -> Weibull:
+        """Return the law of some parameters."""
+        return Weibull(math.exp(logs[1]) if self._shape is None else self._shape, math.exp(logs[0]))
+
     def of_each(self, logs: Parameters) -> Parameters:
         """Return the part of every row."""
         try:
-            law = self._family.law(logs)
+            law = self.law(logs)
         except (OverflowError, InputError):
             return np.full(len(self._counts), -np.inf)
         alive = law.survival(self._after)
@@ -271,46 +214,3 @@ def _sandwich(likelihood: _Likelihood, best: Parameters, step: float = 1e-4) -> 
         return np.full(len(best), math.inf)
     spread = np.diag(bread @ (scores @ scores.T) @ bread.T)
     return np.where(np.isfinite(spread) & (spread >= 0), np.sqrt(np.abs(spread)), math.inf)
-
-
-def lost_shares(seen: Iterable[Lifespan]) -> tuple[Hours, Hours]:
-    """Return ages in hours at which machines were lost, ascending, and the share that is gone at each (Kaplan, Meier).
-
-    A death between two ages is counted at the later one.
-    """
-    spans = tuple(seen)
-    ages = np.array(sorted({span.by_hours for span in spans if span.by_hours < math.inf}))
-    by = np.array([span.by_hours for span in spans])
-    last = np.array([span.by_hours if span.by_hours < math.inf else span.after_hours for span in spans])
-    counts = np.array([span.count for span in spans])
-    at_risk = np.array([counts[last >= age].sum() for age in ages])
-    died = np.array([counts[by == age].sum() for age in ages])
-    return ages, 1 - np.cumprod(1 - died / at_risk) if len(ages) else np.zeros(0)
-
-
-def distance_of(law: Lifetime, seen: Iterable[Lifespan]) -> float:
-    """Return the distance of Kolmogorov and Smirnov between a law and what was seen, where anything was seen.
-
-    A law that ends all at a limit is to be given without it: what was censored there never died of itself.
-
-    Raises:
-        InputError: where no machine was seen to die.
-    """
-    spans = tuple(seen)
-    ages, shares = lost_shares(spans)
-    if len(ages) == 0:
-        raise InputError("no machine was seen to die; there is no distance to a law")
-    before = np.concatenate([[0.0], shares[:-1]])
-    # a death in an interval has an empirical share at its ends alone, an exact one just before it too
-    starts = {span.by_hours: span.after_hours for span in spans if span.by_hours < math.inf}
-    starts_h = np.array([starts[age] for age in ages])
-    known = np.searchsorted(ages, starts_h, side="right")
-    at_start = np.where(starts_h == ages, before, np.concatenate([[0.0], shares])[known])
-    last_h = max(span.after_hours for span in spans)
-    ends = np.array([last_h]) if last_h > ages[-1] else np.zeros(0)
-    gaps = [
-        np.abs(1 - law.survival(ages) - shares),
-        np.abs(1 - law.survival(starts_h) - at_start),
-        np.abs(1 - law.survival(ends) - shares[-1]),
-    ]
-    return float(np.max(np.concatenate(gaps)))

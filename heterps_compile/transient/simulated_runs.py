@@ -1,8 +1,8 @@
 """Runs on transient machines, loss by loss on a clock: drawn by chance with a seed, or with given lifetimes.
 
-A machine grows older from when it is up, also while the others wait. Where a loss stops all, the run falls back to
-its last checkpoint and goes on when every lost machine has another in its place; where the rest goes on, it slows
-down until then. A checkpoint ends every stretch of ``interval_s`` of work but the last.
+A machine grows older from when it is up, also while the others wait. At a loss the run falls back to its last
+checkpoint and continues when every lost machine has another in its place. A checkpoint ends every stretch of
+``interval_s`` of work but the last.
 
 Left out: a checkpoint that fails, a machine that is lost while it starts.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from heterps_compile.errors import InfeasibleError
 
 from .expected import Spread, best_interval_of_run
-from .lifetime import HOUR_S, Hours, Lifetime
+from .lifetime import HOUR_S, Weibull
 from .transient_work import TransientWork
 
 _MOST_LOSSES = 100_000
@@ -84,7 +84,7 @@ def simulate_runs(work: TransientWork, runs: int = 1000, seed: int = 0) -> Simul
     )
 
 
-def _drawn(law: Lifetime | None, rng: np.random.Generator) -> Iterator[float]:
+def _drawn(law: Weibull | None, rng: np.random.Generator) -> Iterator[float]:
     """Yield the lifetimes in hours of a machine and of those that take its place."""
     while law is not None:
         yield from law.sample(rng, 8).tolist()
@@ -101,22 +101,8 @@ def replay_run(work: TransientWork, lives_hours: Sequence[Iterator[float]]) -> R
     Raises:
         InfeasibleError: where the run does not come to an end.
     """
-    recovery = work.recovery
-    start_s = work.first_start_s
     lives = [iter(life) for life in lives_hours]
-    lost_at = np.array([start_s + HOUR_S * next(life, math.inf) for life in lives])
-    speeds = np.array([kind.speed for kind in work.machines for _ in range(kind.count)])
-    go_on = _slow_run if recovery.rest_goes_on else _stopped_run
-    return go_on(work, lives, lost_at, speeds / speeds.sum())
-
-
-def _stopped_run(
-    work: TransientWork,
-    lives: list[Iterator[float]],
-    lost_at: Hours,
-    _: object,
-) -> Run:
-    """Return the run in which every loss stops all machines."""
+    lost_at = np.array([work.first_start_s + HOUR_S * next(life, math.inf) for life in lives])
     recovery = work.recovery
     left_s, now_s, losses, redone_s = work.work_s, work.first_start_s, 0, 0.0
     while True:
@@ -138,40 +124,8 @@ def _stopped_run(
             lost_at[first] = back_s + HOUR_S * next(lives[first], math.inf)
             first = int(lost_at.argmin())
         now_s = up_s
-        _check_losses(work, losses)
-
-
-def _slow_run(
-    work: TransientWork,
-    lives: list[Iterator[float]],
-    lost_at: Hours,
-    shares: Hours,
-) -> Run:
-    """Return the run in which those that are left go on."""
-    recovery = work.recovery
-    left_s, now_s, losses = work.computing_s(recovery.interval_s), work.first_start_s, 0
-    back_at = np.full(len(shares), -math.inf)
-    while True:
-        speed = float(shares[back_at <= now_s].sum())
-        returns = back_at[back_at > now_s]
-        event_s = min(float(lost_at.min()), float(returns.min()) if len(returns) else math.inf)
-        needed_s = left_s / speed if speed > 1e-12 else math.inf
-        if now_s + needed_s <= event_s:
-            return Run(now_s + needed_s, losses, 0.0)
-        left_s -= (event_s - now_s) * speed
-        now_s = event_s
-        first = int(lost_at.argmin())
-        if lost_at[first] <= now_s:
-            losses += 1
-            left_s += recovery.regroup_s * speed
-            back_at[first] = now_s + recovery.start_up_s
-            lost_at[first] = back_at[first] + HOUR_S * next(lives[first], math.inf)
-            _check_losses(work, losses)
-
-
-def _check_losses(work: TransientWork, losses: int) -> None:
-    if losses > _MOST_LOSSES:
-        raise InfeasibleError(
-            f"a run on {work.described()} lost {losses:,} machines and did not end; "
-            "checkpoint more often, or take machines that stay"
-        )
+        if losses > _MOST_LOSSES:
+            raise InfeasibleError(
+                f"a run on {work.described()} lost {losses:,} machines and did not end; "
+                "checkpoint more often, or take machines that stay"
+            )
