@@ -28,8 +28,7 @@ from .machine_set import MachineSet
 from .outlook import steady_outlook
 from .step_times import StepTimes
 
-MUCH_LONGER = 1e6  # than its bound no step is asked to be
-_LEAST_PRICE = 1e-9  # an hour, that limits are divided by
+_MOST_LISTED = 2000  # sets of two kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,19 +175,9 @@ class PairSets:
         """Return by which part nine of ten runs are at most longer than predicted, as of all of these kinds."""
         return max(max(kind.late, other.late) for kind, other in self.offers)
 
-    @property
-    def units(self) -> Floats:
-        """Return [C, 2], of each kind."""
-        return self.machines * [kind.units for kind in self.offers[0]]
-
     def values(self, goal: Goal) -> Floats:
         """Return [O, C], what sets cannot be better than; inf where their bounds break a limit."""
         return _values(self.prices, self.least_s, self.batch, goal, self.late)
-
-    def longest_s(self, goal: Goal, best: float) -> Floats:
-        """Return [C], the steps from which on no set keeps all limits and is better than some value."""
-        limit_s = longest_steps_s(self.prices.min(axis=0), self.batch, goal, self.late, best)
-        return np.asarray(np.minimum(limit_s, self.least_s * MUCH_LONGER), np.float64)
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""
@@ -196,18 +185,6 @@ class PairSets:
         parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
         least_s = float(self.least_s[place])
         return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
-
-
-def longest_steps_s(prices: Floats, batch: int, goal: Goal, late: float, best: float) -> Floats:
-    """Return the steps from which on no set of such prices an hour keeps all limits and is better than some value."""
-    unit = steady_outlook(1.0, 1.0, batch, goal, late)
-    price = np.maximum(prices, _LEAST_PRICE)
-    limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
-    if goal.deadline_s is not None:
-        limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
-    if goal.budget is not None:
-        limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-    return np.asarray(limit_s, np.float64)
 
 
 def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[PairSets]:
@@ -236,6 +213,24 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> li
             least_s = times.least_of_two_s(first.device, units[:, 0], second.device, units[:, 1], batch)
             found.append(PairSets(tuple(offers), batch, allowed, prices, least_s))
     return found
+
+
+def lowest_pairs(
+    pairs: Sequence[PairSets], goal: Goal, best: float, learned: Learned
+) -> tuple[list[Candidate], int, float]:
+    """Select the sets of two kinds with the lowest bounds, of those that may be better than a value.
+
+    Returns:
+        The sets, the number of others, and a value that none of these is below.
+    """
+    values = [each.values(goal) for each in pairs]
+    places = [(group, *place) for group, each in enumerate(values) for place in np.argwhere(each < best).tolist()]
+    of_places = np.array([values[group][pair, place] for group, pair, place in places])
+    order = np.argsort(of_places, kind="stable")
+    chosen = [places[number] for number in order[:_MOST_LISTED].tolist()]
+    more = order[_MOST_LISTED:]
+    found = [pairs[group].candidate(pair, place, learned) for group, pair, place in chosen]
+    return found, len(more), float(of_places[more[0]]) if len(more) else float("inf")
 
 
 def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:

@@ -91,8 +91,8 @@ class StepFound:
         schedule: That they follow.
         shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
             empty where every stage has units of one kind.
-        least_s: No plan on the set whose stages have one kind each and that keeps the order of the layers has a shorter
-            step; 0 where nothing is proven beyond the bound that costs nothing.
+        least_s: No plan on the set that keeps the order of the layers, whose stages have one kind each or which is one
+            stage of both, has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
         slower: Factor on the step for nine of ten runs because a network is a guess; 1 for known networks.
     """
 
@@ -263,6 +263,11 @@ class StepTimes:
         posed = self._pose((_key(many),), batch)
         return None if isinstance(posed, str) else StepSegments(steps_of(posed))
 
+    def runs(self, device: DeviceType, batch: int) -> int:
+        """Return how many runs of layers may be stages, by where a chain on a type may be cut; 0 if it cannot run."""
+        segments = self.segments_of(device, 1, batch)
+        return 0 if segments is None else segments.chain.length * (segments.chain.length + 1) // 2
+
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
         if batch not in self._states:
@@ -296,7 +301,7 @@ class StepTimes:
         )
         plan, names = found.plan, [device.name for device in _devices(parts)]
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
-            return shared or NO_ROOM
+            return NO_ROOM if shared is None else replace(shared, least_s=min(max(found.bound, 0.0), shared.step_s))
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
         least_s = max(found.bound, 0.0)

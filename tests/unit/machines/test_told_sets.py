@@ -129,7 +129,7 @@ def test_sets_that_may_be_better_and_were_not_searched_are_counted(times):
         free = [*sets_of_one_kind(kinds, times, goal)]
         for pairs in sets_of_two_kinds(kinds, times, goal):
             free += [pairs.candidate(*place, NOTHING) for place in np.ndindex(pairs.prices.shape)]
-        answer = choose_machines(offers, times, goal, SearchEffort(1, 0, 0, 0, 0, 0))
+        answer = choose_machines(offers, times, goal, SearchEffort(1, 0, 0, 0))
         better = []
         for each in free:
             look = steady_outlook(each.machines.price_per_hour, each.least_s, each.batch, goal)
