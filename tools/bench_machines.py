@@ -33,7 +33,7 @@ from heterps_compile.examples import EXAMPLES
 from heterps_compile.ir.graph import Graph
 from heterps_compile.machines import Goal
 from heterps_compile.machines.machine_set import MachineSet
-from heterps_compile.machines.outlook import outlook_of
+from heterps_compile.machines.option import outlook_of
 from heterps_compile.machines.search import EFFORT, Answer, SearchEffort, choose_machines
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental, read_catalogue

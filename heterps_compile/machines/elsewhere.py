@@ -12,8 +12,7 @@ from heterps_compile.offers import Rental
 
 from .goal import Goal
 from .machine_set import MachineSet
-from .option import Option, rank
-from .outlook import Outlook
+from .option import Option, Outlook, rank
 from .sets import Kind
 
 

@@ -1,6 +1,6 @@
 """What a choice of machines is to reach: so many samples, by when, for how much, with how many machines.
 
-Left out: how a goal is judged (``outlook.py``).
+Left out: how a goal is judged (``option.py``).
 """
 
 import re

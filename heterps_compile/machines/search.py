@@ -18,6 +18,7 @@ Left out: what is told of it (``machines_words.py``), the plan that is written (
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -32,8 +33,7 @@ from .elsewhere import elsewhere
 from .goal import Goal
 from .machine_set import MachineSet
 from .nothing_found import nothing_found
-from .option import Option, front_of, let_in, rank
-from .outlook import Outlook, outlook_of, steady_outlook
+from .option import Option, Outlook, front_of, let_in, outlook_of, rank, steady_outlook
 from .sets import Candidate, Kind, kinds_of, lowest_pairs, sets_of_one_kind, sets_of_two_kinds, undominated
 from .step_bounds import bound_steps
 from .step_times import StepTimes
@@ -133,7 +133,7 @@ class _Found:
         self.best = float("inf")
         self._least_s: dict[tuple[MachineSet, int], float] = {}
         self._ruled_out: set[tuple[MachineSet, int]] = set()
-        self._outlooks: dict[tuple[MachineSet, int, float, float], Outlook | str] = {}
+        self._outlook_of = cache(outlook_of)
 
     def search(self, candidate: Candidate) -> None:
         """Search for the plan of a set, unless that was done."""
@@ -161,17 +161,8 @@ class _Found:
 
     def outlook(self, machines: MachineSet, batch: int, step_s: float, slower: float = 1.0) -> Outlook:
         """Return time and money of a set; raise InfeasibleError where its transient machines let no run end."""
-        key = (machines, batch, step_s, slower)
-        if key not in self._outlooks:
-            checkpoint_s = self._checkpoint_s(machines, batch)
-            try:
-                self._outlooks[key] = outlook_of(machines, step_s, batch, self._goal, checkpoint_s, slower=slower)
-            except InfeasibleError as error:
-                self._outlooks[key] = str(error)
-        found = self._outlooks[key]
-        if isinstance(found, str):
-            raise InfeasibleError(found)
-        return found
+        checkpoint_s = self._checkpoint_s(machines, batch)
+        return self._outlook_of(machines, step_s, batch, self._goal, checkpoint_s, slower=slower)
 
     def rules_out(self, candidate: Candidate) -> bool:
         """Return whether it is proven that a set has no better plan, as ``is_slower`` has it."""

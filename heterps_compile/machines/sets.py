@@ -25,7 +25,7 @@ from heterps_compile.progress import check
 from .goal import Goal
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
-from .outlook import steady_outlook
+from .option import steady_outlook
 from .step_times import StepTimes
 
 _MOST_LISTED = 2000  # sets of two kinds

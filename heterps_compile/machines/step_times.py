@@ -11,13 +11,15 @@ All three are of the cost model that every plan uses: a set is a pool of its mac
   its speed. A step depends neither on prices nor on who rents the machines out, so that
   sets of the same hardware are searched once.
 
-Left out: the search that proves (``compile`` runs it on the set that is chosen), several stages of which some have
-replicas that differ (``compile`` looks for these too where the one stage is chosen).
+Left out: the search that proves (``compile`` runs it on the set that is chosen), one stage of more than 512 units of
+two kinds, several stages of which some have replicas that differ (``compile`` looks for these too where the one stage
+is chosen).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,14 @@ NO_ROOM = "no plan was found that its units have memory for"
 """Why a set has no plan that the search found."""
 
 _FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
+_MOST_SHARED = 512  # units of two kinds that one stage is simulated on
 _LESS = 40  # times less is tried on more
+
+
+def _shares_too_many(posed: Posed) -> bool:
+    """Return whether a set of two kinds has so many units that one stage of all of them is not looked at."""
+    units = posed.problem.max_units
+    return len(units) > 1 and bool(units.sum() > _MOST_SHARED)
 
 
 def _tried(effort: ClosingEffort, posed: Posed) -> ClosingEffort:
@@ -129,6 +138,36 @@ class StepFound:
         return f"{len(units)} stages of {', '.join(units[:-1])} and {units[-1]} units"
 
 
+class _OneBatch:
+    """The model with one batch, and its facts that no machine changes."""
+
+    def __init__(self, layered: Layered) -> None:
+        self.layered = layered
+
+    def on(self, devices: Sequence[DeviceType]) -> Annotated:
+        """Return the annotated model on a pool of some types."""
+        return run_to(replace(self.layered, cluster=_pool(devices)), Annotated)
+
+    @cached_property
+    def _draft(self) -> Annotated:
+        return self.on((data_sheet(""),))
+
+    @cached_property
+    def is_fixed_order(self) -> bool:
+        draft = self._draft
+        return orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+
+    @cached_property
+    def state_bytes(self) -> float:
+        draft, optimizer = self._draft, self._draft.request.optimizer
+        found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
+        return float(sum(found))
+
+    @cached_property
+    def ring_bytes(self) -> float:
+        return float(sum(ring_bytes(self._draft.layers, i, cost) for i, cost in enumerate(self._draft.costs)))
+
+
 class StepTimes:
     """Steps of training one model on sets of machines.
 
@@ -143,16 +182,12 @@ class StepTimes:
         """Begin; ``read`` returns the model for a batch, ``request`` says how it is trained."""
         self._read, self._seed, self.learned = read, seed, learned
         self._request = replace(request, mode="training", objective="throughput")
-        self._layered: dict[int, Layered] = {}
+        self._layered: dict[int, _OneBatch] = {}
         self._work: dict[object, Floats] = {}
-        self._gradients: dict[int, float] = {}
-        self._states: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
-        self._divisible: dict[int, bool] = {}
         self._posed: dict[object, Posed | str] = {}
         self._segments: dict[object, StepSegments] = {}
         self._shared: dict[object, StepFound | None] = {}
-        self._fixed_order: dict[int, bool] = {}
         self.searches = 0
 
     def with_learned(self, learned: Learned) -> "StepTimes":
@@ -163,21 +198,15 @@ class StepTimes:
 
     def graph(self, batch: int) -> Graph:
         """Return the model with a batch."""
-        return self._draft(batch).graph
+        return self._of(batch).layered.graph
 
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""
-        if batch not in self._divisible:
-            self._divisible[batch] = self._draft(batch).graph.is_divisible
-        return self._divisible[batch]
+        return self.graph(batch).is_divisible
 
     def is_fixed_order(self, batch: int) -> bool:
         """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
-        if batch not in self._fixed_order:
-            draft = self._draft(batch)
-            orders = orders_of(draft.layers, draft.costs, optimizer=self._request.trains_with)
-            self._fixed_order[batch] = orders.is_fixed
-        return self._fixed_order[batch]
+        return self._of(batch).is_fixed_order
 
     def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
@@ -198,7 +227,7 @@ class StepTimes:
         least_s = self.least_s(device, units, batch)
         if not self.is_divisible(batch):
             return least_s
-        network, size_bytes = network_of(_pool((device,)), device.name), self._ring_bytes(batch)
+        network, size_bytes = network_of(_pool((device,)), device.name), self._of(batch).ring_bytes
         reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
         return np.asarray(least_s + np.array(reduced_s), np.float64)
 
@@ -233,6 +262,8 @@ class StepTimes:
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
             return True
+        if _shares_too_many(posed):
+            return False
         shared = self._share(parts, batch)
         if shared is not None and shared.step_s < than_s:
             return False
@@ -247,7 +278,7 @@ class StepTimes:
         unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
         key = (batch, _key(unit))
         if key not in self._work:
-            draft = self._draft(batch, (unit,))
+            draft = self._of(batch).on((unit,))
             times = layer_times(
                 draft.layers, draft.costs, draft.cluster,
                 training=True, precision=self._request.precision,
@@ -270,19 +301,7 @@ class StepTimes:
 
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
-        if batch not in self._states:
-            draft = self._draft(batch)
-            optimizer = self._request.optimizer
-            found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
-            self._states[batch] = float(sum(found))
-        return self._states[batch]
-
-    def _ring_bytes(self, batch: int) -> float:
-        if batch not in self._gradients:
-            draft = self._draft(batch)
-            found = (ring_bytes(draft.layers, i, cost) for i, cost in enumerate(draft.costs))
-            self._gradients[batch] = float(sum(found))
-        return self._gradients[batch]
+        return self._of(batch).state_bytes
 
     def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
@@ -304,7 +323,7 @@ class StepTimes:
             return NO_ROOM if shared is None else replace(shared, least_s=min(max(found.bound, 0.0), shared.step_s))
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        least_s = max(found.bound, 0.0)
+        least_s = 0.0 if _shares_too_many(posed) else max(found.bound, 0.0)
         schedule = _schedule_of(steps_of(posed), plan)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, schedule, least_s=least_s)
 
@@ -313,7 +332,7 @@ class StepTimes:
         key = (batch, parts)
         if key not in self._posed:
             try:
-                self._posed[key] = run_to(self._draft(batch, _devices(parts)), Posed)
+                self._posed[key] = run_to(self._of(batch).on(_devices(parts)), Posed)
             except InfeasibleError as error:
                 self._posed[key] = str(error)
         return self._posed[key]
@@ -324,18 +343,19 @@ class StepTimes:
         if key not in self._shared:
             posed = self._pose(parts, batch)
             self._shared[key] = None
-            if len(parts) == 2 and not isinstance(posed, str) and self.is_divisible(batch):
+            if isinstance(posed, str) or len(parts) == 1 or _shares_too_many(posed):
+                return None
+            if self.is_divisible(batch):
                 whole = MixedPlacement((0,), (tuple(int(units) for units in posed.problem.max_units),))
                 plans = [whole] if np.isfinite(worth_of(posed.problem, whole).value) else []  # a kind may lack memory
                 self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, plans)), None)
         return self._shared[key]
 
-    def _draft(self, batch: int, parts: Sequence[DeviceType] = ()) -> Annotated:
-        """Return the annotated model for a batch on a pool of some types."""
+    def _of(self, batch: int) -> "_OneBatch":
         if batch not in self._layered:
-            opened = Draft(graph=self._read(batch), cluster=_pool(parts or (data_sheet(""),)), request=self._request)
-            self._layered[batch] = run_to(opened, Layered)
-        return run_to(replace(self._layered[batch], cluster=_pool(parts or (data_sheet(""),))), Annotated)
+            opened = Draft(graph=self._read(batch), cluster=_pool((data_sheet(""),)), request=self._request)
+            self._layered[batch] = _OneBatch(run_to(opened, Layered))
+        return self._layered[batch]
 
     def _hardware(self, machines: MachineSet) -> tuple["_Parts", tuple[int, ...]]:
         """Return the types of a set without what no step depends on, in an order of their own, and their places.

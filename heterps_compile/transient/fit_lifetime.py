@@ -10,9 +10,8 @@ Left out: effects of hour, region and price; a law for each group of machines.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,8 @@ from heterps_compile.errors import InputError
 from .lifetime import Weibull
 
 _USUAL_SHAPE = 0.8  # that the search begins at
+_STEP = 1e-4  # of logarithms, for derivatives
+_MOST_ROUNDS, _ENOUGH = 200, 1e-8
 
 Parameters = NDArray[np.floating[Any]]
 
@@ -154,62 +155,47 @@ class _Likelihood:
         return np.bincount(self._groups, weights=self.of_each(logs)).astype(np.float64)
 
 
-def _maximised(function: Callable[[Parameters], float], start: Parameters) -> Parameters:
-    """Return where a function of a few numbers is greatest, by the simplex of Nelder and Mead, begun anew twice."""
+def _maximised(likelihood: _Likelihood, start: Parameters) -> Parameters:
+    """Maximise a likelihood by Newton's steps, each as short as it must be to get better."""
     best = start
-    for size in (0.5, 0.1, 0.02):
-        corners = np.vstack([best, best + size * np.eye(len(start))])
-        values = np.array([function(corner) for corner in corners])
-        for _ in range(400 * len(start)):
-            order = np.argsort(-values, kind="stable")
-            corners, values = corners[order], values[order]
-            if np.abs(corners[1:] - corners[0]).max() < 1e-9:
-                break
-            centre = corners[:-1].mean(axis=0)
-            moved = partial(lambda centre, worst, by: centre + by * (centre - worst), centre, corners[-1])
-            corner, value = _better(function, moved, values)
-            if corner is None:
-                corners[1:] = corners[0] + 0.5 * (corners[1:] - corners[0])
-                values[1:] = [function(other) for other in corners[1:]]
-            else:
-                corners[-1], values[-1] = corner, value
-        best = corners[np.argmax(values)]
+    for _ in range(_MOST_ROUNDS):
+        gradient = np.array([(likelihood(best + e) - likelihood(best - e)) / (2 * _STEP) for e in _units(best)])
+        curvature = _curvature(likelihood, best)
+        if not (np.isfinite(gradient).all() and np.isfinite(curvature).all()):
+            break  # at the end of what a law may have
+        falls, ways = np.linalg.eigh(-curvature)
+        step = np.clip(ways @ (ways.T @ gradient / np.maximum(np.abs(falls), 1e-9)), -1.0, 1.0)
+        while likelihood(best + step) < likelihood(best) and np.abs(step).max() > _ENOUGH:
+            step = step / 2
+        if np.abs(step).max() <= _ENOUGH:
+            break
+        best = best + step
     return best
 
 
-def _better(
-    function: Callable[[Parameters], float], moved: Callable[[float], Parameters], values: Parameters
-) -> tuple[Parameters | None, float]:
-    """Return what takes the place of the worst corner, by reflection, expansion or contraction; None to shrink all."""
-    reflected = function(moved(1.0))
-    if reflected > values[0]:
-        expanded = function(moved(2.0))
-        return (moved(2.0), expanded) if expanded > reflected else (moved(1.0), reflected)
-    if reflected > values[-2]:
-        return moved(1.0), reflected
-    by = 0.5 if reflected > values[-1] else -0.5
-    contracted = function(moved(by))
-    return (moved(by), contracted) if contracted > max(reflected, values[-1]) else (None, 0.0)
+def _units(best: Parameters) -> Parameters:
+    return np.asarray(_STEP * np.eye(len(best)), np.float64)
 
 
-def _sandwich(likelihood: _Likelihood, best: Parameters, step: float = 1e-4) -> Parameters:
-    """Return the standard errors of the parameters, from the curvature and the scores of groups (Huber, White)."""
-    units = step * np.eye(len(best))
-    scores = np.array([(likelihood.of_groups(best + e) - likelihood.of_groups(best - e)) / (2 * step) for e in units])
-    curvature = np.array(
+def _curvature(likelihood: _Likelihood, best: Parameters) -> Parameters:
+    """Return the second derivatives of a likelihood, by differences."""
+    units = _units(best)
+    rows = [
         [
-            [
-                likelihood(best + a + b)
-                - likelihood(best + a - b)
-                - likelihood(best - a + b)
-                + likelihood(best - a - b)
-                for b in units
-            ]
-            for a in units
+            likelihood(best + a + b) - likelihood(best + a - b) - likelihood(best - a + b) + likelihood(best - a - b)
+            for b in units
         ]
-    ) / (4 * step**2)
+        for a in units
+    ]
+    return np.asarray(np.array(rows) / (4 * _STEP**2), np.float64)
+
+
+def _sandwich(likelihood: _Likelihood, best: Parameters) -> Parameters:
+    """Return the standard errors of the parameters, from the curvature and the scores of groups (Huber, White)."""
+    of, units = likelihood.of_groups, _units(best)
+    scores = np.array([(of(best + e) - of(best - e)) / (2 * _STEP) for e in units])
     try:
-        bread = np.linalg.inv(-curvature)
+        bread = np.linalg.inv(-_curvature(likelihood, best))
     except np.linalg.LinAlgError:
         return np.full(len(best), math.inf)
     spread = np.diag(bread @ (scores @ scores.T) @ bread.T)

@@ -20,8 +20,7 @@ from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, stale_prices, told
 from heterps_compile.machines.nothing_found import hours, whole
-from heterps_compile.machines.option import excess
-from heterps_compile.machines.outlook import outlook_of
+from heterps_compile.machines.option import excess, outlook_of
 from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
 from heterps_compile.machines.step_bounds import bound_steps

@@ -87,7 +87,9 @@ def test_the_distance_of_deaths_known_to_the_hour_asks_at_whole_hours_alone(benc
     shares = [1 - math.exp(-h / 10.0) for h in range(6)]
     counts = [(b - a) * 1000 for a, b in itertools.pairwise(shares)]
     seen = [Lifespan(float(h), h + 1.0, count) for h, count in enumerate(counts)]
-    assert bench.distance_of(law, [*seen, Lifespan(5.0, math.inf, 1000 * math.exp(-0.5))]) == pytest.approx(0.0, abs=1e-9)
+    assert bench.distance_of(law, [*seen, Lifespan(5.0, math.inf, 1000 * math.exp(-0.5))]) == pytest.approx(
+        0.0, abs=1e-9
+    )
 
 
 def test_the_parts_of_a_checkpoint_are_found_again(bench) -> None:
