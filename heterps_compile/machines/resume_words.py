@@ -5,6 +5,7 @@ Left out: the decision (``resumed.py``).
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -142,8 +143,8 @@ def _course(outcome: Outcome, way: Way) -> dict[str, Any]:
         "batch": way.batch,
         "samples_per_s": course.samples_per_s,
         "first": {"time_s": course.before_s, "usd": _first_money(outcome)},
-        "time_s": {"mean": outcome.time_s.mean, "median": outcome.time_s.median, "most": outcome.time_s.most},
-        "usd": {"mean": outcome.money.mean, "median": outcome.money.median, "most": outcome.money.most},
+        "time_s": asdict(outcome.time_s),
+        "usd": asdict(outcome.money),
         "losses": outcome.run.losses,
         "chance": outcome.chance,
         "breaks": outcome.failing,

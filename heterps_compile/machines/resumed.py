@@ -229,8 +229,8 @@ class _Courses:
 
     def on(self, machines: MachineSet, samples_per_s: float) -> Course:
         """Return the course that goes on with machines that are up."""
-        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
-        recovery = Recovery(self._goal.transience.start_up_s, self._times.state_bytes(self._batch) / slowest)
+        checkpoint_s = self._times.checkpoint_s(machines, self._batch)
+        recovery = Recovery(self._goal.transience.start_up_s, checkpoint_s)
         course = course_to_stay(samples_per_s, paid(machines, self._goal), recovery)
         return replace(course, late=machines.late, name=machines.title)
 

@@ -17,10 +17,9 @@ is chosen).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -64,6 +63,8 @@ QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, ch
 
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
 """How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
+
+_Parts = tuple[DeviceType, ...]
 
 PART = "part-"
 """What the kinds of a set are called while it is searched, before their number: no step depends on their names."""
@@ -240,7 +241,7 @@ class StepTimes:
             effort: How hard to search.
         """
         parts, order = self._hardware(machines)
-        key = (batch, parts, effort)
+        key = (batch, repr(parts), effort)
         if key not in self._found:
             self._found[key] = self._search(parts, batch, effort)
         found = self._found[key]
@@ -258,7 +259,7 @@ class StepTimes:
         Plans whose stages have units of one kind each, and the one that both kinds are replicas of.
         """
         parts, _ = self._hardware(machines)
-        key = (batch, parts)
+        key = (batch, repr(parts))
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
             return True
@@ -276,7 +277,7 @@ class StepTimes:
         """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
         alone = replace(device, max_units=1, units_per_machine=1, whole_machines=False, network_bytes_per_s=1e9)
         unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
-        key = (batch, _key(unit))
+        key = (batch, repr(unit))
         if key not in self._work:
             draft = self._of(batch).on((unit,))
             times = layer_times(
@@ -290,8 +291,8 @@ class StepTimes:
     def segments_of(self, device: DeviceType, units: int, batch: int) -> StepSegments | None:
         """Return the stages there may be on at least so many units of a type; None where no plan is possible."""
         machines = -(-units // device.units_per_machine)
-        many = replace(device, **_NAMELESS, max_units=machines * device.units_per_machine)
-        posed = self._pose((_key(many),), batch)
+        many = replace(_nameless(device), max_units=machines * device.units_per_machine)
+        posed = self._pose((many,), batch)
         return None if isinstance(posed, str) else StepSegments(steps_of(posed))
 
     def runs(self, device: DeviceType, batch: int) -> int:
@@ -303,7 +304,11 @@ class StepTimes:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
         return self._of(batch).state_bytes
 
-    def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
+    def checkpoint_s(self, machines: MachineSet, batch: int) -> float:
+        """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
+        return self.state_bytes(batch) / min(device.input_bytes_per_s for device in machines.pool().device_types)
+
+    def _search(self, parts: _Parts, batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
@@ -318,7 +323,7 @@ class StepTimes:
             seed=self._seed,
             closing=_tried(QUICK_CLOSING, posed),
         )
-        plan, names = found.plan, [device.name for device in _devices(parts)]
+        plan, names = found.plan, [device.name for device in parts]
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
             return NO_ROOM if shared is None else replace(shared, least_s=min(max(found.bound, 0.0), shared.step_s))
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
@@ -327,19 +332,19 @@ class StepTimes:
         schedule = _schedule_of(steps_of(posed), plan)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, schedule, least_s=least_s)
 
-    def _pose(self, parts: "_Parts", batch: int) -> Posed | str:
+    def _pose(self, parts: _Parts, batch: int) -> Posed | str:
         """Return the model on some units as a problem, or in a sentence why it has no plan there."""
-        key = (batch, parts)
+        key = (batch, repr(parts))
         if key not in self._posed:
             try:
-                self._posed[key] = run_to(self._of(batch).on(_devices(parts)), Posed)
+                self._posed[key] = run_to(self._of(batch).on(parts), Posed)
             except InfeasibleError as error:
                 self._posed[key] = str(error)
         return self._posed[key]
 
-    def _share(self, parts: "_Parts", batch: int) -> StepFound | None:
+    def _share(self, parts: _Parts, batch: int) -> StepFound | None:
         """Return the step of replicas of one stage on units of two kinds, each fed by its speed; None for none."""
-        key = (batch, parts)
+        key = (batch, repr(parts))
         if key not in self._shared:
             posed = self._pose(parts, batch)
             self._shared[key] = None
@@ -357,14 +362,18 @@ class StepTimes:
             self._layered[batch] = _OneBatch(run_to(opened, Layered))
         return self._layered[batch]
 
-    def _hardware(self, machines: MachineSet) -> tuple["_Parts", tuple[int, ...]]:
+    def _hardware(self, machines: MachineSet) -> tuple[_Parts, tuple[int, ...]]:
         """Return the types of a set without what no step depends on, in an order of their own, and their places.
 
         That is names, prices, where they were read, and which is named first.
         """
-        keys = [_key(replace(device, **_NAMELESS)) for device in machines.pool().device_types]
-        order = sorted(range(len(keys)), key=lambda part: repr(keys[part]))
-        return tuple(keys[part] for part in order), tuple(order)
+        devices = [_nameless(device) for device in machines.pool().device_types]
+        order = sorted(range(len(devices)), key=lambda part: repr(devices[part]))
+        return tuple(replace(devices[part], name=f"{PART}{number}") for number, part in enumerate(order)), tuple(order)
+
+
+def _nameless(device: DeviceType) -> DeviceType:
+    return replace(device, name=f"{PART}0", price_per_hour=1.0, price_source="", price_date="")
 
 
 def _schedule_of(of: StepProblem, plan: SteppedPlan) -> str:
@@ -394,29 +403,6 @@ def _one_stage(posed: Posed, placement: MixedPlacement, _: object, step: Step) -
     types = sorted(stage.types, key=lambda each: each.type)
     stages = tuple((each.units, each.type) for each in types)
     return StepFound(step.step_s, stages, step.micro_batches, step.schedule, tuple(each.share for each in types))
-
-
-_Key = tuple[tuple[str, object], ...]
-_Parts = tuple[_Key, ...]
-_NAMELESS: Mapping[str, Any] = {"name": "", "price_per_hour": 1.0, "price_source": "", "price_date": ""}
-
-
-def _key(device: DeviceType) -> _Key:
-    """Return what device types are told apart by."""
-    values = ((field.name, getattr(device, field.name)) for field in fields(device))
-    return tuple(
-        (name, tuple(sorted(value.items())) if isinstance(value, Mapping) else value) for name, value in values
-    )
-
-
-def _devices(parts: _Parts) -> tuple[DeviceType, ...]:
-    """Return the types that keys are of, each with a name of its own."""
-    found = []
-    for number, key in enumerate(parts):
-        values: dict[str, Any] = dict(key)
-        values |= {"name": f"{PART}{number}", "peak_flops": dict(values["peak_flops"]), "rates": dict(values["rates"])}
-        found.append(DeviceType(**values))
-    return tuple(found)
 
 
 def least_shared_s(work_s: Floats, other_s: Floats, units: Floats, others: Floats) -> Floats:

@@ -100,7 +100,6 @@ class ExpectedRun:
         money: In the currency of the prices.
         losses: How many machines are lost, in the mean.
         interval_s: Of computing between two checkpoints; None where none is written.
-        parts_s: Means of what the time is made of: start-up, work, checkpoints, work done again, waiting.
         runs: The distribution of the time.
     """
 
@@ -108,7 +107,6 @@ class ExpectedRun:
     money: Spread
     losses: float
     interval_s: float | None
-    parts_s: dict[str, float]
     runs: "_Runs"
 
     def chance_within(self, time_s: float) -> float:
@@ -144,13 +142,6 @@ def expect_run(work: TransientWork) -> ExpectedRun:
         money=Spread(work.money(time_s.mean), work.money(time_s.median), work.money(time_s.most)),
         losses=stopped * losses_of_stop,
         interval_s=interval_s,
-        parts_s={
-            "start-up": work.first_start_s,
-            "work": work.work_s,
-            "checkpoints": computing_s - work.work_s,
-            "work done again": stopped * redone_s,
-            "waiting": stopped * waiting_s,
-        },
         runs=runs,
     )
 

@@ -78,16 +78,14 @@ class Weibull:
             raise InputError(f"a quantile is asked for at {share:g}; it must lie between 0 and 1")
         return float(self.scale_hours * (-math.log1p(-share)) ** (1 / self.shape))
 
-    def sample(self, rng: np.random.Generator, count: int, age_hours: float = 0.0) -> Hours:
-        """Draw the hours that machines of an age have left."""
-        gone = (age_hours / self.scale_hours) ** self.shape
-        left: Hours = self.scale_hours * (gone + rng.exponential(size=count)) ** (1 / self.shape) - age_hours
-        return left
+    def sample(self, rng: np.random.Generator, count: int) -> Hours:
+        """Draw lifetimes in hours; the same generator draws the same ones."""
+        drawn: Hours = self.scale_hours * rng.exponential(size=count) ** (1 / self.shape)
+        return drawn
 
-    def lost_within(self, hours: float, age_hours: float = 0.0) -> float:
-        """Compute the probability that a machine of an age is lost within some hours; 1 if none is that old."""
-        alive = float(self.survival(age_hours))
-        return 1.0 if alive <= 0 else float(1 - self.survival(age_hours + hours) / alive)
+    def lost_within(self, hours: float) -> float:
+        """Compute the probability that a machine is lost within some hours."""
+        return float(1 - self.survival(hours))
 
     def mean_within(self, hours: float) -> float:
         """Integrate the survival up to an age: the mean of the lesser of the two, by Gauss and Legendre's rule."""

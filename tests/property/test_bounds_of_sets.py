@@ -50,11 +50,11 @@ def outlooks(offers, times, goal):
     steps = {}
     for machines in map(MachineSet, sets):
         parts, _ = times._hardware(machines)
-        if parts not in steps:
-            steps[parts] = shortest_of_every_plan(times, machines, BATCH)
+        if repr(parts) not in steps:
+            steps[repr(parts)] = shortest_of_every_plan(times, machines, BATCH)
         slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
         checkpoint_s = times.state_bytes(BATCH) / slowest if machines.has_spot else 0.0
-        yield outlook_of(machines, steps[parts], BATCH, goal, checkpoint_s)
+        yield outlook_of(machines, steps[repr(parts)], BATCH, goal, checkpoint_s)
 
 
 def bound_of(times, single):

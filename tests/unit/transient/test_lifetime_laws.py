@@ -13,13 +13,11 @@ LAWS = [exponential(5.0), Weibull(0.6, 127.0), Weibull(3.0, 20.0)]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_samples_follow_the_survival_function_at_every_age(law: Weibull) -> None:
-    for age_hours in (0.0, 7.0):
-        drawn = np.sort(law.sample(np.random.default_rng(3), 4000, age_hours))
-        places = np.array([0.01, 0.5, 2.0, 10.0, 16.9])
-        expected = np.array([law.lost_within(place, age_hours) for place in places])
-        seen = np.searchsorted(drawn, places, side="right") / len(drawn)
-        assert np.abs(seen - expected).max() < 0.03
+def test_samples_follow_the_survival_function(law: Weibull) -> None:
+    drawn = np.sort(law.sample(np.random.default_rng(3), 4000))
+    places = np.array([0.01, 0.5, 2.0, 10.0, 16.9])
+    expected = np.array([law.lost_within(place) for place in places])
+    assert np.abs(np.searchsorted(drawn, places, side="right") / len(drawn) - expected).max() < 0.03
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
