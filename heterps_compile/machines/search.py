@@ -16,7 +16,7 @@ Left out: what is told of it (``machines_words.py``), the plan that is written (
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from heterps_compile.cluster.pool_file import MAX_UNITS
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.offers import Catalogue, Offer, Rental, assumed
+from heterps_compile.offers import Catalogue, Offer, assumed
 from heterps_compile.offers.as_device import known_gpus
 from heterps_compile.progress import check, tell
 from heterps_compile.units import counted
@@ -33,7 +33,7 @@ from .goal import Goal
 from .machine_set import MachineSet
 from .nothing_found import nothing_found
 from .option import Option, Outlook, front_of, let_in, outlook_of, rank, steady_outlook
-from .sets import Candidate, Kind, kinds_of, lowest_pairs, sets_of_one_kind, sets_of_two_kinds, undominated
+from .sets import Candidate, Kind, elsewhere, kinds_of, lowest_pairs, sets_of_one_kind, sets_of_two_kinds, undominated
 from .step_bounds import bound_steps
 from .step_times import StepTimes
 
@@ -419,39 +419,6 @@ def _answer(
         min(bounds[0], value), min(bounds[1], value), looked_at, found.searched, left, kinds[1],
         (*taken, *notes),
     )  # fmt: skip
-
-
-def elsewhere(
-    best: Option, kinds: Sequence[Kind], goal: Goal, outlook: Callable[[MachineSet], Outlook]
-) -> tuple[Option, ...]:
-    """Return the machines of a set in other regions that have all of them, where they keep all limits; the best first.
-
-    Args:
-        best: The set.
-        kinds: All offers.
-        goal: What is asked.
-        outlook: Returns time and money on the same number of the same machines.
-    """
-    here = {rental.offer.region for rental, _ in best.machines.parts}
-    wanted = [_same(next(kind for kind in kinds if kind.rental == rental)) for rental, _ in best.machines.parts]
-    regions: defaultdict[str, dict[object, Rental]] = defaultdict(dict)
-    for kind in sorted(kinds, key=lambda each: each.rental.price_per_hour):
-        if kind.rental.offer.region not in here and _same(kind) in wanted:
-            regions[kind.rental.offer.region].setdefault(_same(kind), kind.rental)
-    found = []
-    for region in regions.values():
-        if len(region) == len(wanted):
-            parts = tuple((region[each], count) for each, (_, count) in zip(wanted, best.machines.parts, strict=True))
-            machines = MachineSet(parts, best.machines.learned)
-            there = outlook(machines)
-            found.append(Option(machines, best.batch, best.step, there, there.misses(goal)))
-    return tuple(sorted((each for each in found if not each.fails), key=lambda each: rank(each, goal)))
-
-
-def _same(kind: Kind) -> tuple[object, ...]:
-    """Return what is alike of one machine in all regions."""
-    offer = kind.rental.offer
-    return offer.provider, offer.instance, kind.rental.spot, kind.hardware
 
 
 def _unlike(best: Option, others: Sequence[Option]) -> list[Option]:

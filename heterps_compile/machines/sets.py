@@ -9,7 +9,7 @@ Left out: sets of three kinds, pairs of different regions, pairs whose units are
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -25,7 +25,7 @@ from heterps_compile.progress import check
 from .goal import Goal
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
-from .option import steady_outlook
+from .option import Option, Outlook, rank, steady_outlook
 from .step_times import StepTimes
 
 _MOST_LISTED = 2000  # sets of two kinds
@@ -241,3 +241,36 @@ def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float)
     over = unit.most_s * least_s > (np.inf if goal.deadline_s is None else goal.deadline_s)
     dear = unit.most_money * price * least_s > (np.inf if goal.budget is None else goal.budget)
     return np.asarray(np.where(over | dear, np.inf, value), np.float64)
+
+
+def elsewhere(
+    best: Option, kinds: Sequence[Kind], goal: Goal, outlook: Callable[[MachineSet], Outlook]
+) -> tuple[Option, ...]:
+    """Return the machines of a set in other regions that have all of them, where they keep all limits; the best first.
+
+    Args:
+        best: The set.
+        kinds: All offers.
+        goal: What is asked.
+        outlook: Returns time and money on the same number of the same machines.
+    """
+    here = {rental.offer.region for rental, _ in best.machines.parts}
+    wanted = [_same(next(kind for kind in kinds if kind.rental == rental)) for rental, _ in best.machines.parts]
+    regions: defaultdict[str, dict[object, Rental]] = defaultdict(dict)
+    for kind in sorted(kinds, key=lambda each: each.rental.price_per_hour):
+        if kind.rental.offer.region not in here and _same(kind) in wanted:
+            regions[kind.rental.offer.region].setdefault(_same(kind), kind.rental)
+    found = []
+    for region in regions.values():
+        if len(region) == len(wanted):
+            parts = tuple((region[each], count) for each, (_, count) in zip(wanted, best.machines.parts, strict=True))
+            machines = MachineSet(parts, best.machines.learned)
+            there = outlook(machines)
+            found.append(Option(machines, best.batch, best.step, there, there.misses(goal)))
+    return tuple(sorted((each for each in found if not each.fails), key=lambda each: rank(each, goal)))
+
+
+def _same(kind: Kind) -> tuple[object, ...]:
+    """Return what is alike of one machine in all regions."""
+    offer = kind.rental.offer
+    return offer.provider, offer.instance, kind.rental.spot, kind.hardware

@@ -2,10 +2,11 @@
 
 All three are of the cost model that every plan uses: a set is a pool of its machines, posed as any other problem.
 
-- The **bound** shares all computing freely among all units, with nothing to wait for and nothing to send. For units of
+- The **bound** shares all computing and the optimizer's step freely among all units, with nothing to wait for and
+  nothing to send: some unit updates a layer behind its last backward, whatever the replicas do. For units of
   two types it is the linear programme ``min t, sum over l of x_l a_l <= t k_a, sum over l of (1 - x_l) b_l <= t k_b``,
   solved by dealing layers in the order of ``a_l / b_l``.
-- The **likely** time is that of replicas of the whole model: the bound and their all-reduce.
+- The **likely** time is that of replicas of the whole model: their computing and their all-reduce.
 - The **searched** plan is the best step found over placements, replicas, micro-batches and schedules by the search
   over steps, begun from the simple plans, and of two kinds the one stage that all units are replicas of, each fed by
   its speed. A step depends neither on prices nor on who rents the machines out, so that
@@ -30,6 +31,7 @@ from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
+from heterps_compile.cost.own_work import update_times
 from heterps_compile.cost.pose import network_of
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
@@ -209,28 +211,34 @@ class StepTimes:
         """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
         return self._of(batch).is_fixed_order
 
+    def computed_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
+        """Return [N], what replicas of the whole model on so many units of a type compute; inf where it cannot run."""
+        work_s = float(self.work_s(device, batch)[0].sum())
+        return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
+
     def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
-        work_s = float(self.work_s(device, batch).sum())
-        return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
+        if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
+            return self.computed_s(device, units, batch)
+        return np.asarray(float(self.work_s(device, batch).sum()) / units, np.float64)
 
     def least_of_two_s(
         self, device: DeviceType, units: Floats, other: DeviceType, others: Floats, batch: int
     ) -> Floats:
         """Return [N], the same for units of two types together."""
         work_s, other_s = self.work_s(device, batch), self.work_s(other, batch)
-        if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
-            return np.full(len(units), np.minimum(work_s, other_s).sum())
-        return least_shared_s(work_s, other_s, units, others)
+        if not self.is_divisible(batch):
+            return np.full(len(units), np.minimum(work_s[0], other_s[0]).sum())
+        return least_shared_s(work_s.sum(axis=0), other_s.sum(axis=0), units, others)
 
     def likely_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
-        """Return [N], what replicas of the whole model would take: the bound and their all-reduce."""
-        least_s = self.least_s(device, units, batch)
+        """Return [N], what replicas of the whole model would take: their computing and their all-reduce."""
+        computed_s = self.computed_s(device, units, batch)
         if not self.is_divisible(batch):
-            return least_s
+            return computed_s
         network, size_bytes = network_of(_pool((device,)), device.name), self._of(batch).ring_bytes
         reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
-        return np.asarray(least_s + np.array(reduced_s), np.float64)
+        return np.asarray(computed_s + np.array(reduced_s), np.float64)
 
     def searched(self, machines: MachineSet, batch: int, effort: StepEffort = QUICK) -> StepFound | str:
         """Return the best step found on a set, or in a sentence why there is none.
@@ -274,7 +282,7 @@ class StepTimes:
         return none_below(segments, than_s, _tried(RULING_OUT, posed))
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
-        """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
+        """Return [2, L], computing of a batch and update of every layer on one unit; inf where it may not run."""
         alone = replace(device, max_units=1, units_per_machine=1, whole_machines=False, network_bytes_per_s=1e9)
         unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
         key = (batch, repr(unit))
@@ -285,7 +293,10 @@ class StepTimes:
                 training=True, precision=self._request.precision,
             )  # fmt: skip
             usable = allowed_types(draft.layers, draft.cluster, (), (), draft.costs)
-            self._work[key] = np.where(usable, times.compute_s, np.inf)[:, 0]
+            optimizer = self._request.trains_with
+            update_s = 0.0 if optimizer is None else update_times(draft.layers, draft.costs, times, optimizer)[:, 0]
+            works_s = np.stack(np.broadcast_arrays(times.compute_s[:, 0], update_s))
+            self._work[key] = np.where(usable[:, 0], works_s, np.inf)
         return self._work[key]
 
     def segments_of(self, device: DeviceType, units: int, batch: int) -> StepSegments | None:

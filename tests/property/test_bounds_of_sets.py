@@ -119,7 +119,7 @@ def test_the_bound_of_a_choice_is_not_above_the_best_of_all_sets(draw, limit, pa
     slow, dear = (each[int(part * len(each))] * 1.001 for each in ends)
     goal = replace(loose, deadline_s=slow) if limit == "deadline" else replace(loose, deadline_s=None, budget=dear)
     best = min(look.value(goal) for look in looks if not look.misses(goal))
-    for effort in (SearchEffort(), SearchEffort(front=4, likely=1, bound=0, ruled_out=0)):
+    for effort in (SearchEffort(), SearchEffort(front=4, likely=1, bound=8, ruled_out=0)):
         answer = choose_machines(catalogue, times, goal, effort)
         assert answer.bound <= best * (1 + 1e-9)
         assert answer.bound <= answer.bound_of_one_kind

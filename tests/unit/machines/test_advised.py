@@ -131,7 +131,7 @@ def test_what_cannot_be_decided_is_said(folder):
         with pytest.raises(InputError, match=fault):
             read_goal(broken)
     (broken / "machines.json").write_text(json.dumps({name: document[name] for name in document if name != "asked"}))
-    with pytest.raises(InputError, match="asked: the key is missing"):
+    with pytest.raises(InputError, match="asked"):
         read_goal(broken)
     document["chosen"]["machines"] *= 2
     (broken / "machines.json").write_text(json.dumps(document))

@@ -14,8 +14,8 @@ from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, told
 from heterps_compile.machines.option import Option, Outlook, let_in, outlook_of, steady_outlook
-from heterps_compile.machines.search import SearchEffort, choose_machines, elsewhere
-from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
+from heterps_compile.machines.search import SearchEffort, choose_machines
+from heterps_compile.machines.sets import elsewhere, kinds_of, sets_of_one_kind, sets_of_two_kinds
 from heterps_compile.offers import Catalogue, Offer, Rental
 
 V100 = Offer(
