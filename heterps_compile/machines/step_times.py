@@ -3,7 +3,8 @@
 All three are of the cost model that every plan uses: a set is a pool of its machines, posed as any other problem.
 
 - The **bound** shares all computing and the optimizer's step freely among all units, with nothing to wait for and
-  nothing to send: some unit updates a layer behind its last backward, whatever the replicas do. For units of
+  nothing to send: some unit updates a layer behind its last backward, whatever the replicas do, and no step is shorter
+  than that of one layer. For units of
   two types it is the linear programme ``min t, sum over l of x_l a_l <= t k_a, sum over l of (1 - x_l) b_l <= t k_b``,
   solved by dealing layers in the order of ``a_l / b_l``.
 - The **likely** time is that of replicas of the whole model: their computing and their all-reduce.
@@ -220,7 +221,8 @@ class StepTimes:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
         if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
             return self.computed_s(device, units, batch)
-        return np.asarray(float(self.work_s(device, batch).sum()) / units, np.float64)
+        work_s = self.work_s(device, batch)
+        return np.asarray(np.maximum(float(work_s.sum()) / units, float(work_s[1].max())), np.float64)
 
     def least_of_two_s(
         self, device: DeviceType, units: Floats, other: DeviceType, others: Floats, batch: int
@@ -229,7 +231,8 @@ class StepTimes:
         work_s, other_s = self.work_s(device, batch), self.work_s(other, batch)
         if not self.is_divisible(batch):
             return np.full(len(units), np.minimum(work_s[0], other_s[0]).sum())
-        return least_shared_s(work_s.sum(axis=0), other_s.sum(axis=0), units, others)
+        shared_s = least_shared_s(work_s.sum(axis=0), other_s.sum(axis=0), units, others)
+        return np.asarray(np.maximum(shared_s, float(np.minimum(work_s[1], other_s[1]).max())), np.float64)
 
     def likely_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], what replicas of the whole model would take: their computing and their all-reduce."""

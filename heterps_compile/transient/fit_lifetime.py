@@ -110,7 +110,7 @@ def fit_lifetime(seen: Iterable[Lifespan], shape: float | None = None) -> Fitted
     start = np.log([max(lived_h, 1e-9) / deaths, *([_USUAL_SHAPE] if shape is None else [])])
     likelihood = _Likelihood(spans, shape)
     best = _maximised(likelihood, start)
-    errors = dict(zip(("scale_hours", "shape"), _sandwich(likelihood, best).tolist(), strict=False))
+    errors: dict[str, float] = dict(zip(("scale_hours", "shape"), _sandwich(likelihood, best).tolist(), strict=False))
     return FittedLifetime(likelihood.law(best), errors, likelihood(best), deaths, machines)
 
 
