@@ -18,7 +18,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.machines.goal import parse_lifetime
 from heterps_compile.transient.expected import ExpectedRun, expect_run
 from heterps_compile.transient.lifetime import Weibull
-from heterps_compile.transient.simulated_runs import replay_run
+from heterps_compile.transient.replayed_run import replay_run
 from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
 
 COLUMNS = (

@@ -17,7 +17,7 @@ The distribution of a machine's renewals is the convolution of its lifetime with
 (``renewals.py``); of more than ``_MOST_LOSSES`` losses, the normal law with the moments of renewal theory.
 
 Left out, and of second order in (start-up + interval) / (time between losses): that machines grow older while they
-wait for another. ``simulated_runs.py`` has it.
+wait for another. ``replayed_run.py`` has it.
 """
 
 import math
@@ -121,7 +121,7 @@ def expect_run(work: TransientWork) -> ExpectedRun:
         InfeasibleError: where losses come so often that the run does not end.
     """
     recovery = work.recovery
-    interval_s = best_interval_of_run(work) if recovery.interval_s is None else recovery.interval_s
+    interval_s = _best_interval_s(work) if recovery.interval_s is None else recovery.interval_s
     computing_s = work.computing_s(interval_s)
     rate = _losses(work, computing_s) / computing_s
     redone_s, spread_s = _redone(work, interval_s, rate)
@@ -146,7 +146,7 @@ def expect_run(work: TransientWork) -> ExpectedRun:
     )
 
 
-def best_interval_of_run(work: TransientWork) -> float | None:
+def _best_interval_s(work: TransientWork) -> float | None:
     """Return the seconds of computing between checkpoints of the least expected time; None where a loss undoes no work.
 
     The mean of the closed form is minimised by golden section: that is Daly's interval for an exponential, and for

@@ -1,4 +1,4 @@
-"""Runs on transient machines, loss by loss on a clock: drawn by chance with a seed, or with given lifetimes.
+"""A run on transient machines with given lifetimes, loss by loss on a clock.
 
 A machine grows older from when it is up, also while the others wait. At a loss the run falls back to its last
 checkpoint and continues when every lost machine has another in its place. A checkpoint ends every stretch of
@@ -9,14 +9,13 @@ Left out: a checkpoint that fails, a machine that is lost while it starts.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from heterps_compile.errors import InfeasibleError
 
-from .expected import Spread, best_interval_of_run
-from .lifetime import HOUR_S, Weibull
+from .lifetime import HOUR_S
 from .transient_work import TransientWork
 
 _MOST_LOSSES = 100_000
@@ -35,59 +34,6 @@ class Run:
     time_s: float
     losses: int
     redone_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedRuns:
-    """Many runs of one kind of work.
-
-    Attributes:
-        time_s: Mean, median and 90 % quantile.
-        money: The same, in the currency of the prices.
-        losses: How many machines a run lost, in the mean.
-        error_s: The standard error of the mean time.
-        runs: Every one.
-    """
-
-    time_s: Spread
-    money: Spread
-    losses: float
-    error_s: float
-    runs: tuple[Run, ...]
-
-    def chance_within(self, time_s: float) -> float:
-        """Return the share of runs that took no longer."""
-        return sum(run.time_s <= time_s for run in self.runs) / len(self.runs)
-
-
-def simulate_runs(work: TransientWork, runs: int = 1000, seed: int = 0) -> SimulatedRuns:
-    """Draw runs; the same seed draws the same ones.
-
-    Raises:
-        InfeasibleError: where a run does not come to an end.
-    """
-    recovery = work.recovery
-    interval_s = best_interval_of_run(work) if recovery.interval_s is None else recovery.interval_s
-    fixed = replace(work, recovery=replace(recovery, interval_s=interval_s))
-    rng = np.random.default_rng(seed)
-    laws = [kind.lifetime for kind in work.machines for _ in range(kind.count)]
-    drawn = tuple(replay_run(fixed, [_drawn(law, rng) for law in laws]) for _ in range(runs))
-    times = np.array([run.time_s for run in drawn])
-    median, most = np.quantile(times, [0.5, 0.9]).tolist()
-    time_s = Spread(float(times.mean()), median, most)
-    return SimulatedRuns(
-        time_s=time_s,
-        money=Spread(work.money(time_s.mean), work.money(median), work.money(most)),
-        losses=sum(run.losses for run in drawn) / runs,
-        error_s=float(times.std(ddof=1) / math.sqrt(runs)) if runs > 1 else math.inf,
-        runs=drawn,
-    )
-
-
-def _drawn(law: Weibull | None, rng: np.random.Generator) -> Iterator[float]:
-    """Yield the lifetimes in hours of a machine and of those that take its place."""
-    while law is not None:
-        yield from law.sample(rng, 8).tolist()
 
 
 def replay_run(work: TransientWork, lives_hours: Sequence[Iterator[float]]) -> Run:
