@@ -84,7 +84,7 @@ class Answer:
         elsewhere: The same machines as the best's in other regions, where they keep all limits, the best first.
         front: Sets that no other one found beats in both time and money, the fastest first.
         bound: A value that no set of one or two kinds of these offers is below with plans that keep the order of the
-            layers; the best's own where that is proven.
+            layers, whose stages have one kind each or which are one stage of both; the best's own where that is proven.
         bound_of_one_kind: The same of sets of one kind.
         looked_at: Sets whose bounds are known.
         searched: Sets whose plans were searched for.
