@@ -86,7 +86,7 @@ class RentedRecord(_Record):
 
     @property
     def rental(self) -> Rental:
-        """Return what is rented."""
+        """Build the rental of a record."""
         values = self.model_dump(exclude={"spot", "count"})
         price, spot = values.pop("on_demand_usd_per_hour"), values.pop("spot_usd_per_hour")
         return Rental(Offer(**values, price_per_hour=price, spot_per_hour=spot), self.spot)

@@ -29,7 +29,7 @@ _SURE = 1 - 1e-9  # of a bound, for what rounding makes of equal numbers
 
 
 def least_steps_s(segments: StepSegments, units: Floats, low_s: Floats) -> Floats:
-    """Bound the steps of plans on so many units of the one type of a problem.
+    """Bound the steps of plans on some units of one type.
 
     Args:
         segments: Of a problem with at least as many units.
@@ -57,7 +57,7 @@ def least_steps_s(segments: StepSegments, units: Floats, low_s: Floats) -> Float
 
 
 def _units_needed(segments: StepSegments, count: int, grid_s: Floats) -> Floats:
-    """Return [J], the fewest units of plans of so many micro-batches with steps within ascending times; inf for none.
+    """Find the fewest units for steps within ascending times, shape [J]; inf for none.
 
     More than the usual number of micro-batches are only taken with a stage of at least an eighth as many replicas.
     """

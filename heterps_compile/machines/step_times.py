@@ -81,7 +81,7 @@ _LESS = 40  # times less is tried on more
 
 
 def _shares_too_many(posed: Posed) -> bool:
-    """Return whether a set of two kinds has so many units that one stage of all of them is not looked at."""
+    """Tell if two kinds have too many units to simulate one stage on."""
     units = posed.problem.max_units
     return len(units) > 1 and bool(units.sum() > _MOST_SHARED)
 
@@ -213,7 +213,7 @@ class StepTimes:
         return self._of(batch).is_fixed_order
 
     def computed_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
-        """Return [N], what replicas of the whole model on so many units of a type compute; inf where it cannot run."""
+        """Divide the computing of a batch by units of a type, shape [N]; inf if it cannot run."""
         work_s = float(self.work_s(device, batch)[0].sum())
         return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
 
@@ -285,7 +285,7 @@ class StepTimes:
         return none_below(segments, than_s, _tried(RULING_OUT, posed))
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
-        """Return [2, L], computing of a batch and update of every layer on one unit; inf where it may not run."""
+        """Compute seconds of computing and of updates on one unit, shape [2, L]; inf if not allowed."""
         alone = replace(device, max_units=1, units_per_machine=1, whole_machines=False, network_bytes_per_s=1e9)
         unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
         key = (batch, repr(unit))
