@@ -1,4 +1,4 @@
-"""What choosing machines is worth: `python tools/bench_machines.py [--all] [--only choice,speed,sets]`.
+"""What choosing machines is worth: `python tools/bench_machines.py [--all] [--only choice,speed]`.
 
 For the four CTR models of the HeterPS paper and transformers with random weights, the choice of `heterps-compile
 machines` over the built-in catalogue stands beside what people take without it, under deadlines and budgets:
@@ -11,8 +11,7 @@ Each baseline gets the number of machines, up to the same limit, that is best fo
 so that the choice of the machine alone is compared. All times are predictions from data sheets, none is measured.
 
 `speed` times the search over 3,000 made-up offers, 16 machines at the most, by a deadline, within a budget, with spot
-and with a range of batches, in CPU seconds of this process; their ratios are what counts. `sets` holds the bounds of
-some sets of one kind to the best step found on each. Prints Markdown.
+and with a range of batches, in CPU seconds of this process; their ratios are what counts. Prints Markdown.
 """
 
 import argparse
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from heterps_compile.api import read_model
@@ -35,10 +33,8 @@ from heterps_compile.examples import EXAMPLES
 from heterps_compile.ir.graph import Graph
 from heterps_compile.machines import Goal
 from heterps_compile.machines.machine_set import MachineSet
-from heterps_compile.machines.outlook import outlook_of
+from heterps_compile.machines.option import outlook_of
 from heterps_compile.machines.search import EFFORT, Answer, SearchEffort, choose_machines
-from heterps_compile.machines.sets import kinds_of, undominated
-from heterps_compile.machines.step_bounds import StepBounds
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental, read_catalogue
 from heterps_compile.offers.as_device import data_sheet
@@ -52,14 +48,12 @@ DEADLINES = (2.0, 10.0)
 BUDGETS = (1.5, 4.0)
 """Times the money of the cheapest set that was found."""
 
-FEW = SearchEffort(front=12, likely=8, bound=6, ruled_out=6, pairs=1_000)
+FEW = SearchEffort(front=12, likely=8, bound=6, ruled_out=6)
 """How many sets plans are searched for in a choice of the tables: fewer than the command does."""
 
 BASELINES = ("cheapest", "fastest", "common")
 QUICK = ("CTRDNN", "MATCHNET", "2EMB", "NCE", "BERT base", "GPT-2")
 OFFERS, REGIONS = 3000, 30
-SETS = {"g6e.xlarge": (1, 2, 3, 4, 6), "p5.48xlarge": (1, 2, 4, 6)}
-"""Instances and numbers of them whose bounds are held to what is found."""
 
 
 @dataclass(frozen=True)
@@ -284,37 +278,10 @@ def print_speed(names: Sequence[str]) -> Iterator[str]:
             yield f"| {name} | {asked} | {taken_s:.1f} | {taken_s / first_s:.1f} | {told} |"
 
 
-def print_sets(names: Sequence[str]) -> Iterator[str]:
-    """Yield by how much bounds of sets of one kind are below the best step that was found on them."""
-    kinds = undominated(kinds_of(read_catalogue().offers, spot=False)[0])
-    yield "| model | machines | step found, ms | computing shared freely | stages' needs | proven | CPU s |"
-    yield "|---|---|---|---|---|---|---|"
-    for name in names:
-        model = MODELS[name]
-        times, goal = times_of(model), Goal(SAMPLES, (model.batch,), deadline_s=1e12, most_machines=16)
-        bounds = StepBounds(times, kinds, goal, EFFORT.needs)
-        times.is_divisible(model.batch)  # reads the model
-        for instance, counts in SETS.items():
-            kind = next(each for each in kinds if each.rental.offer.instance == instance)
-            for count in counts:
-                before = time.process_time()
-                machines = MachineSet(((kind.rental, count),))
-                step = times.searched(machines, model.batch)
-                taken_s = time.process_time() - before
-                if isinstance(step, str):
-                    yield f"| {name} | {count} x {instance} | {step} |  |  |  |  |"
-                    continue
-                free_s = times.least_s(kind.device, np.array([float(count * kind.units)]), model.batch)
-                least_s = float(bounds.of_one(kind, np.array([count]), model.batch, free_s)[0])
-                below = (max(0.0, 1 - each / step.step_s) for each in (float(free_s[0]), least_s, step.least_s))
-                told = " | ".join(f"{each:.1%} below" for each in below)
-                yield f"| {name} | {count} x {instance} | {1e3 * step.step_s:.1f} | {told} | {taken_s:.1f} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--all", action="store_true", help="all models")
-    parser.add_argument("--only", default="choice,speed", help="choice, speed, sets, or some with commas")
+    parser.add_argument("--only", default="choice,speed", help="choice, speed, or both with a comma")
     parser.add_argument("--models", default="", help="names with semicolons, in place of the quick ones")
     given = parser.parse_args()
     names = tuple(MODELS) if given.all else QUICK
@@ -322,9 +289,6 @@ def main() -> None:
         names = tuple(name for name in MODELS if name in given.models.split(";"))
     if "choice" in given.only.split(","):
         for line in print_choice(names):
-            print(line, flush=True)
-    if "sets" in given.only.split(","):
-        for line in print_sets(names if given.models else ("BERT base",)):
             print(line, flush=True)
     if "speed" in given.only.split(","):
         print()

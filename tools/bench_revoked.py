@@ -222,7 +222,7 @@ def row_of(
     """Return a run as a row of `tools/revoked_runs.py`."""
     return {
         "run": f"run {number}", "steps": steps, "steps_per_s": 1 / speeds.pace_s, "machines": 1,
-        "checkpoint_every": EVERY, "checkpoint_s": speeds.checkpoint_s, "start_up_s": speeds.start_up_s, "stops": "yes",
+        "checkpoint_every": EVERY, "checkpoint_s": speeds.checkpoint_s, "start_up_s": speeds.start_up_s,
         "lost_h": " ".join(f"{life_s / HOUR_S:.8f}" for life_s in lives_s[: len(attempts) - 1]),
         "measured_s": took_s(attempts),
     }  # fmt: skip

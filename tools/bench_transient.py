@@ -11,10 +11,11 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,13 +24,20 @@ from truth import cm_dare
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
-from heterps_compile.transient.checkpoints import MeasuredCheckpoint, fit_checkpoint_time
 from heterps_compile.transient.deadline_job import Job, Way, run_job
-from heterps_compile.transient.fit_lifetime import FAMILIES, Lifespan, distance_of, fit_lifetime, lost_shares
+from heterps_compile.transient.fit_lifetime import Lifespan, fit_lifetime
+from heterps_compile.transient.lifetime import Weibull
 from heterps_compile.transient.offline_optimum import offline_optimum
 from heterps_compile.transient.policies import POLICIES
 
 ROOT = Path(__file__).parents[1]
+
+Floats = NDArray[np.float64]
+Measured = tuple[float, float, float]
+"""A checkpoint: bytes, tensors, seconds."""
+
+FAMILIES = {"exponential": 1.0, "weibull": None}
+"""The shapes of laws; None for a shape that is fitted."""
 
 SPLITS = 200
 SPOT_PRICE = 0.3
@@ -57,6 +65,29 @@ def spread(values: Sequence[float], percent: bool = True) -> str:
     return f"{100 * middle:+.1f} % ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
+def fit_checkpoint_time(measured: Sequence[Measured]) -> Floats:
+    """Fit start, seconds a byte and seconds a tensor, none below 0, by least squares of relative errors."""
+    times = np.array([time_s for *_, time_s in measured])
+    parts = np.array([[1.0, size_bytes, tensors] for size_bytes, tensors, _ in measured]) / times[:, None]
+    scales = np.maximum(np.abs(parts).max(axis=0), 1e-300)
+    found = np.zeros(3)
+    best = math.inf
+    # eight subsets: the least squares that are not negative, exactly
+    for chosen in range(1, 8):
+        columns = [column for column in range(3) if chosen >> column & 1]
+        solution = np.linalg.lstsq(parts[:, columns] / scales[columns], np.ones(len(times)), rcond=None)[0]
+        error = float(np.mean((parts[:, columns] / scales[columns] @ solution - 1) ** 2))
+        if (solution >= 0).all() and error < best - 1e-12:
+            best = error
+            found = np.zeros(3)
+            found[columns] = solution / scales[columns]
+    return found
+
+
+def checkpoint_s(parts: Floats, of: Measured) -> float:
+    return float(parts @ [1.0, of[0], of[1]])
+
+
 def print_checkpoints(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -64,9 +95,7 @@ def print_checkpoints(path: Path) -> Iterator[str]:
     measured = [
         (
             row["model"],
-            MeasuredCheckpoint(
-                1e6 * float(row["checkpoint_mb"]), 9.4 * float(row["index_file"]), float(row["duration_s"])
-            ),
+            (1e6 * float(row["checkpoint_mb"]), 9.4 * float(row["index_file"]), float(row["duration_s"])),
         )
         for row in rows
     ]
@@ -74,18 +103,18 @@ def print_checkpoints(path: Path) -> Iterator[str]:
     for left_out in dict.fromkeys(model for model, _ in measured):
         form = fit_checkpoint_time([one for model, one in measured if model != left_out])
         of_model = [one for model, one in measured if model == left_out]
-        errors += [form.of(one.size_bytes, one.tensors) / one.time_s - 1 for one in of_model]
-        mean_s = sum(one.time_s for one in of_model) / len(of_model)
-        means.append(form.of(of_model[0].size_bytes, of_model[0].tensors) / mean_s - 1)
+        errors += [checkpoint_s(form, one) / one[2] - 1 for one in of_model]
+        mean_s = sum(one[2] for one in of_model) / len(of_model)
+        means.append(checkpoint_s(form, of_model[0]) / mean_s - 1)
     yield "Checkpoint time, one model of 16 left out; `start + bytes / rate + tensors x per_tensor`."
     yield ""
     yield "| error | published | wanted | found | signed: median (quartiles) |"
     yield "|---|---|---|---|---|"
     yield f"| of each checkpoint | 5.4-8.0 % | 6 % | {100 * np.abs(errors).mean():.1f} % | {spread(errors)} |"
     yield f"| of a model's mean | - | - | {100 * np.abs(means).mean():.1f} % | {spread(means)} |"
-    own = [one.time_s for _, one in measured]
+    own = [one[2] for _, one in measured]
     noise = [
-        float(time_s / np.mean([one.time_s for other, one in measured if other == model])) - 1
+        float(time_s / np.mean([one[2] for other, one in measured if other == model])) - 1
         for (model, _), time_s in zip(measured, own, strict=True)
     ]
     own_error = 100 * np.abs(noise).mean()
@@ -126,10 +155,48 @@ def distances(spans: list[Lifespan], splits: int) -> dict[str, list[float]]:
         rest = [spans[place] for place in order[len(spans) // 4 :]]
         if not any(span.by_hours < math.inf for span in quarter):
             continue
-        for name in FAMILIES:
-            found[name].append(distance_of(fit_lifetime(rest, name).law, quarter))
+        for name, shape in FAMILIES.items():
+            found[name].append(distance_of(fit_lifetime(rest, shape).law, quarter))
         found["the rest itself"].append(gap_of_shares(rest, quarter))
     return found
+
+
+def lost_shares(seen: Iterable[Lifespan]) -> tuple[Floats, Floats]:
+    """Return ages in hours at which machines were lost, ascending, and the share that is gone at each (Kaplan, Meier).
+
+    A death between two ages is counted at the later one.
+    """
+    spans = tuple(seen)
+    ages = np.array(sorted({span.by_hours for span in spans if span.by_hours < math.inf}))
+    by = np.array([span.by_hours for span in spans])
+    last = np.array([span.by_hours if span.by_hours < math.inf else span.after_hours for span in spans])
+    counts = np.array([span.count for span in spans])
+    at_risk = np.array([counts[last >= age].sum() for age in ages])
+    died = np.array([counts[by == age].sum() for age in ages])
+    return ages, 1 - np.cumprod(1 - died / at_risk) if len(ages) else np.zeros(0)
+
+
+def distance_of(law: Weibull, seen: Iterable[Lifespan]) -> float:
+    """Return the distance of Kolmogorov and Smirnov between a law and what was seen, where anything was seen.
+
+    Some machine was seen to die.
+    """
+    spans = tuple(seen)
+    ages, shares = lost_shares(spans)
+    before = np.concatenate([[0.0], shares[:-1]])
+    # a death in an interval has an empirical share at its ends alone, an exact one just before it too
+    starts = {span.by_hours: span.after_hours for span in spans if span.by_hours < math.inf}
+    starts_h = np.array([starts[age] for age in ages])
+    known = np.searchsorted(ages, starts_h, side="right")
+    at_start = np.where(starts_h == ages, before, np.concatenate([[0.0], shares])[known])
+    last_h = max(span.after_hours for span in spans)
+    ends = np.array([last_h]) if last_h > ages[-1] else np.zeros(0)
+    gaps = [
+        np.abs(1 - law.survival(ages) - shares),
+        np.abs(1 - law.survival(starts_h) - at_start),
+        np.abs(1 - law.survival(ends) - shares[-1]),
+    ]
+    return float(np.max(np.concatenate(gaps)))
 
 
 def gap_of_shares(first: list[Lifespan], second: list[Lifespan]) -> float:
@@ -153,8 +220,8 @@ def print_lifetimes(own: Path, folder: Path, splits: int) -> Iterator[str]:
     for what, each in sets.items():
         apart = distances(each, splits)
         seen = sum(span.by_hours <= 1 for span in each) / len(each)
-        for name in FAMILIES:
-            law = fit_lifetime(each, name).law
+        for name, shape in FAMILIES.items():
+            law = fit_lifetime(each, shape).law
             yield (
                 f"| {what} | {name} | {distance_of(law, each):.3f} | {spread(apart[name], percent=False)} | "
                 f"{100 * law.lost_within(1.0):.1f} % ({100 * seen:.1f} %) |"

@@ -1,12 +1,11 @@
 """Runs that lost machines, as rows of a CSV file, and what is predicted of their end-to-end time.
 
 Columns: `run` (a name), `steps` and `steps_per_s` (with all machines up), `machines`, `checkpoint_every` (steps, empty
-for none), `checkpoint_s` or else `checkpoint_mb` and `write_mb_per_s`, `start_up_s` (from a loss until the machine in
-its place computes), `stops` (`yes`: a loss stops all; `no`: the rest goes on), `lost_h` (ages in hours at which
-machines were lost, of one machine and those in its place with spaces between them, machines by `|`; such as
-`0.5 1.2||0.3`), `measured_s` (from the first request to the last step). May be missing: `regroup_s` (what the rest
-waits, 0), `lifetime` (`20h` or `20h,0.6`, the law where `lost_h` is not to be known), `first_start` (`no` where the
-time begins with all up).
+for none), `checkpoint_s` or else `checkpoint_mb` and `write_mb_per_s`, `start_up_s` (from a loss, which stops all,
+until the machine in its place computes), `lost_h` (ages in hours at which machines were lost, of one machine and those
+in its place with spaces between them, machines by `|`; such as `0.5 1.2||0.3`), `measured_s` (from the first request to
+the last step). May be missing: `lifetime` (`20h` or `20h,0.6`, the law where `lost_h` is not to be known),
+`first_start` (`no` where the time begins with all up).
 """
 
 import csv
@@ -18,15 +17,15 @@ from pathlib import Path
 from heterps_compile.errors import InputError
 from heterps_compile.machines.goal import parse_lifetime
 from heterps_compile.transient.expected import ExpectedRun, expect_run
-from heterps_compile.transient.lifetime import Lifetime
-from heterps_compile.transient.simulated_runs import replay_run
+from heterps_compile.transient.lifetime import Weibull
+from heterps_compile.transient.replayed_run import replay_run
 from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
 
 COLUMNS = (
     "run", "steps", "steps_per_s", "machines", "checkpoint_every", "checkpoint_s", "checkpoint_mb", "write_mb_per_s",
-    "start_up_s", "stops", "lost_h", "measured_s",
+    "start_up_s", "lost_h", "measured_s",
 )  # fmt: skip
-OPTIONAL = ("checkpoint_s", "checkpoint_mb", "write_mb_per_s", "regroup_s", "lifetime", "first_start")
+OPTIONAL = ("checkpoint_s", "checkpoint_mb", "write_mb_per_s", "lifetime", "first_start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class RevokedRun:
     name: str
     work: TransientWork
     lives_hours: tuple[tuple[float, ...], ...]
-    lifetime: Lifetime | None
+    lifetime: Weibull | None
     measured_s: float
 
     @property
@@ -89,14 +88,14 @@ def _run(row: Mapping[str, str]) -> RevokedRun:
     lives = [tuple(float(age) for age in each.split()) for each in row["lost_h"].split("|")]
     if len(lives) > machines or any(not 0 <= age < math.inf for each in lives for age in each):
         raise ValueError(f"lost_h is {row['lost_h']!r}, of {machines} machines; ages are hours that are not negative")
+    if row.get("stops") == "no":
+        raise ValueError("stops is no; expected runs that every loss stops")
     every = row["checkpoint_every"]
     law = parse_lifetime(row["lifetime"]) if row.get("lifetime") else None
     recovery = Recovery(
         start_up_s=_number(row, "start_up_s"),
         checkpoint_s=0.0 if not every else _checkpoint_s(row),
         interval_s=float(every) / steps_per_s if every else math.inf,
-        rest_goes_on={"yes": False, "no": True}[row["stops"]],
-        regroup_s=float(row.get("regroup_s") or 0.0),
     )
     work = TransientWork(
         _number(row, "steps") / steps_per_s,

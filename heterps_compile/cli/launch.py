@@ -62,7 +62,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         engine = find_engine(asked)
         decides = asked.some(*ABOUT_LOSSES)
     made = make_run_options(ctx, directory)
-    from heterps_compile.machines.rented import rented_for  # noqa: PLC0415 - only when it runs
+    from heterps_compile.machines.chosen_file import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above
         Job,
         Streams,

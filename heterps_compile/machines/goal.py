@@ -1,6 +1,6 @@
 """What a choice of machines is to reach: so many samples, by when, for how much, with how many machines.
 
-Left out: how a goal is judged (``outlook.py``).
+Left out: how a goal is judged (``option.py``).
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from heterps_compile.errors import InputError
 from heterps_compile.escape import short
 from heterps_compile.offers.offer import CURRENCY
-from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
+from heterps_compile.transient.lifetime import Weibull, exponential
 from heterps_compile.units import NUMBER, counted, format_duration, format_money, format_percent
 
 HOUR_S = 3600.0
@@ -44,7 +44,7 @@ class KindLifetime:
     """
 
     gpu: str
-    law: Lifetime
+    law: Weibull
     words: str
 
 
@@ -58,7 +58,7 @@ class Transience:
         seen: The kinds that live otherwise.
     """
 
-    lifetime: Lifetime = USUAL_LIFETIME
+    lifetime: Weibull = USUAL_LIFETIME
     start_up_s: float = USUAL_START_UP_S
     seen: tuple[KindLifetime, ...] = ()
 
@@ -67,7 +67,7 @@ class Transience:
         if not 0 <= self.start_up_s < float("inf"):
             raise InputError(f"a machine starts up within {self.start_up_s:g} s; the time must not be negative")
 
-    def lifetime_of(self, gpu: str) -> Lifetime:
+    def lifetime_of(self, gpu: str) -> Weibull:
         """Return the lifetime of machines of a kind, "" for virtual CPUs."""
         return next((each.law for each in self.seen if each.gpu == gpu), self.lifetime)
 
@@ -172,7 +172,7 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     return seconds
 
 
-def parse_lifetime(text: str) -> Lifetime:
+def parse_lifetime(text: str) -> Weibull:
     """Return the law of "20h" (at a constant rate, so long in the mean) or "20h,0.6" (Weibull: scale and shape).
 
     Raises:
@@ -181,7 +181,7 @@ def parse_lifetime(text: str) -> Lifetime:
     scale, comma, shape = text.partition(",")
     scale_hours = parse_duration(scale) / HOUR_S
     if not comma:
-        return Exponential(scale_hours)
+        return exponential(scale_hours)
     if not re.fullmatch(rf"\s*{NUMBER}\s*", shape, re.ASCII):
         raise InputError(
             f"{short(text)} is no lifetime: give a mean such as 20h, or a Weibull's scale and shape, 20h,0.6"

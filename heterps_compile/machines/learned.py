@@ -239,13 +239,10 @@ def _correction_apart(gpu: str, parts: Sequence[Parts]) -> Correction:
         logs = logs + step
         if np.abs(step).max() <= _ENOUGH:
             break
-    freedom = _FREEDOM + len(parts)
-    deviation = math.sqrt((_FREEDOM * _deviation_before() ** 2 + value(logs)) / freedom)
-    spread = np.diag(np.linalg.inv(slopes(logs).T @ slopes(logs) + np.eye(2)))
-    late = student_quantile(_SHARE, freedom) * deviation * math.sqrt(1 + float(spread.max()))
-    errors = [math.expm1(deviation * math.sqrt(each)) for each in spread.tolist()]
-    factors = np.exp(logs).tolist()
-    return Correction(gpu, len(parts), factors[0], errors[0], math.expm1(late), factors[1], errors[1])
+    spreads = np.diag(np.linalg.inv(slopes(logs).T @ slopes(logs) + np.eye(2))).tolist()
+    (error, sending_error), late = _errors(len(parts), value(logs), spreads)
+    factor, sending = np.exp(logs).tolist()
+    return Correction(gpu, len(parts), factor, error, late, sending, sending_error)
 
 
 def _correction(gpu: str, logs: Sequence[float]) -> Correction:
@@ -253,13 +250,17 @@ def _correction(gpu: str, logs: Sequence[float]) -> Correction:
     mean = math.fsum(logs) / count
     squares = math.fsum((each - mean) ** 2 for each in logs)
     all_rows = _ROWS_BEFORE + count
-    variance = _FREEDOM * _deviation_before() ** 2 + squares + mean**2 * _ROWS_BEFORE * count / all_rows
-    freedom = _FREEDOM + count
-    deviation = math.sqrt(variance / freedom)
-    late = student_quantile(_SHARE, freedom) * deviation * math.sqrt(1 + 1 / all_rows)
-    return Correction(
-        gpu, count, math.exp(count * mean / all_rows), math.expm1(deviation / math.sqrt(all_rows)), math.expm1(late)
-    )
+    squares += mean**2 * _ROWS_BEFORE * count / all_rows
+    [error], late = _errors(count, squares, [1 / all_rows])
+    return Correction(gpu, count, math.exp(count * mean / all_rows), error, late)
+
+
+def _errors(rows: int, squares: float, spreads: Sequence[float]) -> tuple[list[float], float]:
+    """Return the standard deviation of every factor, as a part of it, and by which part nine of ten are later."""
+    freedom = _FREEDOM + rows
+    deviation = math.sqrt((_FREEDOM * _deviation_before() ** 2 + squares) / freedom)
+    late = student_quantile(_SHARE, freedom) * deviation * math.sqrt(1 + max(spreads))
+    return [math.expm1(deviation * math.sqrt(each)) for each in spreads], math.expm1(late)
 
 
 def _deviation_before() -> float:

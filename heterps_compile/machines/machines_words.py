@@ -13,20 +13,31 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heterps_compile.columns.column import COUNT, LABEL, MONEY_PER_HOUR, Column, Unit
+from heterps_compile.columns.terminal import terminal_table
 from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.plan.command_options import OFFERS
 from heterps_compile.units import counted, format_duration, format_money, format_percent, format_seconds, rate_number
 
-from .chosen_file import FORMAT, VERSION, offer_record, transience_record
-from .goal import described
+from .chosen_file import FORMAT, VERSION, machine_records, transience_record
+from .goal import Goal, described
 from .learned import PREDICTION_ERROR
 from .nothing_found import hours, whole
 from .option import Option, excess
 from .search import Answer
-from .traced import Compared
+from .traced import Compared, PolicyCost
 from .traced import document as policies_document
 from .traced import told as told_of_policies
+
+DURATION, MONEY, RATE = Unit(format_duration), Unit(format_money), Unit(rate_number)
+
+_POLICIES: list[Column[PolicyCost]] = [
+    Column("policy", lambda cost: cost.name),
+    Column(CURRENCY, lambda cost: cost.money, MONEY),
+    Column("over the optimum", lambda cost: 100 * cost.over, Unit(format_percent)),
+    Column("missed", lambda cost: cost.missed, COUNT),
+]
 
 _ALIKE = 5e-4  # relative; below it percentages are printed as none
 _REGIONS = 3  # that are told by name
@@ -38,10 +49,10 @@ def print_answer(console: Console, answer: Answer, compared: Compared | None = N
     for line in told(answer):
         console.print(Text(printable(line)))
     console.print()
-    console.print(_table(answer, rows(answer)))
+    console.print(_table(answer, rows(answer), console.width))
     console.print()
     console.print(Text("no other set that was searched beats these in both time and money:"))
-    console.print(_table(answer, [("", option) for option in answer.front]))
+    console.print(_table(answer, [("", option) for option in answer.front], console.width))
     if compared is not None:
         console.print()
         print_policies(console, compared)
@@ -68,13 +79,7 @@ def print_policies(console: Console, compared: Compared) -> None:
         console.print(Text(line))
     if not compared.policies:
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("policy")
-    for head in (CURRENCY, "over the optimum", "missed"):
-        table.add_column(head, justify="right")
-    for each in compared.policies:
-        table.add_row(each.name, format_money(each.money), format_percent(100 * each.over), str(each.missed))
-    console.print(table)
+    console.print(terminal_table(_POLICIES, compared.policies, console.width, currency=CURRENCY))
 
 
 def told(answer: Answer) -> Iterator[str]:
@@ -188,30 +193,26 @@ def rows(answer: Answer) -> list[tuple[str, Option]]:
     return found if answer.failing is None else [*found, ("fails", answer.failing)]
 
 
-def _table(answer: Answer, options: Sequence[tuple[str, Option]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    named = any(name for name, _ in options)
-    if named:
-        table.add_column("")
-    table.add_column("machines")
-    several = len(answer.goal.batches) > 1
-    heads = ["batch"] * several + [f"{CURRENCY}/h", "samples/s", "time", "9 of 10", CURRENCY, "9 of 10"]
-    for head in heads:
-        table.add_column(head, justify="right")
-    for name, option in options:
-        outlook = option.outlook
-        table.add_row(
-            *([name] if named else []),
-            Text(printable(option.machines.title)),
-            *([f"{option.batch:,}"] if several else []),
-            format_money(option.machines.price_per_hour),
-            rate_number(option.samples_per_s),
-            format_duration(outlook.median_s),
-            format_duration(outlook.most_s),
-            format_money(outlook.median_money),
-            format_money(outlook.most_money),
-        )
-    return table
+def figures(goal: Goal) -> list[Column[Option]]:
+    """Return the columns of a table of options, without their names."""
+    columns: list[Column[Option]] = [
+        Column("batch", lambda option: option.batch, COUNT),
+        Column("price", lambda option: option.machines.price_per_hour, MONEY_PER_HOUR),
+        Column("samples/s", lambda option: option.samples_per_s, RATE),
+        Column("time", lambda option: option.outlook.median_s, DURATION),
+        Column("9 of 10", lambda option: option.outlook.most_s, DURATION),
+        Column(CURRENCY, lambda option: option.outlook.median_money, MONEY),
+        Column("9 of 10", lambda option: option.outlook.most_money, MONEY),
+    ]
+    return columns if len(goal.batches) > 1 else columns[1:]
+
+
+def _table(answer: Answer, options: Sequence[tuple[str, Option]], width: int) -> Table:
+    names = {id(option): name for name, option in options}
+    columns: list[Column[Option]] = [Column("machines", lambda option: option.machines.title), *figures(answer.goal)]
+    if any(names.values()):
+        columns = [Column("", lambda option: names[id(option)], LABEL), *columns]
+    return terminal_table(columns, [option for _, option in options], width, currency=CURRENCY)
 
 
 def answer_document(answer: Answer, directory: str | None = None, compared: Compared | None = None) -> str:
@@ -264,15 +265,7 @@ def answer_document(answer: Answer, directory: str | None = None, compared: Comp
 def _option(option: Option) -> dict[str, Any]:
     outlook, step = option.outlook, option.step
     return {
-        "machines": [
-            {
-                **offer_record(rental.offer),
-                "spot": rental.spot,
-                "count": count,
-                "usd_per_hour": rental.price_per_hour,
-            }
-            for rental, count in option.machines.parts
-        ],
+        "machines": machine_records(option.machines),
         "batch": option.batch,
         "usd_per_hour": option.machines.price_per_hour,
         "step_s": step.step_s,

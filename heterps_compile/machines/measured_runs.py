@@ -161,7 +161,7 @@ def _of_model(one: Measured, times: StepTimes) -> tuple[float, float]:
     """Return what replicas of the whole model compute, and take to sum their gradients behind the backward."""
     units = np.array([float(one.units)])
     try:
-        computed_s = float(times.least_s(one.device, units, one.batch)[0])
+        computed_s = float(times.computed_s(one.device, units, one.batch)[0])
         likely_s = float(times.likely_s(one.device, units, one.batch)[0])
     except HeterpsError as error:
         raise one.row.wrong(f"the model cannot be predicted with a batch of {one.batch:,}: {error}") from error

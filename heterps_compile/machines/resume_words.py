@@ -5,23 +5,41 @@ Left out: the decision (``resumed.py``).
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heterps_compile.columns.column import FIGURES, LABEL, MONEY_PER_HOUR, Column
+from heterps_compile.columns.terminal import terminal_table
 from heterps_compile.escape import printable
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.transient.decide import MOVE, Outcome
-from heterps_compile.units import counted, format_duration, format_money, format_percent, rate_number
+from heterps_compile.units import counted, format_duration, format_money, format_percent
 
-from .chosen_file import offer_record
+from .chosen_file import machine_records
 from .goal import HOUR_S
+from .machines_words import DURATION, MONEY, RATE
 from .resumed import PLANNING_S, Resumption, Way, described_loss, price_changes
 
 FORMAT = "heterps-compile resumption"
 VERSION = 1
+
+_Row = tuple[Outcome, Way]
+
+_COLUMNS: list[Column[_Row]] = [
+    Column("", lambda row: row[0].course.kind, LABEL),
+    Column("machines", lambda row: row[1].machines.title),
+    Column("price", lambda row: row[1].machines.price_per_hour, MONEY_PER_HOUR),
+    Column("samples/s", lambda row: row[0].course.samples_per_s, RATE),
+    Column("first", lambda row: row[0].course.before_s or None, DURATION),
+    Column("time", lambda row: row[0].time_s.median, DURATION),
+    Column("9 of 10", lambda row: row[0].time_s.most, DURATION),
+    Column(f"{CURRENCY} in all", lambda row: row[0].money.median, MONEY),
+    Column("9 of 10", lambda row: row[0].money.most, MONEY),
+]
 
 
 def print_resumption(console: Console, resumption: Resumption) -> None:
@@ -29,7 +47,7 @@ def print_resumption(console: Console, resumption: Resumption) -> None:
     for line in told(resumption):
         console.print(Text(printable(line)))
     console.print()
-    console.print(_table(resumption))
+    console.print(_table(resumption, console.width))
     for note in resumption.notes:
         console.print(Text(printable(f"note: {note}")))
 
@@ -71,7 +89,7 @@ def _cost_of_moving(resumption: Resumption) -> Iterator[str]:
             return
 
 
-def _pairs(resumption: Resumption) -> Iterator[tuple[Outcome, Way]]:
+def _pairs(resumption: Resumption) -> Iterator[_Row]:
     return zip(resumption.decision.outcomes, resumption.ways, strict=True)
 
 
@@ -79,31 +97,16 @@ def _first_money(outcome: Outcome) -> float:
     return outcome.course.before_per_hour * outcome.course.before_s / HOUR_S
 
 
-def _table(resumption: Resumption) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("machines")
-    heads = (f"{CURRENCY}/h", "samples/s", "first", "time", "9 of 10", f"{CURRENCY} in all", "9 of 10", "keeps")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for outcome, way in _pairs(resumption):
-        goal = resumption.goal
-        keeps = "no" if outcome.failing else "yes"
-        if goal.deadline_s is not None and not outcome.failing:
-            keeps = format_percent(100 * outcome.chance)
-        table.add_row(
-            outcome.course.kind,
-            Text(printable(way.machines.title)),
-            format_money(way.machines.price_per_hour),
-            rate_number(outcome.course.samples_per_s),
-            format_duration(outcome.course.before_s) if outcome.course.before_s else "-",
-            format_duration(outcome.time_s.median),
-            format_duration(outcome.time_s.most),
-            format_money(outcome.money.median),
-            format_money(outcome.money.most),
-            keeps,
-        )
-    return table
+def _table(resumption: Resumption, width: int) -> Table:
+    has_deadline = resumption.goal.deadline_s is not None
+
+    def keeps(row: _Row) -> str:
+        if row[0].failing:
+            return "no"
+        return format_percent(100 * row[0].chance) if has_deadline else "yes"
+
+    columns: list[Column[_Row]] = [*_COLUMNS, Column("keeps", keeps, FIGURES)]
+    return terminal_table(columns, list(_pairs(resumption)), width, currency=CURRENCY)
 
 
 def resumption_document(resumption: Resumption, directory: str | None = None) -> str:
@@ -136,20 +139,12 @@ def _course(outcome: Outcome, way: Way) -> dict[str, Any]:
     course = outcome.course
     return {
         "kind": course.kind,
-        "machines": [
-            {
-                **offer_record(rental.offer),
-                "spot": rental.spot,
-                "count": count,
-                "usd_per_hour": rental.price_per_hour,
-            }
-            for rental, count in way.machines.parts
-        ],
+        "machines": machine_records(way.machines),
         "batch": way.batch,
         "samples_per_s": course.samples_per_s,
         "first": {"time_s": course.before_s, "usd": _first_money(outcome)},
-        "time_s": {"mean": outcome.time_s.mean, "median": outcome.time_s.median, "most": outcome.time_s.most},
-        "usd": {"mean": outcome.money.mean, "median": outcome.money.median, "most": outcome.money.most},
+        "time_s": asdict(outcome.time_s),
+        "usd": asdict(outcome.money),
         "losses": outcome.run.losses,
         "chance": outcome.chance,
         "breaks": outcome.failing,

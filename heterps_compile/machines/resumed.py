@@ -33,13 +33,13 @@ from heterps_compile.transient.decide import (
     course_to_wait,
     decide,
 )
-from heterps_compile.transient.transient_work import Machines, Recovery
+from heterps_compile.transient.transient_work import Recovery
 from heterps_compile.units import counted, format_money
 
 from .chosen_file import Chosen
 from .goal import HOUR_S, Goal
 from .machine_set import MachineSet
-from .option import Option
+from .option import Option, paid
 from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepFound, StepTimes
 
@@ -207,10 +207,10 @@ def resume(
         before = courses.add(whole, today)
     else:
         kept = _kept(today, standing.lost)
-        courses.add(course_to_wait(whole, standing.wait_s, () if kept is None else courses.paid(kept)), today)
+        courses.add(course_to_wait(whole, standing.wait_s, () if kept is None else paid(kept, goal)), today)
         # without machines no checkpoint is written before a move
         gone = replace(whole, machines=(), recovery=replace(whole.recovery, checkpoint_s=0.0))
-        before = courses.add_fewer(kept) or (gone if kept is None else replace(whole, machines=courses.paid(kept)))
+        before = courses.add_fewer(kept) or (gone if kept is None else replace(whole, machines=paid(kept, goal)))
     answer = courses.add_moves(catalogue, remaining, before, effort)
     decision = decide(remaining, [way.course for way in courses.ways])
     by_course = {id(way.course): way for way in courses.ways}
@@ -227,19 +227,11 @@ class _Courses:
         self.ways: list[Way] = []
         self.notes: list[str] = []
 
-    def paid(self, machines: MachineSet) -> tuple[Machines, ...]:
-        """Return the machines of a set as what is paid and may be lost."""
-        lifetime_of = self._goal.transience.lifetime_of
-        return tuple(
-            Machines(count, rental.price_per_hour, lifetime_of(rental.offer.gpu) if rental.spot else None)
-            for rental, count in machines.parts
-        )
-
     def on(self, machines: MachineSet, samples_per_s: float) -> Course:
         """Return the course that goes on with machines that are up."""
-        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
-        recovery = Recovery(self._goal.transience.start_up_s, self._times.state_bytes(self._batch) / slowest)
-        course = course_to_stay(samples_per_s, self.paid(machines), recovery)
+        checkpoint_s = self._times.checkpoint_s(machines, self._batch)
+        recovery = Recovery(self._goal.transience.start_up_s, checkpoint_s)
+        course = course_to_stay(samples_per_s, paid(machines, self._goal), recovery)
         return replace(course, late=machines.late, name=machines.title)
 
     def add(self, course: Course, machines: MachineSet, step: StepFound | None = None) -> Course:
@@ -264,9 +256,9 @@ class _Courses:
         """Add the courses to the best sets for what is left, less what comes before they run; return the choice."""
         goal = self._goal
         before_s = before.recovery.checkpoint_s + PLANNING_S
-        paid = remaining.spent + sum(kind.count * kind.price_per_hour for kind in before.machines) * before_s / HOUR_S
+        spent = remaining.spent + sum(kind.count * kind.price_per_hour for kind in before.machines) * before_s / HOUR_S
         deadline_s = None if goal.deadline_s is None else goal.deadline_s - before_s
-        budget = None if goal.budget is None else goal.budget - paid
+        budget = None if goal.budget is None else goal.budget - spent
         if (deadline_s is not None and deadline_s <= 0) or (budget is not None and budget <= 0):
             self.notes.append("there is no time or money left to move in")
             return None

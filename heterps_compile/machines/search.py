@@ -6,8 +6,8 @@ Every set has a bound on its step that costs nothing, and with it bounds on time
 2. on those that are likely to be the best, until none is likely to be better than what was found;
 3. on the sets of one kind whose bounds may still beat that, and then on those of two as well, the best bound first.
 
-Before the third, what may still win by the bounds that cost nothing is bounded by what its stages need
-(``step_bounds.py``), the lowest bounds first. It ends where no bound that is left is below the best value found, and
+Before the third, sets of one kind that may still win by the bounds that cost nothing are bounded by what their stages
+need (``step_bounds.py``). It ends where no bound that is left is below the best value found, and
 sooner where the effort is spent. The least bound of all sets, those that were searched too, as a quick search proves
 nothing, says how much better a set may be. Where a set may be lost, so may be that of its bound. Nothing depends on a
 clock, so that a seed gives the same answer again.
@@ -15,25 +15,26 @@ clock, so that a seed gives the same answer again.
 Left out: what is told of it (``machines_words.py``), the plan that is written (``compile``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
 
 from heterps_compile.cluster.pool_file import MAX_UNITS
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.offers import Catalogue, Offer, assumed
 from heterps_compile.offers.as_device import known_gpus
-from heterps_compile.progress import tell
+from heterps_compile.progress import check, tell
 from heterps_compile.units import counted
 
-from .elsewhere import elsewhere
 from .goal import Goal
 from .machine_set import MachineSet
 from .nothing_found import nothing_found
-from .open_sets import OpenSets, open_sets
-from .option import Option, front_of, let_in, rank
-from .outlook import Outlook, outlook_of, steady_outlook
-from .sets import Candidate, Kind, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
-from .step_bounds import StepBounds
+from .option import Option, Outlook, front_of, let_in, outlook_of, rank, steady_outlook
+from .sets import Candidate, Kind, elsewhere, kinds_of, lowest_pairs, sets_of_one_kind, sets_of_two_kinds, undominated
+from .step_bounds import bound_steps
 from .step_times import StepTimes
 
 RUNNERS_UP = 3
@@ -53,24 +54,19 @@ class SearchEffort:
         likely: Of those that are likely to be better than the best found.
         bound: Of those whose bounds may be, of a model of a usual number of layers.
         ruled_out: Of which it is tried first to prove that none of their plans wins, likewise.
-        needs: Runs of layers times numbers of replicas that are looked at to bound sets by what their stages need.
-        pairs: Looks at the needs of two kinds of units, for one time and one number of micro-batches each.
     """
 
     front: int = 24
     likely: int = 10
     bound: int = 30
     ruled_out: int = 30
-    needs: int = 40_000_000
-    pairs: int = 4_000
 
     def of_runs(self, runs: int) -> "SearchEffort":
         """Return it for a model with so many runs of layers: with more of them fewer sets are searched for."""
         part = min(1.0, _USUAL_RUNS / max(1, runs))
         bound, ruled_out = (min(each, max(_FEWEST, round(each * part))) for each in (self.bound, self.ruled_out))
         front, likely = (each if part == 1.0 else -(-each // 2) for each in (self.front, self.likely))
-        pairs = round(self.pairs * part)
-        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out, pairs=pairs)
+        return replace(self, front=front, likely=likely, bound=bound, ruled_out=ruled_out)
 
 
 EFFORT = SearchEffort()
@@ -88,7 +84,7 @@ class Answer:
         elsewhere: The same machines as the best's in other regions, where they keep all limits, the best first.
         front: Sets that no other one found beats in both time and money, the fastest first.
         bound: A value that no set of one or two kinds of these offers is below with plans that keep the order of the
-            layers; the best's own where that is proven.
+            layers, whose stages have one kind each or which are one stage of both; the best's own where that is proven.
         bound_of_one_kind: The same of sets of one kind.
         looked_at: Sets whose bounds are known.
         searched: Sets whose plans were searched for.
@@ -130,13 +126,13 @@ class Answer:
 class _Found:
     """The options that were searched for."""
 
-    def __init__(self, times: StepTimes, goal: Goal, bounds: StepBounds) -> None:
-        self._times, self._goal, self._bounds = times, goal, bounds
+    def __init__(self, times: StepTimes, goal: Goal) -> None:
+        self._times, self._goal = times, goal
         self.options: dict[tuple[MachineSet, int], Option | str] = {}
         self.best = float("inf")
         self._least_s: dict[tuple[MachineSet, int], float] = {}
         self._ruled_out: set[tuple[MachineSet, int]] = set()
-        self._outlooks: dict[tuple[MachineSet, int, float, float], Outlook | str] = {}
+        self._outlook_of = cache(outlook_of)
 
     def search(self, candidate: Candidate) -> None:
         """Search for the plan of a set, unless that was done."""
@@ -164,17 +160,8 @@ class _Found:
 
     def outlook(self, machines: MachineSet, batch: int, step_s: float, slower: float = 1.0) -> Outlook:
         """Return time and money of a set; raise InfeasibleError where its transient machines let no run end."""
-        key = (machines, batch, step_s, slower)
-        if key not in self._outlooks:
-            checkpoint_s = self._checkpoint_s(machines, batch)
-            try:
-                self._outlooks[key] = outlook_of(machines, step_s, batch, self._goal, checkpoint_s, slower=slower)
-            except InfeasibleError as error:
-                self._outlooks[key] = str(error)
-        found = self._outlooks[key]
-        if isinstance(found, str):
-            raise InfeasibleError(found)
-        return found
+        checkpoint_s = self._times.checkpoint_s(machines, batch) if machines.has_spot else 0.0
+        return self._outlook_of(machines, step_s, batch, self._goal, checkpoint_s, slower=slower)
 
     def rules_out(self, candidate: Candidate) -> bool:
         """Return whether it is proven that a set has no better plan, as ``is_slower`` has it."""
@@ -195,24 +182,27 @@ class _Found:
     def bound(self, candidate: Candidate) -> float:
         """Return a value that a set cannot be below, by all that is known of it; inf where it breaks a limit."""
         machines, goal = candidate.machines, self._goal
-        least_s, proven_s = candidate.least_s, self._least_s.get((machines, candidate.batch), 0.0)
-        if proven_s > least_s:
-            is_one = len(candidate.kinds) == 1
-            least_s = proven_s if is_one else min(proven_s, self._bounds.of_shared(candidate, proven_s))
+        least_s = max(candidate.least_s, self._least_s.get((machines, candidate.batch), 0.0))
         try:
             outlook = self.outlook(machines, candidate.batch, least_s)
         except InfeasibleError:
             return float("inf")
         return float("inf") if outlook.misses(goal) else outlook.value(goal)
 
+    def least_bound(self, candidates: Iterable[Candidate]) -> float:
+        """Return a value that none of some sets is below."""
+        least = float("inf")
+        for value, candidate in sorted(
+            ((_bound(each, self._goal), each) for each in candidates), key=lambda one: one[0]
+        ):
+            if value >= least:
+                break
+            least = min(least, self.bound(candidate))
+        return least
+
     def may_win(self, candidate: Candidate) -> bool:
         """Return whether the bound of a set keeps all limits and is better than the best found."""
         return self.bound(candidate) < self.best * (1 - _GAP)
-
-    def _checkpoint_s(self, machines: MachineSet, batch: int) -> float:
-        """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
-        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
-        return self._times.state_bytes(batch) / slowest if machines.has_spot else 0.0
 
     def is_known(self, candidate: Candidate) -> bool:
         key = (candidate.machines, candidate.batch)
@@ -259,25 +249,28 @@ def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: 
     singles = sets_of_one_kind(kinds, times, goal)
     if not singles:
         raise InfeasibleError(f"the model runs on none of the {counted(len(kinds), 'kind')} of machines")
-    bounding = StepBounds(times, all_kinds, goal, effort.needs)
-    found = _Found(times, goal, bounding)
-    effort = effort.of_runs(bounding.runs(kinds[0], goal.batches[0]))
+    found = _Found(times, goal)
+    effort = effort.of_runs(times.runs(kinds[0].device, goal.batches[0]))
     most = effort.front + effort.likely + effort.bound
     _search_all(found, _spread(_likely_front(singles, goal), effort.front), most)
     _search_likely(found, singles, goal, effort.likely, most)
     pairs = sets_of_two_kinds(all_kinds, times, goal)
     looked_at = len(singles) + sum(each.prices.size for each in pairs)
-    still_open = open_sets(singles, pairs, bounding, goal, best=found.best * (1 - _GAP), effort=effort.pairs)
-    bounds = _search_by_bound(found, still_open, goal, effort, most)
+    target = found.best * (1 - _GAP)
+    listed, more, least_more = lowest_pairs(pairs, goal, target, times.learned)
+    still_open = [*_bounded(singles, times, goal, target), *listed]
+    _search_by_bound(found, still_open, goal, effort, most)
+    bound_of_one = found.least_bound(each for each in still_open if len(each.kinds) == 1)
+    bound = min(bound_of_one, found.least_bound(each for each in still_open if len(each.kinds) == 2), least_more)
     best = found.best * (1 - _GAP)
-    left = sum(_bound(each, goal) < best and not found.is_known(each) for each in still_open.candidates)
+    left = sum(_bound(each, goal) < best and not found.is_known(each) for each in still_open)
     if found.best == float("inf"):
         raise nothing_found(found.options, goal)
     return _answer(
         found,
         goal,
-        bounds,
-        left=left + still_open.more,
+        (bound, bound_of_one),
+        left=left + more,
         looked_at=looked_at,
         kinds=(all_kinds, len(kinds)),
         notes=(*_few_of(kinds, goal), *_notes(catalogue.offers, unknown, catalogue.notes, times, goal)),
@@ -302,12 +295,31 @@ def _search_likely(found: _Found, singles: Sequence[Candidate], goal: Goal, effo
             _search_all(found, [singles[number]], most)
 
 
-def _search_by_bound(found: _Found, of: OpenSets, goal: Goal, effort: SearchEffort, most: int) -> dict[int, float]:
-    """Search for the plans of sets in the order of their bounds; return the least bound of sets by number of kinds.
+def _bounded(singles: Sequence[Candidate], times: StepTimes, goal: Goal, best: float) -> Iterator[Candidate]:
+    """Yield the sets whose bounds keep all limits, with closer bounds where one of their hardware may be better."""
+    groups: defaultdict[object, list[Candidate]] = defaultdict(list)
+    for each in singles:
+        if _bound(each, goal, keeps=True) < best:
+            groups[each.kinds[0].hardware, each.batch].append(each)
+    for group in groups.values():
+        check()
+        kind, batch = group[0].kinds[0], group[0].batch
+        known = {each.machines.count: each.least_s for each in group}
+        counts = np.array(sorted(known))
+        low_s = np.array([known[count] for count in counts.tolist()])
+        closer = bound_steps(times, kind, batch, counts, low_s)
+        least_s = dict(zip(counts.tolist(), closer.tolist(), strict=True))
+        bounded = (replace(each, least_s=least_s[each.machines.count]) for each in group)
+        yield from (each for each in bounded if _bound(each, goal, keeps=True) < float("inf"))
+
+
+def _search_by_bound(
+    found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: SearchEffort, most: int
+) -> None:
+    """Search for the plans of sets in the order of their bounds.
 
     The bounds of pairs are the looser ones: half of the effort is for sets of one kind, which go first.
     """
-    candidates = of.candidates
     order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
     alone = [each for each in order if len(candidates[each[-1]].machines.parts) == 1]
     left, ruled_out = effort.bound // 2, effort.ruled_out
@@ -325,12 +337,6 @@ def _search_by_bound(found: _Found, of: OpenSets, goal: Goal, effort: SearchEffo
             left -= 1
             _search_all(found, [candidate], most)
         left += effort.bound - effort.bound // 2
-    bounds = {1: float("inf"), 2: of.least_more}
-    for value, _, number in order:
-        kinds = len(candidates[number].machines.parts)
-        if value < bounds[kinds]:
-            bounds[kinds] = min(bounds[kinds], found.bound(candidates[number]))
-    return bounds
 
 
 def _steady(candidate: Candidate, step_s: float, goal: Goal) -> Outlook:
@@ -382,14 +388,24 @@ def _spread(front: Sequence[Candidate], most: int) -> list[Candidate]:
 def _answer(
     found: _Found,
     goal: Goal,
-    bounds: Mapping[int, float],
+    bounds: tuple[float, float],
     *,
     left: int,
     looked_at: int,
     kinds: tuple[Sequence[Kind], int],
     notes: tuple[str, ...],
 ) -> Answer:
-    """Return the answer; ``kinds`` are all of them, and how many no other dominates."""
+    """Return the answer.
+
+    Args:
+        found: The sets that were searched.
+        goal: What is asked.
+        bounds: Values that no set is below, and no set of one kind.
+        left: Sets that may be better and were not searched.
+        looked_at: Sets.
+        kinds: All of them, and how many no other dominates.
+        notes: What the user should know.
+    """
     ranked = sorted(found.plans, key=lambda option: rank(option, goal))
     keeping = [option for option in ranked if not option.fails]
     best = keeping[0]
@@ -400,7 +416,7 @@ def _answer(
     there = elsewhere(best, kinds[0], goal, lambda each: found.outlook(each, best.batch, step.step_s, step.slower))
     return Answer(
         goal, best, tuple(others[:RUNNERS_UP]), let_in(ranked, best, goal), there, tuple(front_of(found.plans)),
-        min(*bounds.values(), value), min(bounds[1], value), looked_at, found.searched, left, kinds[1],
+        min(bounds[0], value), min(bounds[1], value), looked_at, found.searched, left, kinds[1],
         (*taken, *notes),
     )  # fmt: skip
 

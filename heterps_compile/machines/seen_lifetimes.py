@@ -68,7 +68,7 @@ def _of_kind(gpu: str, seen: list[Lifespan], where: str) -> KindLifetime:
             f"{where} has {counted(len(seen), 'machine')} of {gpu or 'virtual CPUs'}, of which {len(deaths)} were lost "
             f"at {ages}; a law needs {LEAST_DEATHS} losses and two ages at the least: add rows, or say --lifetime"
         )
-    fit = fit_lifetime(seen, "weibull")
+    fit = fit_lifetime(seen)
     median_h = fit.law.quantile(0.5)
     words = (
         f"machines with {gpu or 'virtual CPUs'} are taken to live {format_duration(median_h * HOUR_S)} in the median, "
@@ -80,7 +80,7 @@ def _of_kind(gpu: str, seen: list[Lifespan], where: str) -> KindLifetime:
 
 
 def _interval(fit: FittedLifetime, name: str) -> str:
-    value, error = fit.parameters[name], fit.errors[name]
+    value, error = getattr(fit.law, name), fit.errors[name]
     if not math.isfinite(error) or error > 10:
         return f"{value:.3g} (not known how nearly)"
     low, high = value * math.exp(-_NINE_OF_TEN * error), value * math.exp(_NINE_OF_TEN * error)

@@ -9,7 +9,7 @@ Left out: sets of three kinds, pairs of different regions, pairs whose units are
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -25,11 +25,10 @@ from heterps_compile.progress import check
 from .goal import Goal
 from .learned import NOTHING, Learned
 from .machine_set import MachineSet
-from .outlook import steady_outlook
+from .option import Option, Outlook, rank, steady_outlook
 from .step_times import StepTimes
 
-MUCH_LONGER = 1e6  # than its bound no step is asked to be
-_LEAST_PRICE = 1e-9  # an hour, that limits are divided by
+_MOST_LISTED = 2000  # sets of two kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,19 +175,9 @@ class PairSets:
         """Return by which part nine of ten runs are at most longer than predicted, as of all of these kinds."""
         return max(max(kind.late, other.late) for kind, other in self.offers)
 
-    @property
-    def units(self) -> Floats:
-        """Return [C, 2], of each kind."""
-        return self.machines * [kind.units for kind in self.offers[0]]
-
     def values(self, goal: Goal) -> Floats:
         """Return [O, C], what sets cannot be better than; inf where their bounds break a limit."""
         return _values(self.prices, self.least_s, self.batch, goal, self.late)
-
-    def longest_s(self, goal: Goal, best: float) -> Floats:
-        """Return [C], the steps from which on no set keeps all limits and is better than some value."""
-        limit_s = longest_steps_s(self.prices.min(axis=0), self.batch, goal, self.late, best)
-        return np.asarray(np.minimum(limit_s, self.least_s * MUCH_LONGER), np.float64)
 
     def candidate(self, pair: int, place: int, learned: Learned) -> Candidate:
         """Return one of the sets."""
@@ -196,18 +185,6 @@ class PairSets:
         parts = tuple((kind.rental, count) for kind, count in zip(self.offers[pair], counts, strict=True))
         least_s = float(self.least_s[place])
         return Candidate(MachineSet(parts, learned), self.batch, least_s, least_s, self.offers[pair])
-
-
-def longest_steps_s(prices: Floats, batch: int, goal: Goal, late: float, best: float) -> Floats:
-    """Return the steps from which on no set of such prices an hour keeps all limits and is better than some value."""
-    unit = steady_outlook(1.0, 1.0, batch, goal, late)
-    price = np.maximum(prices, _LEAST_PRICE)
-    limit_s = best / (unit.median_money * price) if goal.minimises_money else best / (unit.median_s + 0 * price)
-    if goal.deadline_s is not None:
-        limit_s = np.minimum(limit_s, goal.deadline_s / unit.most_s)
-    if goal.budget is not None:
-        limit_s = np.minimum(limit_s, goal.budget / (unit.most_money * price))
-    return np.asarray(limit_s, np.float64)
 
 
 def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[PairSets]:
@@ -238,6 +215,24 @@ def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> li
     return found
 
 
+def lowest_pairs(
+    pairs: Sequence[PairSets], goal: Goal, best: float, learned: Learned
+) -> tuple[list[Candidate], int, float]:
+    """Select the sets of two kinds with the lowest bounds, of those that may be better than a value.
+
+    Returns:
+        The sets, the number of others, and a value that none of these is below.
+    """
+    values = [each.values(goal) for each in pairs]
+    places = [(group, *place) for group, each in enumerate(values) for place in np.argwhere(each < best).tolist()]
+    of_places = np.array([values[group][pair, place] for group, pair, place in places])
+    order = np.argsort(of_places, kind="stable")
+    chosen = [places[number] for number in order[:_MOST_LISTED].tolist()]
+    more = order[_MOST_LISTED:]
+    found = [pairs[group].candidate(pair, place, learned) for group, pair, place in chosen]
+    return found, len(more), float(of_places[more[0]]) if len(more) else float("inf")
+
+
 def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float) -> Floats:
     """Return [O, C], what sets cannot be better than by their bounds; inf where these break a limit."""
     unit = steady_outlook(1.0, 1.0, batch, goal, late)  # all of these are in proportion to price and step
@@ -246,3 +241,36 @@ def _values(price: Floats, least_s: Floats, batch: int, goal: Goal, late: float)
     over = unit.most_s * least_s > (np.inf if goal.deadline_s is None else goal.deadline_s)
     dear = unit.most_money * price * least_s > (np.inf if goal.budget is None else goal.budget)
     return np.asarray(np.where(over | dear, np.inf, value), np.float64)
+
+
+def elsewhere(
+    best: Option, kinds: Sequence[Kind], goal: Goal, outlook: Callable[[MachineSet], Outlook]
+) -> tuple[Option, ...]:
+    """Return the machines of a set in other regions that have all of them, where they keep all limits; the best first.
+
+    Args:
+        best: The set.
+        kinds: All offers.
+        goal: What is asked.
+        outlook: Returns time and money on the same number of the same machines.
+    """
+    here = {rental.offer.region for rental, _ in best.machines.parts}
+    wanted = [_same(next(kind for kind in kinds if kind.rental == rental)) for rental, _ in best.machines.parts]
+    regions: defaultdict[str, dict[object, Rental]] = defaultdict(dict)
+    for kind in sorted(kinds, key=lambda each: each.rental.price_per_hour):
+        if kind.rental.offer.region not in here and _same(kind) in wanted:
+            regions[kind.rental.offer.region].setdefault(_same(kind), kind.rental)
+    found = []
+    for region in regions.values():
+        if len(region) == len(wanted):
+            parts = tuple((region[each], count) for each, (_, count) in zip(wanted, best.machines.parts, strict=True))
+            machines = MachineSet(parts, best.machines.learned)
+            there = outlook(machines)
+            found.append(Option(machines, best.batch, best.step, there, there.misses(goal)))
+    return tuple(sorted((each for each in found if not each.fails), key=lambda each: rank(each, goal)))
+
+
+def _same(kind: Kind) -> tuple[object, ...]:
+    """Return what is alike of one machine in all regions."""
+    offer = kind.rental.offer
+    return offer.provider, offer.instance, kind.rental.spot, kind.hardware

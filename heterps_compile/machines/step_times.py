@@ -2,23 +2,26 @@
 
 All three are of the cost model that every plan uses: a set is a pool of its machines, posed as any other problem.
 
-- The **bound** shares all computing freely among all units, with nothing to wait for and nothing to send. For units of
+- The **bound** shares all computing and the optimizer's step freely among all units, with nothing to wait for and
+  nothing to send: some unit updates a layer behind its last backward, whatever the replicas do, and no step is shorter
+  than that of one layer. For units of
   two types it is the linear programme ``min t, sum over l of x_l a_l <= t k_a, sum over l of (1 - x_l) b_l <= t k_b``,
   solved by dealing layers in the order of ``a_l / b_l``.
-- The **likely** time is that of replicas of the whole model: the bound and their all-reduce.
+- The **likely** time is that of replicas of the whole model: their computing and their all-reduce.
 - The **searched** plan is the best step found over placements, replicas, micro-batches and schedules by the search
   over steps, begun from the simple plans, and of two kinds the one stage that all units are replicas of, each fed by
   its speed. A step depends neither on prices nor on who rents the machines out, so that
   sets of the same hardware are searched once.
 
-Left out: the search that proves (``compile`` runs it on the set that is chosen), several stages of which some have
-replicas that differ (``compile`` looks for these too where the one stage is chosen).
+Left out: the search that proves (``compile`` runs it on the set that is chosen), one stage of more than 512 units of
+two kinds, several stages of which some have replicas that differ (``compile`` looks for these too where the one stage
+is chosen).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
+from heterps_compile.cost.own_work import update_times
 from heterps_compile.cost.pose import network_of
 from heterps_compile.cost.problem import Floats
 from heterps_compile.errors import InfeasibleError
@@ -63,6 +67,8 @@ QUICK_CLOSING = ClosingEffort(cells=300_000, branches=40_000, extended=2_000, ch
 RULING_OUT = ClosingEffort(cells=300_000, branches=60_000, extended=1_500, choices=500, actions=100_000)
 """How hard it is tried to prove that no plan on a set is good enough, before any is searched for."""
 
+_Parts = tuple[DeviceType, ...]
+
 PART = "part-"
 """What the kinds of a set are called while it is searched, before their number: no step depends on their names."""
 
@@ -70,7 +76,14 @@ NO_ROOM = "no plan was found that its units have memory for"
 """Why a set has no plan that the search found."""
 
 _FEW_UNITS = 24  # of a set on which branch and bound has been seen to end
+_MOST_SHARED = 512  # units of two kinds that one stage is simulated on
 _LESS = 40  # times less is tried on more
+
+
+def _shares_too_many(posed: Posed) -> bool:
+    """Tell if two kinds have too many units to simulate one stage on."""
+    units = posed.problem.max_units
+    return len(units) > 1 and bool(units.sum() > _MOST_SHARED)
 
 
 def _tried(effort: ClosingEffort, posed: Posed) -> ClosingEffort:
@@ -91,8 +104,8 @@ class StepFound:
         schedule: That they follow.
         shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
             empty where every stage has units of one kind.
-        least_s: No plan on the set whose stages have one kind each and that keeps the order of the layers has a shorter
-            step; 0 where nothing is proven beyond the bound that costs nothing.
+        least_s: No plan on the set that keeps the order of the layers, whose stages have one kind each or which is one
+            stage of both, has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
         slower: Factor on the step for nine of ten runs because a network is a guess; 1 for known networks.
     """
 
@@ -129,6 +142,36 @@ class StepFound:
         return f"{len(units)} stages of {', '.join(units[:-1])} and {units[-1]} units"
 
 
+class _OneBatch:
+    """The model with one batch, and its facts that no machine changes."""
+
+    def __init__(self, layered: Layered) -> None:
+        self.layered = layered
+
+    def on(self, devices: Sequence[DeviceType]) -> Annotated:
+        """Return the annotated model on a pool of some types."""
+        return run_to(replace(self.layered, cluster=_pool(devices)), Annotated)
+
+    @cached_property
+    def _draft(self) -> Annotated:
+        return self.on((data_sheet(""),))
+
+    @cached_property
+    def is_fixed_order(self) -> bool:
+        draft = self._draft
+        return orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+
+    @cached_property
+    def state_bytes(self) -> float:
+        draft, optimizer = self._draft, self._draft.request.optimizer
+        found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
+        return float(sum(found))
+
+    @cached_property
+    def ring_bytes(self) -> float:
+        return float(sum(ring_bytes(self._draft.layers, i, cost) for i, cost in enumerate(self._draft.costs)))
+
+
 class StepTimes:
     """Steps of training one model on sets of machines.
 
@@ -143,16 +186,12 @@ class StepTimes:
         """Begin; ``read`` returns the model for a batch, ``request`` says how it is trained."""
         self._read, self._seed, self.learned = read, seed, learned
         self._request = replace(request, mode="training", objective="throughput")
-        self._layered: dict[int, Layered] = {}
+        self._layered: dict[int, _OneBatch] = {}
         self._work: dict[object, Floats] = {}
-        self._gradients: dict[int, float] = {}
-        self._states: dict[int, float] = {}
         self._found: dict[object, StepFound | str] = {}
-        self._divisible: dict[int, bool] = {}
         self._posed: dict[object, Posed | str] = {}
         self._segments: dict[object, StepSegments] = {}
         self._shared: dict[object, StepFound | None] = {}
-        self._fixed_order: dict[int, bool] = {}
         self.searches = 0
 
     def with_learned(self, learned: Learned) -> "StepTimes":
@@ -163,44 +202,46 @@ class StepTimes:
 
     def graph(self, batch: int) -> Graph:
         """Return the model with a batch."""
-        return self._draft(batch).graph
+        return self._of(batch).layered.graph
 
     def is_divisible(self, batch: int) -> bool:
         """Return whether replicas can share the batch."""
-        if batch not in self._divisible:
-            self._divisible[batch] = self._draft(batch).graph.is_divisible
-        return self._divisible[batch]
+        return self.graph(batch).is_divisible
 
     def is_fixed_order(self, batch: int) -> bool:
         """Return whether the layers have one order alone, so that what holds of plans in it holds of all."""
-        if batch not in self._fixed_order:
-            draft = self._draft(batch)
-            orders = orders_of(draft.layers, draft.costs, optimizer=self._request.trains_with)
-            self._fixed_order[batch] = orders.is_fixed
-        return self._fixed_order[batch]
+        return self._of(batch).is_fixed_order
+
+    def computed_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
+        """Divide the computing of a batch by units of a type, shape [N]; inf if it cannot run."""
+        work_s = float(self.work_s(device, batch)[0].sum())
+        return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
 
     def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
         """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
-        work_s = float(self.work_s(device, batch).sum())
-        return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
+        if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
+            return self.computed_s(device, units, batch)
+        work_s = self.work_s(device, batch)
+        return np.asarray(np.maximum(float(work_s.sum()) / units, float(work_s[1].max())), np.float64)
 
     def least_of_two_s(
         self, device: DeviceType, units: Floats, other: DeviceType, others: Floats, batch: int
     ) -> Floats:
         """Return [N], the same for units of two types together."""
         work_s, other_s = self.work_s(device, batch), self.work_s(other, batch)
-        if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
-            return np.full(len(units), np.minimum(work_s, other_s).sum())
-        return least_shared_s(work_s, other_s, units, others)
+        if not self.is_divisible(batch):
+            return np.full(len(units), np.minimum(work_s[0], other_s[0]).sum())
+        shared_s = least_shared_s(work_s.sum(axis=0), other_s.sum(axis=0), units, others)
+        return np.asarray(np.maximum(shared_s, float(np.minimum(work_s[1], other_s[1]).max())), np.float64)
 
     def likely_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
-        """Return [N], what replicas of the whole model would take: the bound and their all-reduce."""
-        least_s = self.least_s(device, units, batch)
+        """Return [N], what replicas of the whole model would take: their computing and their all-reduce."""
+        computed_s = self.computed_s(device, units, batch)
         if not self.is_divisible(batch):
-            return least_s
-        network, size_bytes = network_of(_pool((device,)), device.name), self._ring_bytes(batch)
+            return computed_s
+        network, size_bytes = network_of(_pool((device,)), device.name), self._of(batch).ring_bytes
         reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
-        return np.asarray(least_s + np.array(reduced_s), np.float64)
+        return np.asarray(computed_s + np.array(reduced_s), np.float64)
 
     def searched(self, machines: MachineSet, batch: int, effort: StepEffort = QUICK) -> StepFound | str:
         """Return the best step found on a set, or in a sentence why there is none.
@@ -211,7 +252,7 @@ class StepTimes:
             effort: How hard to search.
         """
         parts, order = self._hardware(machines)
-        key = (batch, parts, effort)
+        key = (batch, repr(parts), effort)
         if key not in self._found:
             self._found[key] = self._search(parts, batch, effort)
         found = self._found[key]
@@ -229,10 +270,12 @@ class StepTimes:
         Plans whose stages have units of one kind each, and the one that both kinds are replicas of.
         """
         parts, _ = self._hardware(machines)
-        key = (batch, parts)
+        key = (batch, repr(parts))
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
             return True
+        if _shares_too_many(posed):
+            return False
         shared = self._share(parts, batch)
         if shared is not None and shared.step_s < than_s:
             return False
@@ -242,44 +285,44 @@ class StepTimes:
         return none_below(segments, than_s, _tried(RULING_OUT, posed))
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
-        """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
+        """Compute seconds of computing and of updates on one unit, shape [2, L]; inf if not allowed."""
         alone = replace(device, max_units=1, units_per_machine=1, whole_machines=False, network_bytes_per_s=1e9)
         unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
-        key = (batch, _key(unit))
+        key = (batch, repr(unit))
         if key not in self._work:
-            draft = self._draft(batch, (unit,))
+            draft = self._of(batch).on((unit,))
             times = layer_times(
                 draft.layers, draft.costs, draft.cluster,
                 training=True, precision=self._request.precision,
             )  # fmt: skip
             usable = allowed_types(draft.layers, draft.cluster, (), (), draft.costs)
-            self._work[key] = np.where(usable, times.compute_s, np.inf)[:, 0]
+            optimizer = self._request.trains_with
+            update_s = 0.0 if optimizer is None else update_times(draft.layers, draft.costs, times, optimizer)[:, 0]
+            works_s = np.stack(np.broadcast_arrays(times.compute_s[:, 0], update_s))
+            self._work[key] = np.where(usable[:, 0], works_s, np.inf)
         return self._work[key]
 
     def segments_of(self, device: DeviceType, units: int, batch: int) -> StepSegments | None:
         """Return the stages there may be on at least so many units of a type; None where no plan is possible."""
         machines = -(-units // device.units_per_machine)
-        many = replace(device, **_NAMELESS, max_units=machines * device.units_per_machine)
-        posed = self._pose((_key(many),), batch)
+        many = replace(_nameless(device), max_units=machines * device.units_per_machine)
+        posed = self._pose((many,), batch)
         return None if isinstance(posed, str) else StepSegments(steps_of(posed))
+
+    def runs(self, device: DeviceType, batch: int) -> int:
+        """Return how many runs of layers may be stages, by where a chain on a type may be cut; 0 if it cannot run."""
+        segments = self.segments_of(device, 1, batch)
+        return 0 if segments is None else segments.chain.length * (segments.chain.length + 1) // 2
 
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
-        if batch not in self._states:
-            draft = self._draft(batch)
-            optimizer = self._request.optimizer
-            found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
-            self._states[batch] = float(sum(found))
-        return self._states[batch]
+        return self._of(batch).state_bytes
 
-    def _ring_bytes(self, batch: int) -> float:
-        if batch not in self._gradients:
-            draft = self._draft(batch)
-            found = (ring_bytes(draft.layers, i, cost) for i, cost in enumerate(draft.costs))
-            self._gradients[batch] = float(sum(found))
-        return self._gradients[batch]
+    def checkpoint_s(self, machines: MachineSet, batch: int) -> float:
+        """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
+        return self.state_bytes(batch) / min(device.input_bytes_per_s for device in machines.pool().device_types)
 
-    def _search(self, parts: "_Parts", batch: int, effort: StepEffort) -> StepFound | str:
+    def _search(self, parts: _Parts, batch: int, effort: StepEffort) -> StepFound | str:
         self.searches += 1
         posed = self._pose(parts, batch)
         if isinstance(posed, str):
@@ -294,52 +337,57 @@ class StepTimes:
             seed=self._seed,
             closing=_tried(QUICK_CLOSING, posed),
         )
-        plan, names = found.plan, [device.name for device in _devices(parts)]
+        plan, names = found.plan, [device.name for device in parts]
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
-            return shared or NO_ROOM
+            return NO_ROOM if shared is None else replace(shared, least_s=min(max(found.bound, 0.0), shared.step_s))
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        least_s = max(found.bound, 0.0)
+        least_s = 0.0 if _shares_too_many(posed) else max(found.bound, 0.0)
         schedule = _schedule_of(steps_of(posed), plan)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, schedule, least_s=least_s)
 
-    def _pose(self, parts: "_Parts", batch: int) -> Posed | str:
+    def _pose(self, parts: _Parts, batch: int) -> Posed | str:
         """Return the model on some units as a problem, or in a sentence why it has no plan there."""
-        key = (batch, parts)
+        key = (batch, repr(parts))
         if key not in self._posed:
             try:
-                self._posed[key] = run_to(self._draft(batch, _devices(parts)), Posed)
+                self._posed[key] = run_to(self._of(batch).on(parts), Posed)
             except InfeasibleError as error:
                 self._posed[key] = str(error)
         return self._posed[key]
 
-    def _share(self, parts: "_Parts", batch: int) -> StepFound | None:
+    def _share(self, parts: _Parts, batch: int) -> StepFound | None:
         """Return the step of replicas of one stage on units of two kinds, each fed by its speed; None for none."""
-        key = (batch, parts)
+        key = (batch, repr(parts))
         if key not in self._shared:
             posed = self._pose(parts, batch)
             self._shared[key] = None
-            if len(parts) == 2 and not isinstance(posed, str) and self.is_divisible(batch):
+            if isinstance(posed, str) or len(parts) == 1 or _shares_too_many(posed):
+                return None
+            if self.is_divisible(batch):
                 whole = MixedPlacement((0,), (tuple(int(units) for units in posed.problem.max_units),))
                 plans = [whole] if np.isfinite(worth_of(posed.problem, whole).value) else []  # a kind may lack memory
                 self._shared[key] = next((_one_stage(posed, *each) for each in mixed_steps(posed, plans)), None)
         return self._shared[key]
 
-    def _draft(self, batch: int, parts: Sequence[DeviceType] = ()) -> Annotated:
-        """Return the annotated model for a batch on a pool of some types."""
+    def _of(self, batch: int) -> "_OneBatch":
         if batch not in self._layered:
-            opened = Draft(graph=self._read(batch), cluster=_pool(parts or (data_sheet(""),)), request=self._request)
-            self._layered[batch] = run_to(opened, Layered)
-        return run_to(replace(self._layered[batch], cluster=_pool(parts or (data_sheet(""),))), Annotated)
+            opened = Draft(graph=self._read(batch), cluster=_pool((data_sheet(""),)), request=self._request)
+            self._layered[batch] = _OneBatch(run_to(opened, Layered))
+        return self._layered[batch]
 
-    def _hardware(self, machines: MachineSet) -> tuple["_Parts", tuple[int, ...]]:
+    def _hardware(self, machines: MachineSet) -> tuple[_Parts, tuple[int, ...]]:
         """Return the types of a set without what no step depends on, in an order of their own, and their places.
 
         That is names, prices, where they were read, and which is named first.
         """
-        keys = [_key(replace(device, **_NAMELESS)) for device in machines.pool().device_types]
-        order = sorted(range(len(keys)), key=lambda part: repr(keys[part]))
-        return tuple(keys[part] for part in order), tuple(order)
+        devices = [_nameless(device) for device in machines.pool().device_types]
+        order = sorted(range(len(devices)), key=lambda part: repr(devices[part]))
+        return tuple(replace(devices[part], name=f"{PART}{number}") for number, part in enumerate(order)), tuple(order)
+
+
+def _nameless(device: DeviceType) -> DeviceType:
+    return replace(device, name=f"{PART}0", price_per_hour=1.0, price_source="", price_date="")
 
 
 def _schedule_of(of: StepProblem, plan: SteppedPlan) -> str:
@@ -369,29 +417,6 @@ def _one_stage(posed: Posed, placement: MixedPlacement, _: object, step: Step) -
     types = sorted(stage.types, key=lambda each: each.type)
     stages = tuple((each.units, each.type) for each in types)
     return StepFound(step.step_s, stages, step.micro_batches, step.schedule, tuple(each.share for each in types))
-
-
-_Key = tuple[tuple[str, object], ...]
-_Parts = tuple[_Key, ...]
-_NAMELESS: Mapping[str, Any] = {"name": "", "price_per_hour": 1.0, "price_source": "", "price_date": ""}
-
-
-def _key(device: DeviceType) -> _Key:
-    """Return what device types are told apart by."""
-    values = ((field.name, getattr(device, field.name)) for field in fields(device))
-    return tuple(
-        (name, tuple(sorted(value.items())) if isinstance(value, Mapping) else value) for name, value in values
-    )
-
-
-def _devices(parts: _Parts) -> tuple[DeviceType, ...]:
-    """Return the types that keys are of, each with a name of its own."""
-    found = []
-    for number, key in enumerate(parts):
-        values: dict[str, Any] = dict(key)
-        values |= {"name": f"{PART}{number}", "peak_flops": dict(values["peak_flops"]), "rates": dict(values["rates"])}
-        found.append(DeviceType(**values))
-    return tuple(found)
 
 
 def least_shared_s(work_s: Floats, other_s: Floats, units: Floats, others: Floats) -> Floats:

@@ -108,21 +108,21 @@ def compare_policies(trace: Trace, name: str, option: Option, goal: Goal) -> Com
     nothing = Compared(name, 0, machines, most, trace.step_s, 0.0, ())
     rentals = [rental for rental, _ in option.machines.parts]
     if len(rentals) > 1:
-        return _without(
-            nothing, f"the set {option.machines.title} has two kinds, and a trace does not say which is there"
+        return replace(
+            nothing, note=f"the set {option.machines.title} has two kinds, and a trace does not say which is there"
         )
     spot, stays = rentals[0].offer.spot_per_hour, rentals[0].offer.price_per_hour
     if spot is None:
-        return _without(nothing, f"{rentals[0].offer.title} is not sold as a transient machine")
+        return replace(nothing, note=f"{rentals[0].offer.title} is not sold as a transient machine")
     work = math.ceil(goal.steps(option.batch) * option.step.step_s / trace.step_s)
     change = math.ceil(goal.transience.start_up_s / trace.step_s)
     try:
         jobs = list(_jobs(trace, machines, (spot, stays), work, change))
     except InfeasibleError:
         ends_s = (work + change) * trace.step_s
-        return _without(
+        return replace(
             nothing,
-            f"with its start-up of {format_duration(change * trace.step_s)} the set ends within "
+            note=f"with its start-up of {format_duration(change * trace.step_s)} the set ends within "
             f"{format_duration(ends_s)} even on demand, so that no policy keeps the deadline",
         )
     best = [offline_optimum(job) for job in jobs]
@@ -187,10 +187,6 @@ def document(compared: Compared) -> dict[str, Any]:
         ],
         "told": list(told(compared)),
     }
-
-
-def _without(nothing: Compared, note: str) -> Compared:
-    return replace(nothing, note=note)
 
 
 def _deadline_s(goal: Goal) -> float:

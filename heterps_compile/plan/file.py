@@ -104,7 +104,7 @@ def _check(document: Any, where: str) -> schema.PlanFile:
         file = schema.PlanFile.model_validate(migrate(document, version))
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        raise PlanError(f"{where}: {_fault(faults[0])}{_more(len(faults))}") from error
+        raise PlanError(f"{where}: {fault_text(faults[0])}{_more(len(faults))}") from error
     wrong = list(contradictions(file))
     if wrong:
         path, fault = wrong[0]
@@ -116,7 +116,8 @@ def _more(count: int) -> str:
     return f" (and {count - 1} more faults)" if count > 1 else ""
 
 
-def _fault(fault: Any) -> str:
+def fault_text(fault: Any) -> str:
+    """Say in one line where a document has a fault that pydantic found, and which."""
     path = ""
     for part in fault["loc"]:
         if isinstance(part, int):

@@ -13,7 +13,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from heterps_compile.escape import one_line, printable, shorten
-from heterps_compile.machines.machines_words import rows, told
+from heterps_compile.machines.machines_words import figures, rows, told
 from heterps_compile.machines.option import Option
 from heterps_compile.machines.search import Answer
 from heterps_compile.offers.offer import CURRENCY
@@ -57,9 +57,9 @@ def machines_page(answer: Answer) -> str:
             for name in ("time", CURRENCY)
             for head, label in ((name, name), ("in 9 of 10", f"{name} in 9 of 10"))
         ],
-        rows=[_row(name, option, answer, has_batches=has_batches) for name, option in rows(answer)],
+        rows=[_row(name, option, answer) for name, option in rows(answer)],
         fails=answer.failing is not None,
-        front=[_row("", option, answer, has_batches=has_batches) for option in answer.front],
+        front=[_row("", option, answer) for option in answer.front],
         drawn=[
             Markup(machine_front(answer, **width).element)  # noqa: S704 - made of escaped text
             for width in ({}, {"width": NARROW})
@@ -87,15 +87,6 @@ def _tiles(answer: Answer) -> Iterator[tuple[str, str, str]]:
     yield "throughput", f"{rate_number(best.samples_per_s)} samples/s", step
 
 
-def _row(name: str, option: Option, answer: Answer, *, has_batches: bool) -> _Row:
-    outlook = option.outlook
-    cells = (
-        *([f"{option.batch:,}"] if has_batches else []),
-        format_money(option.machines.price_per_hour),
-        rate_number(option.samples_per_s),
-        format_duration(outlook.median_s),
-        format_duration(outlook.most_s),
-        format_money(outlook.median_money),
-        format_money(outlook.most_money),
-    )
+def _row(name: str, option: Option, answer: Answer) -> _Row:
+    cells = tuple(column.text(option) for column in figures(answer.goal))
     return name, option.machines.title, cells, option is answer.best

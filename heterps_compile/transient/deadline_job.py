@@ -8,7 +8,6 @@ late.
 Left out: prices that change within a window; progress at a part of the speed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,8 +143,3 @@ def run_job(job: Job, policy: Policy) -> JobRun:
         taken.append(way)
         state = after(job, state, way)
     return JobRun(money, state.step, state.left == 0, tuple(taken))
-
-
-def levels_of(job: Job, first: int, last: int) -> Sequence[int]:
-    """Return, for each of some steps, the index of the cheapest way that is there."""
-    return [next(index for index, way in enumerate(job.ways) if way.is_there(step)) for step in range(first, last)]

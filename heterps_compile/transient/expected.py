@@ -11,27 +11,26 @@ waiting and ``R`` of work that is done again::
     T = D + X + m W + (sum of m draws of mean R)            of Consul and Jain, of mean r X / (1 - r R)
 
 For exponentials ``R = 1 / r - L / (exp(r L) - 1)``, and the mean is exact: that of ``(exp(r L) - 1) / r`` a stretch
-(Daly 2006). Where the rest goes on, nothing is done again, and a loss costs the regrouping and ``D`` times the lost
-machine's share of the speed.
+(Daly 2006).
 
 The distribution of a machine's renewals is the convolution of its lifetime with itself, on a grid by FFT
 (``renewals.py``); of more than ``_MOST_LOSSES`` losses, the normal law with the moments of renewal theory.
 
 Left out, and of second order in (start-up + interval) / (time between losses): that machines grow older while they
-wait for another. ``simulated_runs.py`` has it.
+wait for another. ``replayed_run.py`` has it.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.errors import InfeasibleError
 
-from .checkpoints import least_of
-from .lifetime import HOUR_S, Lifetime
+from .lifetime import HOUR_S, Weibull
 from .renewals import mean_renewals, renewal_chances, variance_of_renewals
 from .transient_work import TransientWork
 
@@ -101,7 +100,6 @@ class ExpectedRun:
         money: In the currency of the prices.
         losses: How many machines are lost, in the mean.
         interval_s: Of computing between two checkpoints; None where none is written.
-        parts_s: Means of what the time is made of: start-up, work, checkpoints, work done again, waiting.
         runs: The distribution of the time.
     """
 
@@ -109,7 +107,6 @@ class ExpectedRun:
     money: Spread
     losses: float
     interval_s: float | None
-    parts_s: dict[str, float]
     runs: "_Runs"
 
     def chance_within(self, time_s: float) -> float:
@@ -122,11 +119,9 @@ def expect_run(work: TransientWork) -> ExpectedRun:
 
     Raises:
         InfeasibleError: where losses come so often that the run does not end.
-        InputError: where several machines reach the age at which their provider ends all of them together.
     """
     recovery = work.recovery
-    _check_limits(work)
-    interval_s = best_interval_of_run(work) if recovery.interval_s is None else recovery.interval_s
+    interval_s = _best_interval_s(work) if recovery.interval_s is None else recovery.interval_s
     computing_s = work.computing_s(interval_s)
     rate = _losses(work, computing_s) / computing_s
     redone_s, spread_s = _redone(work, interval_s, rate)
@@ -147,24 +142,17 @@ def expect_run(work: TransientWork) -> ExpectedRun:
         money=Spread(work.money(time_s.mean), work.money(time_s.median), work.money(time_s.most)),
         losses=stopped * losses_of_stop,
         interval_s=interval_s,
-        parts_s={
-            "start-up": work.first_start_s,
-            "work": work.work_s,
-            "checkpoints": computing_s - work.work_s,
-            "work done again": stopped * redone_s,
-            "waiting": stopped * waiting_s,
-        },
         runs=runs,
     )
 
 
-def best_interval_of_run(work: TransientWork) -> float | None:
+def _best_interval_s(work: TransientWork) -> float | None:
     """Return the seconds of computing between checkpoints of the least expected time; None where a loss undoes no work.
 
     The mean of the closed form is minimised by golden section: that is Daly's interval for an exponential, and for
     every other law that of its losses within this run.
     """
-    if not work.transient or work.recovery.rest_goes_on:
+    if not work.transient:
         return None
     rate = _losses(work, work.work_s) / work.work_s
     checkpoint_s = max(work.recovery.checkpoint_s, _FREE_CHECKPOINT * work.work_s)
@@ -174,20 +162,26 @@ def best_interval_of_run(work: TransientWork) -> float | None:
         stretch_s = interval_s + checkpoint_s
         return math.expm1(min(rate * stretch_s, 700.0)) / interval_s
 
-    best_s = least_of(longer, young_s / 10, young_s * 2)
+    best_s = _least_of(longer, young_s / 10, young_s * 2)
     return min(best_s, work.work_s)
 
 
-def _check_limits(work: TransientWork) -> None:
-    limits_s = [kind.lifetime.max_hours * HOUR_S for kind in work.transient if kind.lifetime for _ in range(kind.count)]
-    for limit_s in sorted(set(limits_s)):
-        together = limits_s.count(limit_s)
-        if together > 1 and work.work_s > limit_s:
-            raise InputError(
-                f"{together} machines that end together at {limit_s / HOUR_S:g} h are to work for "
-                f"{work.work_s / HOUR_S:.3g} h, and the closed form takes losses one by one; "
-                "simulate_runs() takes them together"
-            )
+def _least_of(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function of one positive number with one valley is least, to a part in 10^7, by golden section."""
+    golden = (math.sqrt(5) - 1) / 2
+    low, high = math.log(low), math.log(high)
+    inner = [high - golden * (high - low), low + golden * (high - low)]
+    values = [function(math.exp(place)) for place in inner]
+    while high - low > 1e-7:
+        if values[0] <= values[1]:
+            high = inner[1]
+            inner = [high - golden * (high - low), inner[0]]
+            values = [function(math.exp(inner[0])), values[0]]
+        else:
+            low = inner[0]
+            inner = [inner[1], low + golden * (high - low)]
+            values = [values[1], function(math.exp(inner[1]))]
+    return math.exp((low + high) / 2)
 
 
 def _losses(work: TransientWork, time_s: float) -> float:
@@ -197,7 +191,7 @@ def _losses(work: TransientWork, time_s: float) -> float:
 
 def _redone(work: TransientWork, interval_s: float | None, rate: float) -> tuple[float, float]:
     """Return the mean and the standard deviation of the seconds of work that a loss undoes."""
-    if work.recovery.rest_goes_on or rate == 0:
+    if rate == 0:
         return 0.0, 0.0
     whole = interval_s is None or interval_s >= work.work_s
     stretch_s = work.work_s if whole or interval_s is None else interval_s + work.recovery.checkpoint_s
@@ -212,7 +206,7 @@ def _redone(work: TransientWork, interval_s: float | None, rate: float) -> tuple
     return mean_hours * HOUR_S, math.sqrt(max(square_h - mean_hours**2, 0.0)) * HOUR_S
 
 
-def _phase(law: Lifetime, stretch_h: float, work_h: float, others_per_h: float) -> Array:
+def _phase(law: Weibull, stretch_h: float, work_h: float, others_per_h: float) -> Array:
     """Return the mean and the mean square of the hours since the last checkpoint when a machine is lost.
 
     Stretches begin when the machine does, and anew with every loss of others, so that the later part of one is seldom
@@ -235,12 +229,6 @@ def _waiting(work: TransientWork, rate: float) -> tuple[float, float]:
     recovery = work.recovery
     if rate == 0:
         return recovery.start_up_s, 1.0
-    if recovery.rest_goes_on:
-        lost = {
-            kind: kind.count * mean_renewals(kind.lifetime, work.work_s) for kind in work.transient if kind.lifetime
-        }
-        share = sum(number * kind.speed for kind, number in lost.items()) / sum(lost.values()) / work.speed
-        return recovery.regroup_s + recovery.start_up_s * share, 1.0
     may_go = sum(kind.count for kind in work.transient)
     others = rate * (may_go - 1) / may_go * recovery.start_up_s
     if others > _MOST_IN_STRETCH:

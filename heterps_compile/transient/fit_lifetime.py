@@ -1,6 +1,6 @@
-"""Lifetimes that were seen, laws fitted to them, and how far a law lies from them.
+"""Lifetimes that were seen, and the law fitted to them.
 
-A machine was seen to die at an age, between two ages, or was alive when it was last seen (censored). Laws are fitted
+A machine was seen to die at an age, between two ages, or was alive when it was last seen (censored). The law is fitted
 by maximum likelihood, which takes all three as they are. Errors of parameters come from a sandwich: the scores of
 machines that were started or lost together are summed first, because such deaths are not independent, and take away
 what their number seems to promise.
@@ -10,17 +10,20 @@ Left out: effects of hour, region and price; a law for each group of machines.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 
-from .lifetime import EarlyDeaths, Exponential, Hours, Lifetime, Weibull
+from .lifetime import Weibull
+
+_USUAL_SHAPE = 0.8  # that the search begins at
+_STEP = 1e-4  # of logarithms, for derivatives
+_MOST_ROUNDS, _ENOUGH = 200, 1e-8
 
 Parameters = NDArray[np.floating[Any]]
 
@@ -67,78 +70,30 @@ class FittedLifetime:
 
     Attributes:
         law: The law of greatest likelihood.
-        parameters: What was fitted, by name.
-        errors: The standard error of each, in parts of it; groups count as one.
+        errors: The standard error of every fitted parameter, in parts of it, by name; groups count as one.
         log_likelihood: Of all that was seen.
         deaths: How many of the machines were seen to die.
         machines: How many there were.
     """
 
-    law: Lifetime
-    parameters: dict[str, float]
+    law: Weibull
     errors: dict[str, float]
     log_likelihood: float
     deaths: float
     machines: float
 
-    @property
-    def information(self) -> float:
-        """Return Akaike's criterion with its correction for few machines; the least is the best fit."""
-        fitted = len(self.parameters)
-        few = 2 * fitted * (fitted + 1) / max(self.machines - fitted - 1, 1)
-        return 2 * fitted - 2 * self.log_likelihood + few
 
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    names: tuple[str, ...]
-    law: Callable[[Parameters], Lifetime]
-    start: Callable[[float, float], Sequence[float]]
-
-
-def _share(logit: float) -> float:
-    return 1 / (1 + math.exp(-max(min(logit, 500.0), -500.0)))
-
-
-def _exponential(logs: Parameters) -> Lifetime:
-    return Exponential(math.exp(logs[0]))
-
-
-def _weibull(logs: Parameters) -> Lifetime:
-    return Weibull(math.exp(logs[0]), math.exp(logs[1]))
-
-
-def _early_deaths(logs: Parameters) -> Lifetime:
-    return EarlyDeaths(_share(logs[0]), Exponential(math.exp(logs[1])), Exponential(math.exp(logs[2])))
-
-
-FAMILIES = {
-    "exponential": _Family(("mean_hours",), _exponential, lambda mean, _: (math.log(mean),)),
-    "weibull": _Family(("shape", "scale_hours"), _weibull, lambda mean, _: (math.log(0.8), math.log(mean))),
-    "early-deaths": _Family(
-        ("share", "early_hours", "late_hours"),
-        _early_deaths,
-        lambda mean, dead: (math.log(0.3 * dead / (1 - 0.3 * dead)), math.log(mean / 10), math.log(mean)),
-    ),
-}
-"""The laws that can be fitted, by name; positive parameters as logarithms, a share as its logit."""
-
-
-def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifetime:
+def fit_lifetime(seen: Iterable[Lifespan], shape: float | None = None) -> FittedLifetime:
     """Fit a law to lifetimes by maximum likelihood.
 
     Args:
         seen: The machines.
-        family: A name of ``FAMILIES``; "auto" fits all of them and takes the one of the least corrected Akaike
-            criterion.
+        shape: Of the law, where it is known; 1 fits an exponential.
 
     Raises:
         InputError: where nothing was seen, or no machine was seen to die.
-        UnknownNameError: where no such law is known.
     """
     spans = tuple(seen)
-    if family != "auto" and family not in FAMILIES:
-        raise UnknownNameError("law of lifetimes", family, ("auto", *FAMILIES))
     if not spans:
         raise InputError("no lifetimes are given; a law needs one machine at the least that was seen to die")
     deaths = sum(span.count for span in spans if span.by_hours < math.inf)
@@ -148,52 +103,41 @@ def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifeti
         raise InputError(
             f"none of {machines:g} machines was seen to die in {alive_h:g} h; a law needs one death at the least"
         )
-    names = tuple(FAMILIES) if family == "auto" else (family,)
-    return min((_fitted(spans, FAMILIES[name], deaths, machines) for name in names), key=lambda fit: fit.information)
-
-
-def _fitted(spans: tuple[Lifespan, ...], family: _Family, deaths: float, machines: float) -> FittedLifetime:
-    ages = np.array(
-        [span.after_hours if math.isinf(span.by_hours) else (span.after_hours + span.by_hours) / 2 for span in spans]
+    lived_h = sum(
+        span.count * (span.after_hours if math.isinf(span.by_hours) else (span.after_hours + span.by_hours) / 2)
+        for span in spans
     )
-    counts = np.array([span.count for span in spans])
-    start = np.array(family.start(max(float(ages @ counts), 1e-9) / deaths, deaths / machines))
-    likelihood = _Likelihood(spans, family)
+    start = np.log([max(lived_h, 1e-9) / deaths, *([_USUAL_SHAPE] if shape is None else [])])
+    likelihood = _Likelihood(spans, shape)
     best = _maximised(likelihood, start)
-    law = family.law(best)
-    values = {
-        name: _share(log) if name == "share" else math.exp(log)
-        for name, log in zip(family.names, best.tolist(), strict=True)
-    }
-    spread = _sandwich(likelihood, best)
-    # of a logit: d share / share = (1 - share) d logit
-    errors = {
-        name: error * (1 - values[name] if name == "share" else 1.0)
-        for name, error in zip(family.names, spread.tolist(), strict=True)
-    }
-    return FittedLifetime(law, values, errors, likelihood(best), deaths, machines)
+    errors: dict[str, float] = dict(zip(("scale_hours", "shape"), _sandwich(likelihood, best).tolist(), strict=False))
+    return FittedLifetime(likelihood.law(best), errors, likelihood(best), deaths, machines)
 
 
 class _Likelihood:
-    """The logarithm of the likelihood of what was seen, as a function of the parameters."""
+    """The logarithm of the likelihood of what was seen, by the logarithms of scale and shape."""
 
-    def __init__(self, spans: tuple[Lifespan, ...], family: _Family) -> None:
+    def __init__(self, spans: tuple[Lifespan, ...], shape: float | None) -> None:
         after = np.array([span.after_hours for span in spans])
         by = np.array([span.by_hours for span in spans])
         self._exact = after == by
         self._after, self._by = after, np.where(np.isinf(by), 0.0, by)
         self._is_alive = np.isinf(by)
         self._counts = np.array([span.count for span in spans])
-        self._family = family
+        self._shape = shape
         names = [span.group for span in spans]
         index = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
         own = itertools.count(len(index))
         self._groups = np.array([index[name] if name is not None else next(own) for name in names])
 
+    def law(self, logs: Parameters) -> Weibull:
+        """Return the law of some parameters."""
+        return Weibull(math.exp(logs[1]) if self._shape is None else self._shape, math.exp(logs[0]))
+
     def of_each(self, logs: Parameters) -> Parameters:
         """Return the part of every row."""
         try:
-            law = self._family.law(logs)
+            law = self.law(logs)
         except (OverflowError, InputError):
             return np.full(len(self._counts), -np.inf)
         alive = law.survival(self._after)
@@ -211,106 +155,48 @@ class _Likelihood:
         return np.bincount(self._groups, weights=self.of_each(logs)).astype(np.float64)
 
 
-def _maximised(function: Callable[[Parameters], float], start: Parameters) -> Parameters:
-    """Return where a function of a few numbers is greatest, by the simplex of Nelder and Mead, begun anew twice."""
+def _maximised(likelihood: _Likelihood, start: Parameters) -> Parameters:
+    """Maximise a likelihood by Newton's steps, each as short as it must be to get better."""
     best = start
-    for size in (0.5, 0.1, 0.02):
-        corners = np.vstack([best, best + size * np.eye(len(start))])
-        values = np.array([function(corner) for corner in corners])
-        for _ in range(400 * len(start)):
-            order = np.argsort(-values, kind="stable")
-            corners, values = corners[order], values[order]
-            if np.abs(corners[1:] - corners[0]).max() < 1e-9:
-                break
-            centre = corners[:-1].mean(axis=0)
-            moved = partial(lambda centre, worst, by: centre + by * (centre - worst), centre, corners[-1])
-            corner, value = _better(function, moved, values)
-            if corner is None:
-                corners[1:] = corners[0] + 0.5 * (corners[1:] - corners[0])
-                values[1:] = [function(other) for other in corners[1:]]
-            else:
-                corners[-1], values[-1] = corner, value
-        best = corners[np.argmax(values)]
+    for _ in range(_MOST_ROUNDS):
+        gradient = np.array([(likelihood(best + e) - likelihood(best - e)) / (2 * _STEP) for e in _units(best)])
+        curvature = _curvature(likelihood, best)
+        if not (np.isfinite(gradient).all() and np.isfinite(curvature).all()):
+            break  # at the end of what a law may have
+        falls, ways = np.linalg.eigh(-curvature)
+        step = np.clip(ways @ (ways.T @ gradient / np.maximum(np.abs(falls), 1e-9)), -1.0, 1.0)
+        while likelihood(best + step) < likelihood(best) and np.abs(step).max() > _ENOUGH:
+            step = step / 2
+        if np.abs(step).max() <= _ENOUGH:
+            break
+        best = best + step
     return best
 
 
-def _better(
-    function: Callable[[Parameters], float], moved: Callable[[float], Parameters], values: Parameters
-) -> tuple[Parameters | None, float]:
-    """Return what takes the place of the worst corner, by reflection, expansion or contraction; None to shrink all."""
-    reflected = function(moved(1.0))
-    if reflected > values[0]:
-        expanded = function(moved(2.0))
-        return (moved(2.0), expanded) if expanded > reflected else (moved(1.0), reflected)
-    if reflected > values[-2]:
-        return moved(1.0), reflected
-    by = 0.5 if reflected > values[-1] else -0.5
-    contracted = function(moved(by))
-    return (moved(by), contracted) if contracted > max(reflected, values[-1]) else (None, 0.0)
+def _units(best: Parameters) -> Parameters:
+    return np.asarray(_STEP * np.eye(len(best)), np.float64)
 
 
-def _sandwich(likelihood: _Likelihood, best: Parameters, step: float = 1e-4) -> Parameters:
-    """Return the standard errors of the parameters, from the curvature and the scores of groups (Huber, White)."""
-    units = step * np.eye(len(best))
-    scores = np.array([(likelihood.of_groups(best + e) - likelihood.of_groups(best - e)) / (2 * step) for e in units])
-    curvature = np.array(
+def _curvature(likelihood: _Likelihood, best: Parameters) -> Parameters:
+    """Return the second derivatives of a likelihood, by differences."""
+    units = _units(best)
+    rows = [
         [
-            [
-                likelihood(best + a + b)
-                - likelihood(best + a - b)
-                - likelihood(best - a + b)
-                + likelihood(best - a - b)
-                for b in units
-            ]
-            for a in units
+            likelihood(best + a + b) - likelihood(best + a - b) - likelihood(best - a + b) + likelihood(best - a - b)
+            for b in units
         ]
-    ) / (4 * step**2)
+        for a in units
+    ]
+    return np.asarray(np.array(rows) / (4 * _STEP**2), np.float64)
+
+
+def _sandwich(likelihood: _Likelihood, best: Parameters) -> Parameters:
+    """Return the standard errors of the parameters, from the curvature and the scores of groups (Huber, White)."""
+    of, units = likelihood.of_groups, _units(best)
+    scores = np.array([(of(best + e) - of(best - e)) / (2 * _STEP) for e in units])
     try:
-        bread = np.linalg.inv(-curvature)
+        bread = np.linalg.inv(-_curvature(likelihood, best))
     except np.linalg.LinAlgError:
         return np.full(len(best), math.inf)
     spread = np.diag(bread @ (scores @ scores.T) @ bread.T)
     return np.where(np.isfinite(spread) & (spread >= 0), np.sqrt(np.abs(spread)), math.inf)
-
-
-def lost_shares(seen: Iterable[Lifespan]) -> tuple[Hours, Hours]:
-    """Return ages in hours at which machines were lost, ascending, and the share that is gone at each (Kaplan, Meier).
-
-    A death between two ages is counted at the later one.
-    """
-    spans = tuple(seen)
-    ages = np.array(sorted({span.by_hours for span in spans if span.by_hours < math.inf}))
-    by = np.array([span.by_hours for span in spans])
-    last = np.array([span.by_hours if span.by_hours < math.inf else span.after_hours for span in spans])
-    counts = np.array([span.count for span in spans])
-    at_risk = np.array([counts[last >= age].sum() for age in ages])
-    died = np.array([counts[by == age].sum() for age in ages])
-    return ages, 1 - np.cumprod(1 - died / at_risk) if len(ages) else np.zeros(0)
-
-
-def distance_of(law: Lifetime, seen: Iterable[Lifespan]) -> float:
-    """Return the distance of Kolmogorov and Smirnov between a law and what was seen, where anything was seen.
-
-    A law that ends all at a limit is to be given without it: what was censored there never died of itself.
-
-    Raises:
-        InputError: where no machine was seen to die.
-    """
-    spans = tuple(seen)
-    ages, shares = lost_shares(spans)
-    if len(ages) == 0:
-        raise InputError("no machine was seen to die; there is no distance to a law")
-    before = np.concatenate([[0.0], shares[:-1]])
-    # a death in an interval has an empirical share at its ends alone, an exact one just before it too
-    starts = {span.by_hours: span.after_hours for span in spans if span.by_hours < math.inf}
-    starts_h = np.array([starts[age] for age in ages])
-    known = np.searchsorted(ages, starts_h, side="right")
-    at_start = np.where(starts_h == ages, before, np.concatenate([[0.0], shares])[known])
-    last_h = max(span.after_hours for span in spans)
-    ends = np.array([last_h]) if last_h > ages[-1] else np.zeros(0)
-    gaps = [
-        np.abs(1 - law.survival(ages) - shares),
-        np.abs(1 - law.survival(starts_h) - at_start),
-        np.abs(1 - law.survival(ends) - shares[-1]),
-    ]
-    return float(np.max(np.concatenate(gaps)))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .lifetime import HOUR_S, Lifetime, nodes_of_quadrature
+from .lifetime import HOUR_S, Weibull
 
 _CELLS = 4096
 _MOST_RENEWALS = 40.0
@@ -25,25 +25,25 @@ _MOST_SUMS = 1000
 Array = NDArray[np.floating[Any]]
 
 
-def mean_renewals(law: Lifetime, time_s: float) -> float:
+def mean_renewals(law: Weibull, time_s: float) -> float:
     """Return how many losses a machine has within some seconds, in the mean."""
     hours = time_s / HOUR_S
     if law.rate_per_hour is not None:
         return hours * law.rate_per_hour
     if hours > _MOST_RENEWALS * law.mean_hours:
-        mean, variance = law.mean_hours, _variance(law)
+        mean, variance = law.mean_hours, law.variance
         return hours / mean + (variance - mean**2) / (2 * mean**2)
     horizon_h, shares = _sums(law, _horizon(hours))
     return float(np.interp(hours, np.linspace(0.0, horizon_h, _CELLS + 1), shares.sum(axis=0)))
 
 
-def variance_of_renewals(law: Lifetime, time_s: float) -> float:
+def variance_of_renewals(law: Weibull, time_s: float) -> float:
     """Return the variance of a machine's losses within some seconds, of many renewals."""
     hours = time_s / HOUR_S
-    return hours * law.rate_per_hour if law.rate_per_hour is not None else _variance(law) * hours / law.mean_hours**3
+    return hours * law.rate_per_hour if law.rate_per_hour is not None else law.variance * hours / law.mean_hours**3
 
 
-def renewal_chances(law: Lifetime, times_s: Array, most: int) -> Array:
+def renewal_chances(law: Weibull, times_s: Array, most: int) -> Array:
     """Return the probabilities that a machine has 0, 1, ... up to ``most - 1`` losses by each time: [times, losses]."""
     hours = times_s / HOUR_S
     numbers = np.arange(most)
@@ -73,7 +73,7 @@ def _horizon(hours: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _sums(law: Lifetime, horizon_h: float) -> tuple[float, Array]:
+def _sums(law: Weibull, horizon_h: float) -> tuple[float, Array]:
     """Return the probability that 1, 2, ... lifetimes end by each of the grid's ages: [lifetimes, ages]."""
     ages = np.linspace(0.0, horizon_h, _CELLS + 1)
     alive = law.survival(ages)
@@ -96,13 +96,3 @@ def _sums(law: Lifetime, horizon_h: float) -> tuple[float, Array]:
         sums = np.maximum(np.fft.irfft(np.fft.rfft(sums, 2 * _CELLS + 2) * spectrum, 2 * _CELLS + 2)[: _CELLS + 1], 0.0)
         shares.append(np.clip(np.cumsum(sums) - sums / 2, 0.0, 1.0))
     return horizon_h, np.array(shares)
-
-
-@lru_cache(maxsize=256)
-def _variance(law: Lifetime) -> float:
-    """Return the variance of a lifetime in squared hours, by integrating its survival."""
-    part, weights = nodes_of_quadrature()
-    last_h = law.quantile(1 - 1e-13)
-    ages = last_h * part**4
-    second = float(np.sum(weights * 4 * part**3 * 2 * ages * law.survival(ages)) * last_h)
-    return max(second - law.mean_hours**2, 0.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heterps_compile.errors import InputError
 from heterps_compile.units import counted
 
-from .lifetime import HOUR_S, Lifetime
+from .lifetime import HOUR_S, Weibull
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,38 +20,31 @@ class Machines:
         count: How many.
         price_per_hour: Of one of them.
         lifetime: How long one lives; None for machines that stay (on demand).
-        speed: Of one, in any unit that all machines of a run share; counts where the rest goes on without a lost one.
 
     Raises:
-        InputError: where there is none, or a price or a speed is no price or speed.
+        InputError: where there is none, or a price is no price.
     """
 
     count: int
     price_per_hour: float
-    lifetime: Lifetime | None = None
-    speed: float = 1.0
+    lifetime: Weibull | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise InputError(f"{self.count} machines of one kind; there must be one at the least")
         if not 0 <= self.price_per_hour < math.inf:
             raise InputError(f"a machine costs {self.price_per_hour:g} an hour; the price must not be negative")
-        if not 0 < self.speed < math.inf:
-            raise InputError(f"the speed of a machine is {self.speed:g}; it must be positive and finite")
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How a run goes on when a machine is lost.
+    """How a run continues when a machine is lost, which stops all.
 
     Attributes:
         start_up_s: From a loss until the machine in its place computes: provisioning, booting, restoring. The whole run
-            waits for it, or the others go on slower without it (``rest_goes_on``).
+            waits for it.
         checkpoint_s: How long all wait while a checkpoint is written.
-        interval_s: Seconds of computing between two checkpoints; None takes the interval of the least expected time
-            where a loss stops all, and none where the rest goes on.
-        rest_goes_on: Whether the machines that are left go on at once, with nothing lost.
-        regroup_s: How long they wait until they do.
+        interval_s: Seconds of computing between two checkpoints; None takes the interval of the least expected time.
 
     Raises:
         InputError: where a time is negative, or no number.
@@ -60,11 +53,9 @@ class Recovery:
     start_up_s: float
     checkpoint_s: float = 0.0
     interval_s: float | None = None
-    rest_goes_on: bool = False
-    regroup_s: float = 0.0
 
     def __post_init__(self) -> None:
-        times = {"start-up": self.start_up_s, "a checkpoint": self.checkpoint_s, "regrouping": self.regroup_s}
+        times = {"start-up": self.start_up_s, "a checkpoint": self.checkpoint_s}
         for what, time_s in times.items():
             if not 0 <= time_s < math.inf:
                 raise InputError(f"{what} takes {time_s:g} s; a time must not be negative")
@@ -112,11 +103,6 @@ class TransientWork:
         """Return the kinds that may be taken away."""
         return tuple(kind for kind in self.machines if kind.lifetime is not None)
 
-    @property
-    def speed(self) -> float:
-        """Return the speed of all machines together, in the unit of theirs."""
-        return sum(kind.count * kind.speed for kind in self.machines)
-
     def money(self, time_s: float) -> float:
         """Return what a run of some seconds costs: a machine is paid from when it is asked for, starting or not."""
         return self.price_per_hour * time_s / HOUR_S
@@ -124,13 +110,11 @@ class TransientWork:
     def computing_s(self, interval_s: float | None, work_s: float | None = None) -> float:
         """Return the seconds of work (all of it by default) and of its checkpoints where nothing is lost.
 
-        The last stretch of work ends without a checkpoint. Where the rest goes on, checkpoints slow the work evenly.
+        The last stretch of work ends without a checkpoint.
         """
         work = self.work_s if work_s is None else work_s
         if interval_s is None or interval_s == math.inf or work <= 0:
             return work
-        if self.recovery.rest_goes_on:
-            return work * (1 + self.recovery.checkpoint_s / interval_s)
         return work + self.recovery.checkpoint_s * max(math.ceil(work / interval_s * (1 - 1e-12)) - 1, 0)
 
     def described(self) -> str:

@@ -20,17 +20,17 @@ from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, stale_prices, told
 from heterps_compile.machines.nothing_found import hours, whole
-from heterps_compile.machines.option import excess
-from heterps_compile.machines.outlook import outlook_of
+from heterps_compile.machines.option import excess, outlook_of
 from heterps_compile.machines.search import SearchEffort, _likely, _likely_front, choose_machines
 from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
+from heterps_compile.machines.step_bounds import bound_steps
 from heterps_compile.machines.step_times import StepTimes, least_shared_s
 from heterps_compile.offers import Catalogue, Offer, Rental
 from heterps_compile.passes.placement.steps.anneal_steps import StepAnnealing
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.plan.request import make_request
 from heterps_compile.report.machines_page import machines_page
-from heterps_compile.transient.lifetime import Exponential
+from heterps_compile.transient.lifetime import exponential
 from heterps_compile.units import format_money
 
 GIB = 2**30
@@ -112,6 +112,19 @@ def test_no_step_is_below_its_bound(times):
     for each in candidates[::29]:
         step = times.searched(each.machines, each.batch)
         assert step.step_s >= each.least_s * (1 - 1e-9), each.machines.title
+
+
+def test_no_step_of_one_kind_is_below_what_its_stages_need(times):
+    """Of one unit the bound is the step; of more it is closer than computing that is shared freely."""
+    counts = np.array([1, 2, 3])
+    for kind in kinds_of([V100, FOUR, T4, CPU], spot=False)[0]:
+        free_s = times.least_s(kind.device, counts * float(kind.units), 1024)
+        least_s = bound_steps(times, kind, 1024, counts, free_s)
+        found = [times.searched(MachineSet(((kind.rental, count),)), 1024).step_s for count in counts.tolist()]
+        assert np.all(least_s <= np.array(found) * (1 + 1e-9)), kind.rental.name
+        assert np.all(least_s[1:] > 1.1 * free_s[1:]), kind.rental.name
+        if kind.units == 1:
+            assert least_s[0] > 0.98 * found[0], kind.rental.name
 
 
 def test_the_choice_is_the_best_of_all_sets(times):
@@ -343,7 +356,7 @@ def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
     assert other.outlook.median_s == pytest.approx(run_s + 180)  # machines that stay are asked for with the others
     assert best.outlook.median_s > other.outlook.median_s
     assert best.outlook.median_money < other.outlook.median_money
-    often = replace(goal, transience=Transience(Exponential(0.05), 600.0))
+    often = replace(goal, transience=Transience(exponential(0.05), 600.0))
     assert not choose_machines(catalogue(spot), times, often).best.machines.has_spot
     assert "7.77 % of them no hour" in answer.notes[-1]
 
@@ -407,10 +420,10 @@ def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):
 
 
 def test_the_same_machines_with_another_batch_are_told_apart_by_it(times):
-    answer = choose_machines(catalogue(V100), times, Goal(1e7, (64, 256), deadline_s=1e6, most_machines=1))
+    answer = choose_machines(catalogue(V100), times, Goal(1e7, (250, 256), deadline_s=1e6, most_machines=1))
     chosen, other = answer.best, answer.runners_up[0]
-    assert (chosen.batch, other.batch) == (256, 64)
-    assert f"({V100.gpu} x 1) with a batch of 64 samples, is " in list(told(answer))[4]
+    assert (chosen.batch, other.batch) == (256, 250)
+    assert f"({V100.gpu} x 1) with a batch of 250 samples, is " in list(told(answer))[4]
     assert " fewer samples/s" in list(told(answer))[4]
 
 

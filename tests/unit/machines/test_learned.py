@@ -128,7 +128,7 @@ def test_rows_of_the_model_on_several_machines_correct_its_network_by_itself(tmp
     for machines in (1, 1, 2, 4, 4, 8):
         units = np.array([float(machines)])
         device = next(read_measured(file_of(tmp_path, f"t4,{machines},{machines},64,1,2026-11-20,me,1,,,"))).device
-        computed_s = float(times.least_s(device, units, 64)[0])
+        computed_s = float(times.computed_s(device, units, 64)[0])
         sent_s = float(times.likely_s(device, units, 64)[0]) - computed_s
         rows.append(f"t4,{machines},{machines},64,{3 * computed_s + sent_s},2026-11-20,me,,Sequential,,")
     answer = ask(file_of(tmp_path, *rows))
@@ -212,7 +212,7 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
     for old, new, fault in (
         ('"count": 1', '"count": -1', "count.*-1"),
         ('"batch": 1024', '"batch": 1e300', "1e"),
-        ('"version": 3', '"version": 7', "format"),
+        ('"version": 3', '"version": 7', "version"),
         ('"gpu": "t4"', '"gpu": 3', r"\b3\b"),
         ('"step_s": 0', '"step_s": -0', "step_s"),
     ):
@@ -220,7 +220,7 @@ def test_what_was_learned_is_in_the_folder_and_read_again(tmp_path):
         with pytest.raises(InputError, match=fault):
             read_chosen(tmp_path / "out")
     answer_file.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="JSON document"):
+    with pytest.raises(InputError, match=CHOSEN_NAME):
         read_chosen(tmp_path / "out")
 
 

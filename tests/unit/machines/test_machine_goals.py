@@ -14,7 +14,7 @@ from heterps_compile.machines.goal import (
 )
 from heterps_compile.plan.command_options import ONNX
 from heterps_compile.plan.machine_options import MACHINES
-from heterps_compile.transient.lifetime import Exponential, Weibull
+from heterps_compile.transient.lifetime import Weibull, exponential
 from heterps_compile.units import format_duration
 
 
@@ -84,7 +84,7 @@ def test_times_are_printed_as_people_wait_for_them():
 
 
 def test_a_lifetime_is_a_mean_or_a_weibull():
-    assert parse_lifetime("20h") == Exponential(20.0)
+    assert parse_lifetime("20h") == exponential(20.0)
     assert parse_lifetime("1d, 0.6") == Weibull(0.6, 24.0)
     for text in ("20", "20h,", "20h,much", ",0.5", "20h,0", "20h,-1"):
         with pytest.raises(InputError):

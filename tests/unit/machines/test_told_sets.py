@@ -11,14 +11,12 @@ import torch
 from heterps_compile.cluster.link_kinds import LINK_KINDS
 from heterps_compile.machines import Goal
 from heterps_compile.machines.choose import times_of
-from heterps_compile.machines.elsewhere import elsewhere
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import answer_document, told
-from heterps_compile.machines.option import Option, let_in
-from heterps_compile.machines.outlook import Outlook, outlook_of, steady_outlook
-from heterps_compile.machines.search import SearchEffort, choose_machines
-from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds
+from heterps_compile.machines.option import Option, Outlook, let_in, outlook_of, steady_outlook
+from heterps_compile.machines.search import SearchEffort, _bounded, choose_machines
+from heterps_compile.machines.sets import elsewhere, kinds_of, sets_of_one_kind, sets_of_two_kinds
 from heterps_compile.offers import Catalogue, Offer, Rental
 
 V100 = Offer(
@@ -127,10 +125,10 @@ def test_sets_that_may_be_better_and_were_not_searched_are_counted(times):
     offers = catalogue(V100, FOUR, T4)
     for limit in ({"deadline_s": 1e7}, {"budget": 1e5}, {"budget": 200.0}):
         goal = Goal(3e10, (1024,), most_machines=3, **limit)
-        free = [*sets_of_one_kind(kinds, times, goal)]
+        answer = choose_machines(offers, times, goal, SearchEffort(1, 0, 0, 0))
+        free = [*_bounded(sets_of_one_kind(kinds, times, goal), times, goal, answer.best.outlook.value(goal))]
         for pairs in sets_of_two_kinds(kinds, times, goal):
             free += [pairs.candidate(*place, NOTHING) for place in np.ndindex(pairs.prices.shape)]
-        answer = choose_machines(offers, times, goal, SearchEffort(1, 0, 0, 0, 0, 0))
         better = []
         for each in free:
             look = steady_outlook(each.machines.price_per_hour, each.least_s, each.batch, goal)

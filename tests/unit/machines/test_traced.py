@@ -12,8 +12,7 @@ from heterps_compile.machines.goal import Goal, Transience
 from heterps_compile.machines.learned import NOTHING
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.machines_words import print_policies
-from heterps_compile.machines.option import Option
-from heterps_compile.machines.outlook import steady_outlook
+from heterps_compile.machines.option import Option, steady_outlook
 from heterps_compile.machines.step_times import StepFound
 from heterps_compile.machines.traced import STEPS, compare_policies, document, read_trace_for, told
 from heterps_compile.offers import Offer, Rental

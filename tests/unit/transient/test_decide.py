@@ -11,12 +11,12 @@ from heterps_compile.transient.decide import (
     course_to_wait,
     decide,
 )
-from heterps_compile.transient.lifetime import Exponential
+from heterps_compile.transient.lifetime import exponential
 from heterps_compile.transient.transient_work import Machines, Recovery
 
 RECOVERY = Recovery(start_up_s=120.0, checkpoint_s=30.0)
 DEAR = course_to_stay(100.0, (Machines(4, 4.0),), RECOVERY)
-CHEAP = Course("move", 100.0, (Machines(4, 1.0, Exponential(50.0)),), RECOVERY)
+CHEAP = Course("move", 100.0, (Machines(4, 1.0, exponential(50.0)),), RECOVERY)
 MOVE = course_to_move(DEAR, CHEAP, planning_s=60.0)
 
 
@@ -60,7 +60,7 @@ def test_lost_machines_are_waited_for_where_that_is_quicker_than_less_of_them() 
 def test_what_nothing_keeps_names_the_nearest() -> None:
     with pytest.raises(InfeasibleError, match=r"nine.*ten.*\b10\b.*\b9\b"):
         decide(Remaining(100 * 36_000.0, deadline_s=9 * 3600.0), [DEAR, MOVE])
-    hopeless = course_to_stay(1.0, (Machines(50, 1.0, Exponential(0.01)),), Recovery(600.0, 60.0, 3600.0))
+    hopeless = course_to_stay(1.0, (Machines(50, 1.0, exponential(0.01)),), Recovery(600.0, 60.0, 3600.0))
     with pytest.raises(InfeasibleError, match="losses"):
         decide(Remaining(1e6), [hopeless])
     assert decide(Remaining(1e6), [hopeless, DEAR]).taken.course == DEAR
