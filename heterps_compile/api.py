@@ -131,7 +131,8 @@ def compile(  # noqa: A001 - the product's verb
         reading: What is minimised: ``"steady-state"``, or the simulated step,
             ``"one-batch-alone"``; None for the second in training alone.
         precision: What a run computes in, and is planned for: ``"fp32"``,
-            ``"tf32"``, ``"bf16"`` or ``"fp16"``; weights stay float32. Stages of torch.
+            ``"tf32"``, ``"bf16"`` or ``"fp16"``; weights stay float32. All but
+            the first need stages of torch.
         optimizer: Whose states a training holds: ``"adam"``, ``"sgd"``,
             ``"momentum"``, ``"adafactor"`` or ``"adam-8bit"``.
         recompute: Which stages compute activations again in a backward:

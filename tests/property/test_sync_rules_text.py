@@ -29,7 +29,7 @@ RULES = st.one_of(
     ),
     st.builds(Adasum, st.sampled_from(["gradient", "step"])),
     st.builds(Shadow, COUNTS, st.sampled_from(["easgd", "average", "bmuf"])),
-    st.builds(Servers, st.none() | st.integers(0, 10**15)),
+    st.builds(Servers, st.integers(0, 10**15)),
     st.builds(LocalSteps, COUNTS),
     st.builds(
         lambda steps, rule, blocks, rounds, skip: LocalSteps(steps, rule, blocks, steps * rounds, skip),
