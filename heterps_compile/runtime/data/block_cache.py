@@ -1,30 +1,33 @@
-"""Files far away in blocks that are kept: in this process's memory, and on a disk of this machine for all of its ranks.
+"""Blocks of remote files on a disk of this machine, which its ranks share.
 
 Shi et al., MLSys 2021, arXiv 2010.10458 (the multi-level data cache)::
 
-    memory    64 MiB of blocks, those used last                    above it: decoded groups of rows (row_groups.py)
+    decoded   256 MiB of groups of rows in memory                  row_groups.py
     disk      FOLDER/<file and version>/<number>, all ever read    of the folder that HETERPS_DATA_CACHE names
-    remote    a request for every run of blocks that are in neither
+    remote    a request for every run of blocks that are missing
 
-Each machine names a folder of its own, so it is a variable of the environment and no option of the run. What is kept is
-of one version of a file, as the server tells it; a block has its SHA-256 before it, and one that is damaged is fetched
-again. A block is written under another name first, so that ranks may share a folder.
+Each machine names a folder of its own, so it is a variable of the environment and no option of the run. A block is of
+one version of a file. It is written after its SHA-256 under a temporary name and renamed, so ranks may share a folder,
+and a damaged block is fetched again.
 
-Left out: taking away what was kept (delete the folder); a folder's limit, but that it stops growing where less than
-1 GiB of its disk is free, which is told once; files without a version, which are refused.
+fsspec's ``blockcache`` does not give these: after a request that failed, in a file that two processes begin, and for a
+damaged block it returns other bytes without an error (fsspec 2026.9).
+
+Not covered: removal of blocks (delete the folder); a limit, except that nothing is written when less than 1 GiB of the
+disk is free, which is reported once; files without a version, which are refused.
 """
 
 import hashlib
-import io
 import os
 import shutil
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
@@ -34,46 +37,36 @@ from .remote_file import RemoteFile, file_over
 
 VARIABLE = "HETERPS_DATA_CACHE"
 BLOCK_BYTES = 2**20
-MEMORY_BYTES = 64 * 2**20
 LEAST_FREE_BYTES = 2**30
 
-MEMORY, DISK, REMOTE = "memory", "disk", "remote"
+DISK, REMOTE = "disk", "remote"
 """Where bytes came from."""
 
 _HASH_BYTES = 32
 
 
 class BlockCache:
-    """Blocks of files, those of a process in memory and those of a machine on its disk.
+    """Blocks of files on a disk.
 
     Attributes:
-        counts: Bytes that were asked for, by where they came from.
+        counts: Requested bytes by where they came from.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        block_bytes: int = BLOCK_BYTES,
-        memory_bytes: int = MEMORY_BYTES,
-        least_free_bytes: int = LEAST_FREE_BYTES,
+        self, folder: Path, *, block_bytes: int = BLOCK_BYTES, least_free_bytes: int = LEAST_FREE_BYTES
     ) -> None:
-        """Begin with what is in a folder.
+        """Make the folder, or continue with its blocks.
 
         Args:
-            folder: Of blocks; made where there is none, for this user alone.
+            folder: Of blocks; made for this user alone.
             block_bytes: Of a block.
-            memory_bytes: Of those in memory.
             least_free_bytes: Of the disk, below which nothing more is written.
 
         Raises:
             InputError: where the folder cannot be made or written.
         """
         self.counts: Counter[str] = Counter()
-        self._folder, self._block_bytes = folder, block_bytes
-        self._memory_bytes, self._least_free_bytes = memory_bytes, least_free_bytes
-        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._held_bytes = 0
+        self._folder, self._block_bytes, self._least_free_bytes = folder, block_bytes, least_free_bytes
         self._is_full = False
         self._one_at_a_time = threading.RLock()
         try:
@@ -94,73 +87,53 @@ class BlockCache:
         """Return bytes ``begin`` to ``end - 1`` of a file.
 
         Raises:
-            HeterpsError: where what is not kept cannot be fetched.
+            HeterpsError: where missing blocks cannot be fetched.
         """
         if begin >= end:
             return b""
-        key = _key(file)
+        size, folder = self._block_bytes, self._folder / _key(file)
         with self._one_at_a_time:
-            wanted = range(begin // self._block_bytes, (end - 1) // self._block_bytes + 1)
-            found = {number: block for number in wanted if (block := self._kept(file, key, number)) is not None}
-            levels = {number: level for number, (level, _) in found.items()}
-            blocks = {number: block for number, (_, block) in found.items()}
-            for run in _runs([number for number in wanted if number not in blocks]):
-                fetched = file.read(run.start * self._block_bytes, min(run.stop * self._block_bytes, file.size_bytes))
+            wanted = range(begin // size, (end - 1) // size + 1)
+            blocks = {n: self._kept(folder, n, min(size, file.size_bytes - n * size)) for n in wanted}
+            missing = [number for number, block in blocks.items() if block is None]
+            for run in _runs(missing):
+                fetched = file.read(run.start * size, min(run.stop * size, file.size_bytes))
                 for number in run:
-                    at = (number - run.start) * self._block_bytes
-                    blocks[number] = fetched[at : at + self._block_bytes]
-                    self._write(key, number, blocks[number])
+                    at = (number - run.start) * size
+                    blocks[number] = fetched[at : at + size]
+                    self._write(folder, number, fetched[at : at + size])
             for number in wanted:
-                self._remember(key, number, blocks[number])
-                first = number * self._block_bytes
-                asked = min(end, first + self._block_bytes) - max(begin, first)
-                self.counts[levels.get(number, REMOTE)] += asked
-        whole = b"".join(blocks[number] for number in wanted)
-        first = wanted.start * self._block_bytes
-        return whole[begin - first : end - first]
+                requested = min(end, (number + 1) * size) - max(begin, number * size)
+                self.counts[REMOTE if number in missing else DISK] += requested
+        first = wanted.start * size
+        return b"".join(block for block in blocks.values() if block is not None)[begin - first : end - first]
 
-    def _kept(self, file: RemoteFile, key: str, number: int) -> tuple[str, bytes] | None:
-        """Return a block and where it is kept."""
-        block = self._blocks.get((key, number))
-        if block is not None:
-            return MEMORY, block
+    def _kept(self, folder: Path, number: int, size_bytes: int) -> bytes | None:
+        """Return a block from the disk; None where it is missing, damaged or of another size."""
         try:
-            written = self._path(key, number).read_bytes()
+            written = (folder / str(number)).read_bytes()
         except OSError:
             return None
         block = written[_HASH_BYTES:]
-        size = min(self._block_bytes, file.size_bytes - number * self._block_bytes)
-        is_whole = len(block) == size and hashlib.sha256(block).digest() == written[:_HASH_BYTES]
-        return (DISK, block) if is_whole else None
+        is_intact = len(block) == size_bytes and hashlib.sha256(block).digest() == written[:_HASH_BYTES]
+        return block if is_intact else None
 
-    def _remember(self, key: str, number: int, block: bytes) -> None:
-        if (key, number) not in self._blocks:
-            self._held_bytes += len(block)
-        self._blocks[key, number] = block
-        self._blocks.move_to_end((key, number))
-        while self._held_bytes > self._memory_bytes and len(self._blocks) > 1:
-            self._held_bytes -= len(self._blocks.popitem(last=False)[1])
-
-    def _write(self, key: str, number: int, block: bytes) -> None:
-        """Keep a block on the disk, where there is room; what cannot be kept is fetched again."""
+    def _write(self, folder: Path, number: int, block: bytes) -> None:
+        """Write a block if there is room; without room it is fetched again."""
         if self._is_full:
             return
-        path = self._path(key, number)
-        written = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        written = folder / f"{number}.{os.getpid()}.{threading.get_ident()}"
         try:
             if shutil.disk_usage(self._folder).free < self._least_free_bytes + len(block):
                 raise OSError(0, f"less than {self._least_free_bytes:,} bytes of its disk are free")
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             written.write_bytes(hashlib.sha256(block).digest() + block)
-            written.replace(path)
+            written.replace(folder / str(number))
         except OSError as error:
             self._is_full = True
             written.unlink(missing_ok=True)
             shown = printable(str(self._folder))
             print(f"note: {shown!r} keeps no more blocks of files far away: {error.strerror}", file=sys.stderr)
-
-    def _path(self, key: str, number: int) -> Path:
-        return self._folder / key / str(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +164,22 @@ class CachedFile:
         return self.remote.size_bytes
 
     @property
-    def changed_ns(self) -> int:
-        """Return a number that is another one when the file is."""
-        return self.remote.changed_ns
+    def version_number(self) -> int:
+        """Return 56 bits that differ when the file does."""
+        return self.remote.version_number
+
+    def check_decoded(self) -> None:
+        """Check nothing, as for the remote file."""
 
     def check(self) -> None:
-        """Check that the server tells the same of it."""
+        """Compare size and version with the server's."""
         self.remote.check()
 
     def read(self, begin: int, end: int) -> bytes:
         """Return a range of bytes."""
         return self.cache.read(self.remote, begin, end)
 
-    def for_arrow(self) -> io.RawIOBase:
+    def for_arrow(self) -> Any:
         """Return a file object that reads what is kept, and fetches what is not."""
         return file_over(self)
 

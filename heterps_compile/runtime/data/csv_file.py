@@ -109,7 +109,7 @@ class CsvSource:
         self._delimiter = delimiter or ""
         for file in self._files:
             groups += self._add(file, sum(group.rows for group in groups), index_folder)
-        self._rows = RowGroups(groups, self._decode, cache_bytes)
+        self._rows = RowGroups(groups, self._files, self._decode, cache_bytes)
         if not self._rows.samples:
             raise InputError(f"{printable(os.fspath(path))!r} has a header and no records; expected samples")
         how.rows.check_columns(self._files[0].shown, self.columns)

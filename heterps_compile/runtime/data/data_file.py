@@ -1,16 +1,25 @@
-"""Data files that stay as they were: each is remembered as it was opened, and looked at again before it is read.
+"""Data files that must not change while a run reads them.
 
-What tells a file on disk from another one is its SHA-256, up to :data:`WHOLE_BYTES`; of a larger one its size and
-:data:`SAMPLES` pieces from begin to end, 64 MiB in all.
+A local file is recorded as inode, size and time of change when it is opened. These are compared whenever samples of it
+are read, so a file that is overwritten, replaced or removed ends the run::
 
-Left out: changes of a larger file that lie between its samples; locking: a file that is written while it is read is
-refused, not waited for; files far away (``remote_file.py``).
+    overwritten in place        size or time of change differs
+    replaced, as by ``cp -p``   inode differs, even where size and time do not
+    changed during a read       compared again after the read
+
+A checkpoint records the SHA-256 of a file up to :data:`WHOLE_BYTES`; of a larger one its size and :data:`SAMPLES`
+pieces from begin to end, 64 MiB in all.
+
+Not covered: a write in place that keeps the size and resets the time of change; changes of a larger file between its
+pieces, on resume; locking.
 """
 
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,8 +40,8 @@ _END_BYTES = 64 * 2**10
 class DataFile(Protocol):
     """A file as it was when it was opened.
 
-    ``shown`` is where it lies, for messages, in quotation marks; ``name`` the last part of that; ``changed_ns`` a
-    number that is another one when the file is.
+    ``shown`` is its place for messages, in quotation marks; ``name`` the last part of that; ``version_number`` 56 bits
+    that differ when the file does.
     """
 
     @property
@@ -45,13 +54,20 @@ class DataFile(Protocol):
     def size_bytes(self) -> int: ...  # noqa: D102
 
     @property
-    def changed_ns(self) -> int: ...  # noqa: D102
+    def version_number(self) -> int: ...  # noqa: D102
 
     def check(self) -> None:
-        """Check that it is still the same.
+        """Compare the file with its record; a remote server is asked.
 
         Raises:
             RunError: where it was changed or removed since it was opened.
+        """
+
+    def check_decoded(self) -> None:
+        """Compare before rows decoded earlier are returned; a remote server is not asked.
+
+        Raises:
+            RunError: as :meth:`check`.
         """
 
     def read(self, begin: int, end: int) -> bytes:
@@ -86,11 +102,19 @@ def ends(file: DataFile) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file on a disk of this machine."""
+    """A file on a disk of this machine.
+
+    Attributes:
+        path: Its path.
+        size_bytes: Its size when it was opened.
+        changed_ns: Its time of change then.
+        inode: Its inode then.
+    """
 
     path: Path
     size_bytes: int
     changed_ns: int
+    inode: int
 
     @property
     def shown(self) -> str:
@@ -102,50 +126,70 @@ class LocalFile:
         """Return its name."""
         return self.path.name
 
+    @property
+    def version_number(self) -> int:
+        """Return 56 bits of a hash of its inode and time of change."""
+        return number_of(self.inode, self.changed_ns)
+
     def check(self) -> None:
-        """Check that it is still the same."""
+        """Compare inode, size and time of change with the record."""
         try:
             found = self.path.stat()
         except OSError as error:
-            raise RunError(
-                f"{self.shown} was there when the run began and cannot be read now: {error.strerror}"
-            ) from error
-        if (found.st_size, found.st_mtime_ns) != (self.size_bytes, self.changed_ns):
-            raise RunError(
-                f"{self.shown} was changed during the run: it had {self.size_bytes:,} bytes when it was opened and has "
-                f"{found.st_size:,} now, written anew; start again on a file that nobody writes to"
-            )
+            raise self._gone(error) from error
+        self._compare(found)
+
+    def check_decoded(self) -> None:
+        """Compare inode, size and time of change with the record."""
+        self.check()
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return a range of bytes."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
-        except OSError as error:
-            raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
+        """Read a range of bytes."""
+        with self._opened() as file:
+            file.seek(begin)
+            return file.read(end - begin)
 
     def for_arrow(self) -> Path:
         """Return the path."""
         return self.path
 
     def fingerprint(self, whole_bytes: int = WHOLE_BYTES) -> str:
-        """Return the SHA-256 of the file, or of samples of one larger than ``whole_bytes``."""
+        """Hash the file, or samples of one larger than ``whole_bytes``, with SHA-256."""
+        with self._opened() as file:
+            if self.size_bytes <= whole_bytes:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            made = hashlib.sha256(b"%d" % self.size_bytes)
+            for index in range(SAMPLES):
+                file.seek((self.size_bytes - _SAMPLE_BYTES) * index // (SAMPLES - 1))
+                made.update(file.read(_SAMPLE_BYTES))
+            return made.hexdigest()
+
+    @contextmanager
+    def _opened(self) -> Iterator[BufferedReader]:
+        """Open the file; compare it with the record before and after it is read."""
         try:
-            with self.path.open("rb") as file:
-                if self.size_bytes <= whole_bytes:
-                    return hashlib.file_digest(file, "sha256").hexdigest()
-                made = hashlib.sha256(b"%d" % self.size_bytes)
-                for index in range(SAMPLES):
-                    file.seek((self.size_bytes - _SAMPLE_BYTES) * index // (SAMPLES - 1))
-                    made.update(file.read(_SAMPLE_BYTES))
-                return made.hexdigest()
+            with open_plain(self.path) as file:
+                self._compare(os.fstat(file.fileno()))
+                yield file
+                self._compare(os.fstat(file.fileno()))
+        except FileNotFoundError as error:
+            raise self._gone(error) from error
         except OSError as error:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
+    def _compare(self, found: os.stat_result) -> None:
+        if (found.st_ino, found.st_size, found.st_mtime_ns) != (self.inode, self.size_bytes, self.changed_ns):
+            raise RunError(
+                f"{self.shown} was changed during the run: it had {self.size_bytes:,} bytes when it was opened and has "
+                f"{found.st_size:,} now, written anew; start again on a file that nobody writes to"
+            )
+
+    def _gone(self, error: OSError) -> RunError:
+        return RunError(f"{self.shown} was there when the run began and cannot be read now: {error.strerror}")
+
 
 def local_file(path: Path) -> LocalFile:
-    """Remember a file as it is.
+    """Record a file's inode, size and time of change.
 
     Raises:
         InputError: where it cannot be read, is no file, or is empty.
@@ -158,4 +202,9 @@ def local_file(path: Path) -> LocalFile:
         raise InputError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from error
     if found.st_size == 0:
         raise InputError(f"{shown} is empty; expected a file with samples")
-    return LocalFile(path, found.st_size, found.st_mtime_ns)
+    return LocalFile(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def number_of(*words: object) -> int:
+    """Hash words to 56 bits, which an index of 64-bit integers can store."""
+    return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7], "big")

@@ -34,8 +34,8 @@ LINES_A_STEP = 256
 CHUNK_BYTES = 4 * 2**20
 """Read at a time where the index is made, unless told otherwise."""
 
-_HEAD = 6  # numbers before the offsets in an index file: version, lines a step, lines, size, time of change, delimiter
-_VERSION = 2
+_HEAD = 6  # numbers before the offsets in an index file: version, lines a step, lines, size, version, delimiter
+_VERSION = 3
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 _OF_LINES = -1  # in place of a delimiter
 
@@ -216,7 +216,7 @@ def _kept_index(file: DataFile, kept: Path, delimiter: int | None) -> LineIndex 
 
 def _known_by(file: DataFile, delimiter: int | None) -> tuple[int, ...]:
     separator = _OF_LINES if delimiter is None else delimiter
-    return _VERSION, LINES_A_STEP, file.size_bytes, file.changed_ns, separator
+    return _VERSION, LINES_A_STEP, file.size_bytes, file.version_number, separator
 
 
 def _keep(index: LineIndex, kept: Path) -> None:

@@ -76,7 +76,7 @@ class ParquetSource:
         texts = [field.name for field in schema if is_text(element_type(field.type))]
         self._how = replace(how, rows=how.rows.with_tables(shown, texts, tables))
         self.of_model = self._how.rows.added_to(how.rows)
-        self._rows = RowGroups(groups, self._decode, cache_bytes)
+        self._rows = RowGroups(groups, self._files, self._decode, cache_bytes)
         if not self._rows.samples:
             raise InputError(f"{printable(os.fspath(path))!r} has no rows; expected samples")
 
@@ -113,6 +113,7 @@ class ParquetSource:
             schema = footer.schema.to_arrow_schema()
         except (OSError, self._arrow.ArrowException) as error:
             raise self._damaged(file, error) from error
+        file.check_decoded()  # pyarrow opened it by its path
         if self._footers:
             first = self._footers[0].schema.to_arrow_schema()
             if not schema.equals(first, check_metadata=False):
@@ -141,6 +142,7 @@ class ParquetSource:
         except (OSError, self._arrow.ArrowException) as error:
             file.check()
             raise self._damaged(file, f"row group {group.index}: {error}") from error
+        file.check_decoded()  # pyarrow opened it by its path
         tensors = {}
         for name in columns:
             place = Place(file.shown, name, group.first_row)

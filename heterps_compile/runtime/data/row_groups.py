@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .data_file import DataFile
 from .sample_source import join
 
 CACHE_BYTES = 256 * 2**20
@@ -39,11 +40,13 @@ class RowGroups:
     def __init__(
         self,
         groups: Sequence[RowGroup],
+        files: Sequence[DataFile],
         decode: Callable[[RowGroup, Sequence[str]], Mapping[str, Tensor]],
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """Take groups, and the function that decodes columns of one."""
+        """Take groups, their files, and the function that decodes columns of a group."""
         self._groups = groups
+        self._files = files
         self._decode = decode
         self._cache_bytes = cache_bytes
         self._starts = [group.first for group in groups]
@@ -55,7 +58,11 @@ class RowGroups:
         return sum(group.rows for group in self._groups)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Return a range of rows, which must lie inside."""
+        """Return a range of rows, which must be inside.
+
+        Raises:
+            RunError: where a file of the range was changed, even where its rows were decoded before.
+        """
         parts = []
         place = bisect_right(self._starts, first) - 1
         while count > 0:
@@ -63,6 +70,7 @@ class RowGroups:
             low = first - group.first
             here = min(count, group.rows - low)
             if here > 0:
+                self._files[group.file].check_decoded()
                 decoded = self._decoded(place, columns)
                 parts.append({name: decoded[name][low : low + here] for name in columns})
             place, first, count = place + 1, first + here, count - here

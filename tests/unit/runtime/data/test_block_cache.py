@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data import block_cache as module
 from heterps_compile.runtime.data.block_cache import BlockCache, CachedFile, bytes_by_level, with_blocks_kept
 from heterps_compile.runtime.data.open_source import open_source
@@ -41,8 +41,8 @@ def asked(memory, monkeypatch):
 FILE = RemoteFile("memory://b/x.bin", len(CONTENT), "ETag 1")
 
 
-def cache_in(folder: Path, **more: int) -> BlockCache:
-    return BlockCache(folder, block_bytes=BLOCK, least_free_bytes=0, **more)
+def cache_in(folder: Path) -> BlockCache:
+    return BlockCache(folder, block_bytes=BLOCK, least_free_bytes=0)
 
 
 def test_what_is_read_is_the_file_and_nothing_is_fetched_twice(asked, tmp_path):
@@ -50,19 +50,11 @@ def test_what_is_read_is_the_file_and_nothing_is_fetched_twice(asked, tmp_path):
     for begin, end in ((250, 310), (0, 100), (99, 101), (2500, len(CONTENT)), (0, len(CONTENT)), (7, 7)):
         assert cache.read(FILE, begin, end) == CONTENT[begin:end]
     assert asked == [(200, 400), (0, 100), (100, 200), (2500, 2563), (400, 2500)]
-    assert cache.counts == {"remote": 60 + 100 + 1 + 63 + 2100, "memory": 1 + 463}
+    assert cache.counts == {"remote": 60 + 100 + 1 + 63 + 2100, "disk": 1 + 463}
     other = cache_in(tmp_path / "kept")  # of another rank
     assert other.read(FILE, 0, len(CONTENT)) == CONTENT
     assert other.counts == {"disk": len(CONTENT)}
     assert len(asked) == 5
-
-
-def test_memory_has_the_blocks_that_were_used_last_and_the_disk_all(asked, tmp_path):
-    cache = cache_in(tmp_path / "kept", memory_bytes=2 * BLOCK)
-    for number in (0, 1, 0, 2, 0, 1):
-        cache.read(FILE, number * BLOCK, number * BLOCK + 10)
-    assert cache.counts == {"remote": 30, "memory": 20, "disk": 10}
-    assert len(asked) == 3
 
 
 def test_another_version_is_another_file_and_a_damaged_block_is_fetched_again(asked, tmp_path):
@@ -79,6 +71,26 @@ def test_another_version_is_another_file_and_a_damaged_block_is_fetched_again(as
     assert again.counts == {"disk": 100, "remote": 200}
     assert cache_in(tmp_path / "kept").read(FILE, 100, 200) == CONTENT[100:200]
     assert len(asked) == 3
+
+
+def test_a_request_that_fails_leaves_no_block(asked, tmp_path, monkeypatch):
+    cache = cache_in(tmp_path / "kept")
+    served = RemoteFile.read
+    monkeypatch.setattr(RemoteFile, "read", lambda *_: (_ for _ in ()).throw(RunError("the network is gone")))
+    with pytest.raises(RunError, match="network"):
+        cache.read(FILE, 0, 300)
+    monkeypatch.setattr(RemoteFile, "read", served)
+    assert cache.read(FILE, 0, 300) == CONTENT[:300]
+    assert asked == [(0, 300)]
+
+
+def test_ranks_that_begin_a_file_together_read_the_file(asked, tmp_path):
+    one, other = cache_in(tmp_path / "kept"), cache_in(tmp_path / "kept")
+    for begin in range(0, len(CONTENT) - 250, 250):
+        assert (
+            one.read(FILE, begin, begin + 250) == other.read(FILE, begin, begin + 250) == CONTENT[begin : begin + 250]
+        )
+    assert len(asked) == len(range(0, len(CONTENT) - 250, 250)), "the other fetches nothing"
 
 
 def test_a_disk_that_is_full_is_told_once_and_the_data_are_read_all_the_same(asked, tmp_path, capsys):
@@ -98,7 +110,7 @@ def test_a_source_reads_through_the_folder_that_the_environment_names(memory, as
         assert open_source("memory://b/x.csv").read(300, 3, ["x"])["x"].tolist() == [300, 301, 302]
     after = bytes_by_level()
     assert after["remote"] > before.get("remote", 0)
-    assert after["memory"] > before.get("memory", 0)
+    assert after["disk"] > before.get("disk", 0)
     assert len(asked) == 1
     monkeypatch.delenv("HETERPS_DATA_CACHE")
     open_source("memory://b/x.csv").read(0, 3, ["x"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile import hash_ids
-from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.runtime.data import csv_file
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.csv_file import CsvSource
@@ -162,13 +162,6 @@ def test_options_of_csv(spec, fault):
 def test_a_delimiter_may_be_said(tmp_path):
     path = written(tmp_path, "a,b\tc\n1\t2\n")
     assert open_source(f"{path}?delimiter=tab").columns == ("a,b", "c")
-
-
-def test_a_file_that_changes_is_refused(tmp_path):
-    source = CsvSource(written(tmp_path, "a\n1\n"))
-    written(tmp_path, "a\n1\n2\n")
-    with pytest.raises(RunError):
-        source.read(0, 1, ["a"])
 
 
 def test_what_is_read_is_known_by_content_and_options(tmp_path):

@@ -1,11 +1,10 @@
 """Parquet files and folders: only what is asked for is read, and what is wrong is named with column and row."""
 
-import os
 import sys
 
 import pytest
 
-from heterps_compile.errors import InputError, MissingPackageError, RunError, UnknownNameError
+from heterps_compile.errors import InputError, MissingPackageError, UnknownNameError
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.parquet import ParquetSource
 
@@ -191,18 +190,6 @@ def test_without_pyarrow_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingPackageError, match=r"'heterps-compile\[data\]'"):
         ParquetSource(folder)
-
-
-def test_a_file_that_changes_during_the_run_is_named(folder):
-    source = ParquetSource(folder)
-    source.read(0, 4, ["id"])
-    pq.write_table(table(0, 11), folder / "a.parquet", row_group_size=4)
-    assert source.read(0, 4, ["id"])["id"].tolist() == [0, 1, 2, 3]  # decoded before
-    with pytest.raises(RunError, match=r"a.parquet'"):
-        source.read(4, 4, ["id"])
-    os.unlink(folder / "b.parquet")
-    with pytest.raises(RunError, match=r"b.parquet'"):
-        source.read(12, 1, ["id"])
 
 
 def test_pages_are_checked_by_their_own_checksums(tmp_path):
