@@ -38,7 +38,7 @@ class HeterpsError(Exception):
 
     @property
     def exit_code(self) -> int:
-        """Return what the command leaves with."""
+        """Return the exit code of the command."""
         return 1
 
 

@@ -23,7 +23,7 @@ def available_bytes() -> int:
 
 
 def release_mapped(array: Any) -> None:
-    """Give back the pages of an array that lies in a file mapped for reading; they are read again when needed.
+    """Release the pages of an array in a mapped file.
 
     Anything else stays as it is: a map that may have been written to would lose what is in no file.
     """

@@ -207,7 +207,7 @@ def _rules_after_search(draft: Emitted) -> bool:
 
 
 def _rule_notes(draft: Emitted) -> Iterator[str]:
-    """Say what the rules are by which replicas agree, and what is proven with them."""
+    """Name the synchronisation rules of the stages, and their proof."""
     asked = f"--sync {draft.request.synchronisation}"
     if not draft.request.is_all_reduced and all(stage.replicas < 2 for stage in draft.stages):
         yield f"{asked} changes nothing: no stage has several replicas that would have to agree"
@@ -259,7 +259,7 @@ def _whole_gradients_note(draft: Emitted, stage: PlannedStage, layers: Sequence[
 
 
 def _precision_notes(draft: Emitted) -> Iterator[str]:
-    """Say what a plan for another precision than float32 rests on."""
+    """State the assumptions of the planned precision."""
     precision = draft.request.precision
     if PRECISIONS[precision] != PRECISIONS[FULL]:
         yield (
@@ -270,7 +270,7 @@ def _precision_notes(draft: Emitted) -> Iterator[str]:
 
 
 def _times_notes(draft: Emitted) -> tuple[str, ...]:
-    """Say what the times of layers and of micro-batches rest on, where a profile or a calibration speaks for them."""
+    """Name the profile or calibration behind the times of layers and micro-batches."""
     used = [device for stage in draft.stages for device, _ in stage.units]
     return (
         *draft.times.notes(),
