@@ -27,17 +27,11 @@ def branch_order(problem: Problem, orders: LayerOrders) -> tuple[int, ...]:
     weights = problem.sync_s.min(axis=1).tolist()
     for layer, before in enumerate(orders.before):  # of a layer that several read, each has a share
         weights[layer] += sum(weights[other] / readers[other] for other in before)
-
-    def rank(layer: int) -> tuple[float, int]:
-        return weights[layer], layer
-
     # from the last layer to the first, the heaviest branch first
-    ready, found = sorted(set(range(len(weights))) - set(readers), key=rank), list[int]()
+    ready, found = sorted((i for i in range(len(weights)) if i not in readers), key=weights.__getitem__), list[int]()
     while ready:
         layer = ready.pop()
         found.append(layer)
-        for other in sorted(orders.before[layer], key=rank):
-            readers[other] -= 1
-            if not readers[other]:
-                ready.append(other)
+        readers.subtract(orders.before[layer])
+        ready += sorted((i for i in orders.before[layer] if not readers[i]), key=weights.__getitem__)
     return tuple(reversed(found))

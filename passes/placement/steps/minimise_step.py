@@ -92,11 +92,7 @@ def search_steps(
 
 
 def closed(
-    of: StepProblem,
-    found: StepsFound,
-    deadline: Deadline,
-    least: float = -float("inf"),
-    closing: ClosingEffort = CLOSING_EFFORT,
+    of: StepProblem, found: StepsFound, deadline: Deadline, least: float, closing: ClosingEffort = CLOSING_EFFORT
 ) -> StepsFound:
     """Return what a search found, or a better plan, with a bound of all; as it is where it meets ``least``."""
     if found.plan is None or found.plan.value <= least * (1 + GAP):
