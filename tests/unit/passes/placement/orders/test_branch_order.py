@@ -1,9 +1,10 @@
 """The order of whole branches: which it is, and what a step gains by it."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-from bench_orders import towers
 from small_problems import plain_problem
 
 from heterps_compile.api import read_model
@@ -16,6 +17,10 @@ from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.orders.branch_order import branch_order
 from heterps_compile.passes.placement.steps.minimise_step import search_steps
 from heterps_compile.plan.request import Request
+
+sys.path.insert(0, str(Path(__file__).parents[5] / "tools"))
+
+from bench_orders import towers
 
 
 def test_whole_branches_stand_one_after_another_those_with_the_least_gradients_first() -> None:
