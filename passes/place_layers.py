@@ -43,12 +43,13 @@ from .placement.deal_alike import deal_alike
 from .placement.method import PlacementMethod, proves, proving_for
 from .placement.methods import METHODS, find_method
 from .placement.orders.best_order import best_order
+from .placement.orders.branch_order import branch_order
 from .placement.other_question import answer_other, has_other_question, other_objective, unanswered
 from .placement.proof.certificate import better_of
 from .placement.proof.exact import Exact
 from .placement.proof.fastest_at_price import fastest_at_price
 from .placement.served_ranges import run_in_ranges
-from .placement.steps.minimise_step import StepsFound, least_factor, search_steps, with_best_step
+from .placement.steps.minimise_step import StepsFound, closed, least_factor, search_steps, with_best_step
 from .placement.steps.step_plans import SteppedPlan, feasible, simulated, with_units
 from .relaxed_rules import told_of_rules
 from .served_sets import place_over_sets
@@ -211,31 +212,36 @@ def _with_best_step(
         old: The old plan's placement, in the order that the methods ran in; None without one.
         deadline: Of all searches.
     """
-    began_s, seed, evaluations = now_s(), own.request.seed, 0
+    began_s, evaluations = now_s(), 0
     known = [] if old is None else _old_steps(own, old)
-    drafts = [own] if moved is own else [moved, own]
+    orders = orders_of(own.layers, own.costs, optimizer=own.request.trains_with)
+    branched = in_order(own, branch_order(own.problem, orders))
     plans = [each.placement for each in found if isinstance(each, SearchResult)]
-    starts = {id(own): plans, id(moved): [result.placement, *(plans if moved is own else ())]}
+    starts = {id(branched): list[Placement](), id(own): plans}
+    starts[id(moved)] = [result.placement, *(plans if moved is own else ())]
+    drafts = {id(draft): draft for draft in (moved, own, branched)}
+    least = result.bound_of_all_orders * least_factor(steps_of(moved))
     best: tuple[Posed, StepsFound] | None = None
-    for draft in drafts:
-        of = steps_of(draft)
+    for draft in drafts.values():
         steps = search_steps(
-            of,
+            steps_of(draft),
             starts[id(draft)],
             deadline,
             known=known if draft is own else (),
-            seed=seed,
-            least=result.bound_of_all_orders * least_factor(of),
+            seed=own.request.seed,
+            least=least,
+            closing=None,
         )
         evaluations += steps.evaluations
         if best is None or steps.is_better_than(best[1]):
             best = draft, steps
     assert best is not None  # noqa: S101 - there is a draft
-    draft, steps = best
+    draft, of = best[0], steps_of(best[0])
+    steps = closed(of, best[1], deadline, least)
+    evaluations += steps.evaluations - best[1].evaluations
     if draft is not moved:  # the bound in the order of the result is not one in this order
         result = replace(result, bound=result.bound_of_all_orders)
-    is_only_order = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
-    stepped = with_best_step(steps_of(draft), result, steps, is_only_order=is_only_order)
+    stepped = with_best_step(of, result, steps, is_only_order=orders.is_fixed)
     spent_s = stepped.search_s + now_s() - began_s
     return draft, replace(stepped, evaluations=stepped.evaluations + evaluations, search_s=spent_s)
 

@@ -56,7 +56,7 @@ class StepAnnealing:
         shift: Mean of how far a bound moves, in positions.
     """
 
-    changes: int = 50_000
+    changes: int = 100_000
     walks: int = 8
     work: int = 400_000_000
     at_once: int = 10_000

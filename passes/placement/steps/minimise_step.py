@@ -67,47 +67,39 @@ def search_steps(
     known: Sequence[SteppedPlan] = (),
     seed: int = 0,
     least: float = -float("inf"),
-    closing: ClosingEffort = CLOSING_EFFORT,
+    closing: ClosingEffort | None = CLOSING_EFFORT,
 ) -> StepsFound:
     """Return the plan of the best step found from some placements and the simple ones, and a bound of all.
 
-    ``known`` are plans to begin with, ``least`` is a value that no plan is below.
+    ``known`` are plans to begin with, ``least`` is a value that no plan is below; ``closing`` None is no bound.
     Where none of them meets the throughput floor, the quickest plan of all is looked for first.
     """
-    found = _searched(of, starts, deadline, effort=effort, known=known, seed=seed, least=least)
+    search = StepSearch(of, deadline, effort, seed=seed, least=least)
+    places = [*starts, *seed_placements(of.problem, None)]
+    shortest_s, notes, evaluations = float("inf"), tuple[str, ...](), 0
+    if search.run(places, known) is None and of.problem.min_throughput > 0:
+        without_floor = replace(of, problem=replace(of.problem, objective="throughput", min_throughput=0.0))
+        quick = StepSearch(without_floor, deadline, effort, seed=seed)
+        if (fastest := quick.run(places)) is not None:
+            shortest_s = fastest.step.step_s
+            value = value_of(of.problem, fastest.price_per_hour, shortest_s)
+            if value < float("inf"):
+                search.run([], [replace(fastest, value=value)])
+        notes, evaluations = quick.notes, quick.evaluations
+    notes, evaluations = tuple(dict.fromkeys((*notes, *search.notes))), evaluations + search.evaluations
+    found = StepsFound(search.best, evaluations, shortest_s, others=tuple(search.simulated), notes=notes)
+    return found if closing is None else closed(of, found, deadline, least, closing)
+
+
+def closed(
+    of: StepProblem, found: StepsFound, deadline: Deadline, least: float, closing: ClosingEffort = CLOSING_EFFORT
+) -> StepsFound:
+    """Return what a search found, or a better plan, with a bound of all; as it is where it meets ``least``."""
     if found.plan is None or found.plan.value <= least * (1 + GAP):
         return found
-    closed = close_steps(of, found.plan, deadline, closing)
-    return replace(found, plan=closed.plan, bound=closed.bound, evaluations=found.evaluations + closed.branches)
-
-
-def _searched(
-    of: StepProblem,
-    starts: Sequence[Placement],
-    deadline: Deadline,
-    *,
-    effort: StepEffort,
-    known: Sequence[SteppedPlan],
-    seed: int,
-    least: float,
-) -> StepsFound:
-    """Return the plan of the best step that the local search finds."""
-    search, places = (
-        StepSearch(of, deadline, effort, seed=seed, least=least),
-        [*starts, *seed_placements(of.problem, None)],
-    )
-    if search.run(places, known) is not None or of.problem.min_throughput <= 0:
-        return StepsFound(search.best, search.evaluations, others=tuple(search.simulated), notes=search.notes)
-    without_floor = replace(of, problem=replace(of.problem, objective="throughput", min_throughput=0.0))
-    quick = StepSearch(without_floor, deadline, effort, seed=seed)
-    fastest = quick.run(places)
-    if fastest is not None:
-        value = value_of(of.problem, fastest.price_per_hour, fastest.step.step_s)
-        search.run([], [replace(fastest, value=value)] if value < float("inf") else [])
-    shortest_s = float("inf") if fastest is None else fastest.step.step_s
-    others = tuple(search.simulated)
-    notes = tuple(dict.fromkeys((*quick.notes, *search.notes)))
-    return StepsFound(search.best, search.evaluations + quick.evaluations, shortest_s, others=others, notes=notes)
+    by_branches = close_steps(of, found.plan, deadline, closing)
+    evaluations = found.evaluations + by_branches.branches
+    return replace(found, plan=by_branches.plan, bound=by_branches.bound, evaluations=evaluations)
 
 
 def with_best_step(

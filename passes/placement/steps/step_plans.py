@@ -155,19 +155,11 @@ class BoundedPlans:
     def plan(self, row: int, column: int) -> StepPlan:
         """Return a choice of a placement."""
         each, cell = self.each, (row, column)
+        times_s = each.forward_s, each.backward_s, each.moving_s, self.delays_s, self.overlaps_s
         loads = tuple(
             StageLoad(
                 int(each.units[cell][s]),
-                (
-                    MicroBatch(
-                        each.count,
-                        float(each.forward_s[cell][s]),
-                        float(each.backward_s[cell][s]),
-                        float(each.moving_s[cell][s]),
-                        float(self.delays_s[cell][s]),
-                        float(self.overlaps_s[cell][s]),
-                    ),
-                ),
+                (MicroBatch(each.count, *(float(time_s[cell][s]) for time_s in times_s)),),
                 sync_s=float(each.sync_s[cell][s]),
                 rows=self._rows(cell, s),
                 moved_s=float(each.moved_s[cell][s]),
@@ -197,17 +189,16 @@ class BoundedPlans:
         return ServedRows(network_s, servers_s, requests_s, is_pushed=self.steps.of.training)
 
 
-def plans_of(of: StepProblem, types: Ints, cuts: Bools, counts: Sequence[int], most: int = 1) -> list[StepPlan]:
-    """Return for every placement [B, L] its plans of the lowest bounds, at most so many, the most promising first."""
+def plans_of(of: StepProblem, types: Ints, cuts: Bools, counts: Sequence[int], most: int = 1) -> Iterator[StepPlan]:
+    """Yield for every placement [B, L] its plans of the lowest bounds, at most so many, the most promising first."""
     steps = of.steps(types, cuts)
     bounded = {count: BoundedPlans.of(steps, steps.choices(count)) for count in counts}
     found = sorted((*choice, count) for count, plans in bounded.items() for choice in plans.best(most))
-    taken, best = np.zeros(len(types), np.int64), []
+    taken = np.zeros(len(types), np.int64)
     for _, _, row, column, count in found:
         if taken[row] < most:
             taken[row] += 1
-            best.append(bounded[count].plan(row, column))
-    return best
+            yield bounded[count].plan(row, column)
 
 
 def with_units(of: StepProblem, placement: Placement, units: Sequence[int], counts: Sequence[int]) -> list[StepPlan]:

@@ -2,9 +2,9 @@
 
 It begins with the plans that the searches of the steady state came upon, and with plans of one type, whose replicas
 share the whole model. They get their units and micro-batches by bounds (``schedule/step_problem.py``); the most
-promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, three
-searches follow one another: a descent, an annealing (``anneal_steps.py``), and the descent again. The descent looks at
-all neighbours of the best plan::
+promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, two searches
+follow one another: an annealing (``anneal_steps.py``), and a descent. The descent looks at all neighbours of the best
+plan::
 
     boundary   a stage begins some layers earlier or later
     type       a stage goes to another type
@@ -92,7 +92,6 @@ class StepSearch:
         for plan in known:
             self._offer(plan)
         self._consider(list(starts), self.of.all_counts, self._effort.starts)
-        self._descend()
         self._anneal()
         self._descend()
         return self.best
@@ -103,7 +102,7 @@ class StepSearch:
             before = self.best
             if before is None or self._deadline.is_over or self._is_met:
                 break
-            self._polish()
+            self.polish()
             if self.best is before:
                 neighbours = self._drawn(before.placement)
                 self._consider(neighbours, self.of.counts_near(before.step.micro_batches), self._effort.simulations)
@@ -128,12 +127,6 @@ class StepSearch:
         """Return whether no plan is better."""
         return self.best is not None and self.best.value <= self._least * (1 + GAP)
 
-    def polished(self, plan: SteppedPlan) -> SteppedPlan:
-        """Return the best plan of the placement of one, around its units and micro-batches."""
-        self.best = plan
-        self._polish()
-        return plan if self.best is None else self.best
-
     def _drawn(self, placement: Placement) -> list[Placement]:
         found = list(neighbours_of(placement, self.of.problem.type_count))
         if len(found) <= self._effort.neighbours:
@@ -152,7 +145,7 @@ class StepSearch:
         if kept.any():
             self._simulate(plans_of(self.of, types[kept], cuts[kept], counts), most)
 
-    def _simulate(self, plans: Sequence[StepPlan], most: int) -> None:
+    def _simulate(self, plans: Iterable[StepPlan], most: int) -> None:
         for plan in islice(plans, most):
             if self.best is not None and (self._deadline.is_over or self._actions > self._effort.actions):
                 return
@@ -169,16 +162,15 @@ class StepSearch:
         if found is not None and (self.best is None or found.is_better_than(self.best)):
             self.best = found
 
-    def _polish(self) -> None:
+    def polish(self) -> None:
         """Try other units and other numbers of micro-batches for the best placement, until nothing is better."""
         before = None
         while self.best is not None and self.best is not before and not (self._is_met or self._deadline.is_over):
             before = self.best
             types, cuts = to_arrays([before.placement])
             around = plans_of(self.of, types, cuts, self.of.counts_near(before.step.micro_batches), 4)
-            around += with_other_units(self.of, before)
-            around.sort(key=lambda plan: (plan.value, plan.least_s))
-            self._simulate(around, self._effort.simulations)
+            found = sorted((*around, *with_other_units(self.of, before)), key=lambda plan: (plan.value, plan.least_s))
+            self._simulate(found, self._effort.simulations)
 
     def _is_new(self, placement: Placement) -> bool:
         key = np.array((*placement.types, -1, *placement.cuts), np.int32).tobytes()
@@ -190,7 +182,9 @@ class StepSearch:
 def with_best_units(of: StepProblem, plan: SteppedPlan) -> SteppedPlan:
     """Return the placement of a plan with the units and micro-batches that are the best around what they are."""
     search = StepSearch(of, Deadline.after(None))
-    return search.polished(plan)
+    search.best = plan
+    search.polish()
+    return search.best
 
 
 def neighbours_of(placement: Placement, type_count: int) -> Iterator[Placement]:
