@@ -140,25 +140,8 @@ def classes(problem: Problem, count: int) -> tuple[Floats, Floats]:
     return first[kept].astype(np.float64), last[kept].astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Around:
-    """The least that a micro-batch takes before and behind a segment, [n + 1] by position.
-
-    Attributes:
-        before_s, before_backward_s: Forwards and backwards of the stages before a position.
-        after_s: Both of those from a position on; in inference forwards.
-    """
-
-    before_s: Floats
-    before_backward_s: Floats
-    after_s: Floats
-
-
-def class_times(segments: StepSegments, count: int, around: Around | None = None) -> ClassTimes:
-    """Return what so many micro-batches take in every segment, by classes of replicas; O(segments * sqrt(count)).
-
-    Other stages are those of the problem, or what ``around`` says of them.
-    """
+def class_times(segments: StepSegments, count: int) -> ClassTimes:
+    """Return what so many micro-batches take in every segment, by classes of replicas; O(segments * sqrt(count))."""
     of = segments.of
     problem, training = of.problem, of.training
     limits = problem.max_units[segments.type]
@@ -175,16 +158,11 @@ def class_times(segments: StepSegments, count: int, around: Around | None = None
     def quickest(times_s: Floats) -> Floats:
         return np.asarray(np.where(is_any, times_s, np.inf).min(axis=1), np.float64)
 
-    if around is None:
-        around = Around(
-            segments.least_from_start(quickest(forward_s)),
-            segments.least_from_start(quickest(backward_s)),
-            segments.least_to_end(quickest(both_s if training else forward_s)),
-        )
-    before_s = np.maximum(pull_s, around.before_s[segments.first][:, None])
-    rest_s = around.after_s[segments.end][:, None]
+    after_s = segments.least_to_end(quickest(both_s if training else forward_s))
+    before_s = np.maximum(pull_s, segments.least_from_start(quickest(forward_s))[segments.first][:, None])
+    rest_s = after_s[segments.end][:, None]
     if training:
-        end_s = around.before_backward_s[segments.first][:, None]
+        end_s = segments.least_from_start(quickest(backward_s))[segments.first][:, None]
         busy_s = busy_at_least_s(rounds, forward_s, backward_s, both_s, rest_s)
         least_s = before_s + busy_s + np.maximum(sync_s, end_s)
     else:
@@ -192,7 +170,7 @@ def class_times(segments: StepSegments, count: int, around: Around | None = None
     price = problem.price_per_hour[segments.type][:, None] * fewest
     return ClassTimes(
         count, fewest, most, is_any, rounds, forward_s, backward_s, both_s, moving_s, pull_s, sync_s, price,
-        around.after_s, np.where(is_any, least_s, np.inf),
+        after_s, np.where(is_any, least_s, np.inf),
     )  # fmt: skip
 
 
