@@ -25,6 +25,7 @@ pricing every segment first (``interval_bound.py``).
 Not covered: what is reported (``exact.py``).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -86,10 +87,8 @@ class TimeRange:
         return replace(self, slow_s=middle_s, is_tried=False), replace(self, fast_s=middle_s)
 
 
-class TimeSearch:
+class TimeSearch(ABC):
     """The search, which can be stopped at any time; values are the objective's.
-
-    A subclass says which range comes first, and how a range is branched.
 
     Attributes:
         bound: A proven lower bound on the value of every placement; inf if it is proven that none is feasible.
@@ -165,13 +164,13 @@ class TimeSearch:
         is_proven = found >= closed and self._gap <= GAP
         self.bound = self.best if is_proven else self._value(min(found, closed))
 
+    @abstractmethod
     def _first(self, slow_s: float) -> TimeRange:
         """Return the range of all plans."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _branch(self, node: TimeRange) -> Sequence[TimeRange] | None:
         """Close a range, or return the parts of it that may hold a better plan; None if it stays open."""
-        raise NotImplementedError
 
     def _value(self, path_cost: float) -> float:
         """Turn the cost of a path that is a plan into its value."""
