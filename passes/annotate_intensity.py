@@ -15,6 +15,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.layer_cost import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost, layer_costs
 from heterps_compile.cost.precision import in_precision
 from heterps_compile.cost.roofline import ridge_flop_per_byte
+from heterps_compile.cost.saved import with_saved
 from heterps_compile.cost.served_tables import with_gradients
 
 from .drafts import Annotated, Layered, advance
@@ -44,5 +45,7 @@ class AnnotateIntensity:
         counted, by_servers = layer_costs(layers), draft.request.sync_rules.uses_servers
         if by_servers or not draft.makes_sparse:
             counted = with_gradients(layers, counted, makes_sparse=draft.makes_sparse, by_servers=by_servers)
+        if draft.request.mode == "training":
+            counted = with_saved(draft.layers, counted, draft.request.precision, draft.cluster)
         costs = tuple(annotate(cost, layers.dtype(i), draft.cluster) for i, cost in enumerate(counted))
         return advance(draft, Annotated, layers=layers, costs=costs)

@@ -107,6 +107,8 @@ class LayerCost:
         served: Names of its tables that lie on parameter servers; its parameters above are the others.
         pulled_bytes: Of their rows that a batch looks up (``served_tables.py``).
         looked_up: Its tables whose gradients are of rows alone; of all others gradients are whole (``gradients.py``).
+        saved: The arrays that it keeps for the backward, by name with their bytes (``saved.py``); None where no nodes
+            say so, and it keeps all that enters and leaves it.
     """
 
     flops: int
@@ -125,6 +127,7 @@ class LayerCost:
     served: tuple[str, ...] = ()
     pulled_bytes: int = 0
     looked_up: tuple[LookedUp, ...] = ()
+    saved: tuple[tuple[str, int], ...] | None = None
 
     @property
     def flop_per_byte(self) -> float:
@@ -152,7 +155,7 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
             leaving[edge.producer] += edge.size_bytes
         for reader in edge.consumers:
             entering[reader] += edge.size_bytes
-    crossing, trained = {edge.value for edge in layer_graph.edges}, _of_weights(layer_graph.graph)
+    crossing, trained = {edge.value for edge in layer_graph.edges}, of_weights(layer_graph.graph)
     sparse = _sparse_tables(layer_graph.graph)
     found = tuple(
         replace(
@@ -191,7 +194,7 @@ def _looked_up(graph: Graph, layer: Layer, sparse: set[str]) -> Iterator[LookedU
     yield from (LookedUp(name, rows[name]) for name in layer.parameters if name in rows)
 
 
-def _of_weights(graph: Graph) -> set[str]:
+def of_weights(graph: Graph) -> set[str]:
     """Return the values that a gradient goes through: made of weights, and neither integers nor truths."""
     found = {name for name, parameter in graph.parameters.items() if parameter.kind == "weight"}
     for node in graph.nodes:

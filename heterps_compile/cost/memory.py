@@ -2,8 +2,8 @@
 
 Every storage is held once. Training adds a gradient of every weight, as large as the weight or of rows alone
 (``gradients.py``), and what the optimiser keeps of it. Activations are those of one whole batch: in
-training the sum over layers, which the backward pass reads, in inference those of the largest layer; a layer that makes
-an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. In bfloat16
+training the arrays that autograd saves (``saved.py``), each once in a stage, in inference those of the largest layer; a
+layer that makes an array larger than these, to reduce it again or on the way to a constant, holds that one. In bfloat16
 or float16 a stage also holds narrow copies of the weights of its products, once for every micro-batch under way. A
 safety factor covers workspace and fragmentation.
 
@@ -217,7 +217,7 @@ def stage_memory(
         seen.update(layer_graph.graph.parameters[name].storage for name in names)
         parts = _layer_parts(layer_graph, index, names, costs[index], optimizer=optimizer)
         weights, gradients, states = weights + parts[0], gradients + parts[1], states + parts[2]
-    activations = [activation_bytes(costs[index]) for index in range(first, end)]
+    activations = activations_bytes(costs[first:end], training=optimizer is not None)
     return MemoryParts(
         weights,
         gradients,
@@ -254,6 +254,21 @@ def changed_weights(layer_graph: LayerGraph, layers: Sequence[int]) -> tuple[str
 def activation_bytes(cost: LayerCost) -> int:
     """Return the activations of one batch that a layer reads and makes, or the largest array inside if that is more."""
     return max(cost.input_bytes + cost.output_bytes, cost.inside_bytes)
+
+
+def activations_bytes(costs: Sequence[LayerCost], *, training: bool) -> list[int]:
+    """Return the activations of one batch that each of some layers holds; in training what it saves.
+
+    An array that several of them save counts at the first, so that their sum is what a stage of them holds.
+    """
+    found, seen = [], set[str]()
+    for cost in costs:
+        if not training or cost.saved is None:
+            found.append(activation_bytes(cost))
+            continue
+        found.append(sum(size for name, size in cost.saved if name not in seen))
+        seen.update(name for name, _ in cost.saved)
+    return found
 
 
 def _layer_parts(

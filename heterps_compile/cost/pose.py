@@ -24,7 +24,7 @@ from .layer_cost import LayerCost
 from .layer_fractions import ALPHA, BETA
 from .layer_orders import orders_of
 from .layer_times import LayerTimes
-from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes
+from .memory import SAFETY_FACTOR, activations_bytes, layer_parameters_bytes
 from .problem import FREE_PRICE_PER_HOUR, Floats, Ints, Problem
 from .served_tables import with_served_tables
 
@@ -128,7 +128,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
             [layer_parameters_bytes(layer_graph, i, cost, optimizer=optimizer) for i, cost in enumerate(costs)],
             np.float64,
         ),
-        activation_bytes=SAFETY_FACTOR * np.array([activation_bytes(cost) for cost in costs], np.float64),
+        activation_bytes=SAFETY_FACTOR * np.array(activations_bytes(costs, training=training), np.float64),
         keeps_activations=training,
         tied_first=np.array([first for first, _, _ in tied], np.int64),
         tied_second=np.array([second for _, second, _ in tied], np.int64),

@@ -17,8 +17,10 @@ autocast decides by the node, as PyTorch lists its ops for GPUs::
 A narrow node reads a narrow copy of its float32 parameters, which is made anew for every micro-batch, and kept as long
 as that is under way.
 
-Left out: running it (``runtime/pipeline/autocast.py``); autocast's shorter lists for CPUs, where norms, softmaxes and
-sums stay narrow: what is counted here is never too little; ops of a module's own that cast.
+Autocast's list for CPUs is shorter: norms, softmaxes and sums stay narrow. Only what a pool of CPUs alone saves for the
+backward follows it (``saved.py``); times and messages of every pool follow the list for GPUs.
+
+Left out: running it (``runtime/pipeline/autocast.py``); ops of a module's own that cast.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +28,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from heterps_compile.cluster.devices import TFLOAT32, Cluster
-from heterps_compile.ir.graph import Graph, Node, OpKind
+from heterps_compile.ir.graph import OPAQUE, Graph, Node, OpKind
 
 FULL, TF32 = "fp32", "tf32"
 
@@ -53,33 +55,54 @@ _STAY_WIDE = frozenset({
     "nll_loss", "smooth_l1_loss", "to", "_to_copy", "cast", "castlike", "type_as", "float",
 })  # fmt: skip
 """Ops by their plain name; a cast is one where it makes a float32."""
+_STAY_WIDE_ON_CPUS = frozenset({
+    "avg_pool3d", "binary_cross_entropy", "grid_sampler", "polar", "prod", "quantile", "nanquantile", "stft", "cdist",
+    "trace", "view_as_complex", "cholesky", "inverse", "mse_loss", "cosine_embedding_loss", "nll_loss", "ctc_loss",
+    "kl_div", "to", "_to_copy", "cast", "castlike", "type_as", "float",
+})  # fmt: skip
+"""Of autocast's list for CPUs; norms and softmaxes are none."""
 
 
-def in_precision(graph: Graph, precision: str) -> Graph:
+def in_precision(graph: Graph, precision: str, *, on_cpu: bool = False) -> Graph:
     """Return a graph whose values have the dtypes that they have under autocast, by the rules of the module; O(nodes).
 
     Args:
         graph: As the model was read.
         precision: One of :data:`PRECISIONS`.
+        on_cpu: Whether to take autocast's list for CPUs, in which less stays wide, instead of that for GPUs.
     """
     if PRECISIONS[precision] == _WIDE:
         return graph
-    narrow, values = PRECISIONS[precision], dict(graph.values)
+    narrow, values, parted = PRECISIONS[precision], dict(graph.values), dict[str, str]()
     for node in graph.nodes:
-        made = [name for name in node.outputs if values[name].dtype == _WIDE]
-        if made and _is_narrow(graph, node, [values[n].dtype for n in node.inputs if n in values], narrow):
-            values.update({name: replace(values[name], dtype=narrow) for name in made})
+        made = [name for name in node.outputs if values[name].dtype in {_WIDE, OPAQUE}]
+        entering = [parted.get(name, values[name].dtype) for name in node.inputs if name in values]
+        if made and _is_narrow(graph, node, entering, narrow, on_cpu=on_cpu):
+            parted.update({name: narrow for name in made if values[name].dtype == OPAQUE})
+            values.update({name: replace(values[name], dtype=narrow) for name in made if name not in parted})
     return replace(graph, values=values)
 
 
-def _is_narrow(graph: Graph, node: Node, entering: list[str], narrow: str) -> bool:
-    if node.kind in _NARROW:
-        return True
+def is_product(node: Node) -> bool:
+    """Return whether autocast computes a node narrow, whatever enters."""
+    return node.kind in _NARROW
+
+
+def stays_wide(node: Node, *, on_cpu: bool = False) -> bool:
+    """Return whether autocast computes a node in float32, whatever enters."""
     plain = plain_name(node.op)
-    if plain in _LIKE_FIRST:
-        return entering[:1] == [narrow]
-    if node.kind in {OpKind.NORM, OpKind.SOFTMAX} or plain in _STAY_WIDE:
+    if on_cpu:
+        return plain in _STAY_WIDE_ON_CPUS
+    return plain not in _LIKE_FIRST and (node.kind in {OpKind.NORM, OpKind.SOFTMAX} or plain in _STAY_WIDE)
+
+
+def _is_narrow(graph: Graph, node: Node, entering: list[str], narrow: str, *, on_cpu: bool) -> bool:
+    if is_product(node):
+        return True
+    if stays_wide(node, on_cpu=on_cpu):
         return False
+    if plain_name(node.op) in _LIKE_FIRST or (on_cpu and node.kind is OpKind.NORM):
+        return entering[:1] == [narrow]
     has_wide_parameter = any(
         graph.parameters[name].dtype == _WIDE and graph.parameters[name].shape  # a number by itself widens nothing
         for name in node.inputs

@@ -11,6 +11,7 @@ Left out: arrows inside a stage.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,7 +88,7 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                     "ph": "C",
                     "ts": trace_ns(time_s) / _NS_A_US,
                     "pid": stage_index,
-                    "args": {"bytes": round(size_bytes)},
+                    "args": {"bytes": math.ceil(size_bytes)},
                 }
             )
     about = {

@@ -63,10 +63,10 @@ class Step:
         return Estimate(self.step_s, rate(self.samples, self.step_s), self.timeline.bubble)
 
     @property
-    def peak_bytes(self) -> tuple[float, ...]:
-        """Return the most bytes that one replica of every stage holds at once."""
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Return the most bytes that one replica of every stage holds at once, rounded up."""
         parts = zip(self.kept_bytes, self.micro_batch_bytes, self.timeline.peak_in_flight, strict=True)
-        return tuple(kept + each * peak for kept, each, peak in parts)
+        return tuple(math.ceil(kept + each * peak) for kept, each, peak in parts)
 
     def bytes_over_time(self) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
         """Yield for every (stage, replica) when what it holds changes, in seconds, and to how many bytes."""

@@ -4,6 +4,7 @@ Left out: the simulation (``plan_steps.py``), the timeline (``report/pictures/ti
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -133,7 +134,7 @@ def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> s
 def _step(plan: Plan, step: Step) -> dict[str, Any]:
     over_time: dict[int, list[list[list[float]]]] = {stage.index: [] for stage in plan.stages}
     for (stage, _), points in step.bytes_over_time():
-        over_time[stage].append([[time_s, round(size)] for time_s, size in points])
+        over_time[stage].append([[time_s, math.ceil(size)] for time_s, size in points])
     return {
         "schedule": step.schedule,
         "micro_batches": step.micro_batches,
@@ -152,7 +153,7 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
                 "update_s": stage.update_s,
                 "pull_s": stage.pull_s(step.micro_batches),
                 "push_s": stage.push_s,
-                "peak_bytes": round(step.peak_bytes[stage.index]),
+                "peak_bytes": step.peak_bytes[stage.index],
                 "memory_over_time": over_time[stage.index],
             }
             for stage in plan.stages

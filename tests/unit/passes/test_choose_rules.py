@@ -168,7 +168,7 @@ def test_a_rule_whose_memory_has_no_room_is_not_chosen_and_parts_stages():
     assert alone.stages[0].replicas == 1  # which agrees with nobody, and holds nothing for it
     with pytest.raises(InfeasibleError, match="reached"):
         agreeing(small, synchronisation="shadow(every=4)", max_stages=1)
-    with pytest.raises(InfeasibleError, match=r"51.2 MiB.*8.64 MiB.*topk\(density=0.01.*'gpu'"):
+    with pytest.raises(InfeasibleError, match=r"50 MiB.*8.64 MiB.*topk\(density=0.01.*'gpu'"):
         agreeing(small, synchronisation="topk(density=0.01)", max_stages=1)
 
 
