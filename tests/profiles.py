@@ -1,7 +1,6 @@
 """Profiles made by hand, for tests of what is made of them."""
 
 from dataclasses import replace
-from types import MappingProxyType
 
 from heterps_compile.cost.profile import (
     DeviceProfile,
@@ -41,4 +40,4 @@ CPU = replace(
     compute_parallel=Fitted(0.8, 0.02, (1, 2)),
     link=LinkProfile(2e9, 1e8, 3e-5, 2e-6, "processes of one machine"),
 )
-PROFILE = Profile("a model", "2026-11-21T06:00:00Z", HOST, MappingProxyType({"torch": "2.13.0"}), (CPU,))
+PROFILE = Profile("a model", "2026-11-21T06:00:00Z", HOST, {"torch": "2.13.0"}, (CPU,))

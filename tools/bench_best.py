@@ -30,9 +30,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_exact import with_links
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Problem, SearchResult
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline
 from heterps_compile.passes.placement.best import Best

@@ -12,6 +12,7 @@ tells every problem. Times are of this machine as it is; compare ratios.
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,13 +23,15 @@ from typing import Any
 import numpy as np
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement.proof.effort import ACCELERATORS, EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
 from heterps_compile.passes.placement.proof.longest_segments import LongestSegments
 from heterps_compile.passes.placement.proof.paths import SegmentPrices
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from synthetic import Recipe, synthetic_problem
 
 SIZES = [(16, 4), (100, 8), (300, 8), (1000, 8)]
 LONG_SIZES = [(2000, 8), (10_000, 8)]

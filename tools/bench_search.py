@@ -24,12 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import FAMILIES, Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn, RlTrace
 from heterps_compile.passes.placement.local.annealing import Annealing
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.exact import Exact
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from synthetic import FAMILIES, Recipe, synthetic_problem
 
 LAYERS = (8, 12, 16, 24, 32, 48, 64, 80, 100, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16, 8)
@@ -201,12 +203,12 @@ def rounds_per_second() -> dict[str, float]:
 
 def fresh_process_s(recipe: Recipe) -> float:
     program = (
-        "from heterps_compile.cost.synthetic import *\n"
+        "from synthetic import *\n"
         "from heterps_compile.passes.placement.methods import find_method\n"
         f"find_method('rl')(synthetic_problem({recipe!r}))"
     )
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ)
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": sys.path[0]})
     return time.monotonic() - started
 
 

@@ -21,11 +21,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 from bench_exact import with_links  # noqa: E402 - next to this file
 from light_models import path as light_path  # noqa: E402 - of the tests
 from small_problems import linked, on_machines, rented_whole, small_problem, with_servers  # noqa: E402
+from synthetic import Recipe, synthetic_problem  # noqa: E402
 from workload_family import transformer  # noqa: E402 - next to this file
 
 from heterps_compile.api import open_draft  # noqa: E402 - after the paths
 from heterps_compile.cost.problem import Problem  # noqa: E402
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem  # noqa: E402
 from heterps_compile.errors import InfeasibleError  # noqa: E402
 from heterps_compile.examples import EXAMPLES  # noqa: E402
 from heterps_compile.passes.drafts import Placed  # noqa: E402

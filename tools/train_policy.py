@@ -1,7 +1,6 @@
 """Train the policy that ships with the package: it learns to draw the plans that dynamic programming finds.
 
-Problems come from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic. At a fixed throughput a plan's price is a sum over its stages, so the
+Problems come from tests/synthetic.py. At a fixed throughput a plan's price is a sum over its stages, so the
 cheapest plan is a shortest path; where types have limits, prices on the units of a type steer it within them. Every
 problem gives plans for several throughputs. The loss is the negative log-likelihood of the plan under the policy's own
 way of drawing (sampling.py): where stages begin, and the type each takes. On a user's problem the policy then
@@ -14,6 +13,7 @@ The same options give the same file on the same machine and torch. Benchmarks dr
 """
 
 import argparse
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +26,12 @@ import torch
 from torch.nn import functional
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import layer_features
 from heterps_compile.passes.placement.learned.policy import SHIPPED_FILE, Policy
 from heterps_compile.passes.placement.local.segment_table import SegmentTable, segment_table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from synthetic import Recipe, synthetic_problem
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16)

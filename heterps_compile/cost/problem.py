@@ -294,3 +294,40 @@ class MethodResult:
     evaluations: int
     search_s: float
     fault: str = ""
+
+
+def tiny_problem() -> Problem:
+    """Build a chain of three equal layers on two types, with which loops of searches are compiled."""
+    layers, types = 3, 2
+    of_layers, of_types, none = np.ones(layers), np.ones(types), np.zeros(0, np.int64)
+    times = np.ones((layers, types))
+    return Problem(
+        layer_names=("a", "b", "c"),
+        type_names=("first", "second"),
+        type_kinds=("cpu", "gpu"),
+        layer_kinds=("gemm",) * layers,
+        batch=1,
+        compute_s=times,
+        data_s=times,
+        sync_s=times,
+        compute_parallel=0.9 * of_types,
+        data_parallel=0.9 * of_types,
+        edge_producer=np.arange(layers - 1),
+        edge_bytes=np.ones(layers - 1),
+        edge_readers=np.arange(1, layers),
+        edge_starts=np.arange(layers),
+        uncuttable=np.zeros(layers + 1, np.bool_),
+        seconds_per_byte=of_types,
+        latency_s=of_types,
+        price_per_hour=of_types,
+        max_units=np.full(types, 100),
+        memory_bytes=100 * of_types,
+        weight_bytes=of_layers,
+        activation_bytes=of_layers,
+        keeps_activations=False,
+        tied_first=none,
+        tied_second=none,
+        tied_bytes=np.zeros(0),
+        allowed=np.ones((layers, types), np.bool_),
+        min_throughput=0.05,
+    )

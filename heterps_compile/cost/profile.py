@@ -16,13 +16,22 @@ be below 0 for an empty batch is the proportion of its nearer point.
 
 With one measured batch the fixed part is not known; the time is then taken to be in proportion to the batch.
 
-Left out: the file it is kept in (``profile_file.py``), what a search makes of it (``measured.py``), measuring
+The types and the checks of the values are the schema of the file as well (``strict_json.py``).
+
+Left out: reading and writing the file (``profile_file.py``), what a search makes of it (``measured.py``), measuring
 (``profiling/``).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from heterps_compile.ir.graph import OpKind
+from heterps_compile.strict_json import STRICT
 
 from .interpolation import interpolate
 from .precision import FULL
@@ -31,6 +40,14 @@ from .step_rates import StepRates
 
 MOST_ERROR = 0.1
 """A fraction that is less certain than this is told, and not used."""
+
+_MOST = 2**63 - 1
+_Text = Annotated[str, Field(max_length=1000)]
+_Count = Annotated[int, Field(ge=0, le=_MOST)]
+_Positive = Annotated[int, Field(ge=1, le=_MOST)]
+_Seconds = Annotated[float, Field(ge=0, le=1e6)]
+_Rate = Annotated[float, Field(gt=0, le=1e18)]
+_Error = Annotated[float, Field(ge=0, le=1e18)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +59,10 @@ class Timing:
         spread_s: Half of the range that the middle half of them lies in.
     """
 
-    median_s: float
-    spread_s: float
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    median_s: _Seconds
+    spread_s: _Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +79,15 @@ class LayerPoint:
         repeats: How often each was measured.
     """
 
-    batch: int
-    flops: int
-    moved_bytes: int
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    batch: _Positive
+    flops: _Count
+    moved_bytes: _Count
     forward: Timing
     backward: Timing | None = None
     accumulate: Timing | None = None
-    repeats: int = 1
+    repeats: _Positive = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +107,22 @@ class LayerProfile:
             table, or that was not measured.
     """
 
-    name: str
-    keys: tuple[str, ...]
-    kind: str
-    dtype: str
-    operations: int
-    points: tuple[LayerPoint, ...]
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: _Text
+    keys: Annotated[tuple[Annotated[str, Field(pattern="^[0-9a-f]{24}$")], ...], Field(min_length=1, max_length=1000)]
+    kind: Annotated[str, Field(pattern=f"^({'|'.join(OpKind)})$")]
+    dtype: _Text
+    operations: _Count
+    points: Annotated[tuple[LayerPoint, ...], Field(min_length=1, max_length=1000)]
     compute_parallel: "Fitted | None" = field(default=None, repr=False)
     data_parallel: "Fitted | None" = field(default=None, repr=False)
-    served: tuple[LayerPoint, ...] = field(default=(), repr=False)
+    served: Annotated[tuple[LayerPoint, ...], Field(max_length=1000)] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that batches ascend."""
+        _check_ascending(self.points)
+        _check_ascending(self.served)
 
     @property
     def has_backward(self) -> bool:
@@ -131,11 +159,13 @@ class Whole:
         layers_forward_s, layers_backward_s: The sums of its layers before they were corrected.
     """
 
-    batch: int
-    forward_s: float
-    layers_forward_s: float
-    backward_s: float = 0.0
-    layers_backward_s: float = 0.0
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    batch: _Positive
+    forward_s: _Seconds
+    layers_forward_s: _Seconds
+    backward_s: _Seconds = 0.0
+    layers_backward_s: _Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +179,12 @@ class Fitted:
         unclipped: What was fitted, where it was not in the range that it can have; else None.
     """
 
-    value: float
-    error: float
-    units: tuple[int, ...]
-    unclipped: float | None = field(default=None, repr=False)
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    value: Annotated[float, Field(ge=0, le=1)]
+    error: _Error
+    units: Annotated[tuple[_Positive, ...], Field(min_length=1, max_length=1000)]
+    unclipped: Annotated[float, Field(ge=-1e18, le=1e18)] | None = field(default=None, repr=False)
 
     @property
     def is_usable(self) -> bool:
@@ -174,11 +206,13 @@ class LinkProfile:
         between: Which processes, in words.
     """
 
-    bytes_per_s: float
-    bytes_per_s_error: float
-    latency_s: float
-    latency_s_error: float
-    between: str
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    bytes_per_s: _Rate
+    bytes_per_s_error: _Error
+    latency_s: _Seconds
+    latency_s_error: _Seconds
+    between: _Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +226,12 @@ class Crowding:
         batch: Samples, of every process.
     """
 
-    factor: float
-    spread: float
-    others: int
-    batch: int
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    factor: Annotated[float, Field(gt=0, le=1e6)]
+    spread: _Error
+    others: _Positive
+    batch: _Positive
 
     @property
     def slower(self) -> float:
@@ -225,21 +261,45 @@ class DeviceProfile:
         step_rates: Of what a step has besides layers; None where it was not measured, as in inference.
     """
 
-    name: str
-    kind: str
-    description: str
-    backend: str
-    mode: str
-    threads: int
-    clock: str
-    layers: tuple[LayerProfile, ...]
-    wholes: tuple[Whole, ...] = ()
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
+    kind: Annotated[str, Field(pattern="^(cpu|gpu|npu)$")]
+    description: _Text
+    backend: _Text
+    mode: Annotated[str, Field(pattern="^(inference|training)$")]
+    threads: _Positive
+    clock: Annotated[str, Field(pattern="^(wall|cpu)$")]
+    layers: Annotated[tuple[LayerProfile, ...], Field(min_length=1, max_length=100_000)]
+    wholes: Annotated[tuple[Whole, ...], Field(max_length=1000)] = ()
     compute_parallel: Fitted | None = None
     data_parallel: Fitted | None = None
     link: LinkProfile | None = None
-    precision: str = field(default=FULL, repr=False)
+    precision: Annotated[str, Field(pattern="^(fp32|tf32|bf16|fp16)$")] = field(default=FULL, repr=False)
     crowding: Crowding | None = field(default=None, repr=False)
     step_rates: StepRates | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that a key has one layer, and that every point has the times of the mode."""
+        _check_ascending(self.wholes)
+        known: dict[frozenset[str], LayerProfile] = {}
+        for layer in self.layers:
+            keys = frozenset(layer.keys)
+            if keys in known:
+                first_s, second_s = (each.points[0].forward.median_s for each in (known[keys], layer))
+                raise ValueError(
+                    f"the key {layer.keys[0]!r} has two entries, {known[keys].name!r} with a forward of {first_s} s "
+                    f"and {layer.name!r} with {second_s} s; keep the one that holds, or measure again"
+                )
+            known[keys] = layer
+            for point in (*layer.points, *layer.served):
+                timed = {"backward": point.backward, "accumulate": point.accumulate}
+                wrong = [what for what, time in timed.items() if (time is None) is (self.mode == "training")]
+                if wrong:
+                    raise ValueError(
+                        f"{wrong[0]} of layer {layer.name!r} at batch {point.batch} must be "
+                        f"{'a time' if self.mode == 'training' else 'null'} in a profile of {self.mode}"
+                    )
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:
@@ -258,10 +318,12 @@ class Host:
         memory_bytes: Of the machine.
     """
 
-    system: str
-    processor: str
-    cores: int
-    memory_bytes: int
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    system: _Text
+    processor: _Text
+    cores: _Positive
+    memory_bytes: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +338,23 @@ class Profile:
         devices: What was measured on each device.
     """
 
-    model: str
-    measured: str
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    model: _Text
+    measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     host: Host
-    versions: Mapping[str, str]
-    devices: tuple[DeviceProfile, ...]
+    versions: Annotated[Mapping[str, _Text], Field(max_length=100)]
+    devices: Annotated[tuple[DeviceProfile, ...], Field(min_length=1, max_length=64)]
+
+    def __post_init__(self) -> None:
+        """Check that names of devices differ."""
+        names = [device.name for device in self.devices]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"device {twice!r} stands {names.count(twice)} times; names must differ")
+
+
+def _check_ascending(points: Sequence[LayerPoint | Whole]) -> None:
+    batches = [point.batch for point in points]
+    if any(first >= second for first, second in pairwise(batches)):
+        raise ValueError(f"batches must ascend, and they are {batches[:16]}")

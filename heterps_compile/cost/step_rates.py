@@ -15,14 +15,20 @@ Left out: optimizers that servers run; launches; caches that hold all of it.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
 from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.strict_json import STRICT
 from heterps_compile.sync_rules.handling import Handling, Work
 
+from .memory import OPTIMIZERS
+
 Floats = NDArray[np.float64]
+_Rate = Annotated[float, Field(gt=0, le=1e18)]
 
 _LINE_BYTES = 2 * 64  # of an entry at an index, read and written
 _PASSES = {"cpu": 16.0}  # over what is selected from; what lies outside of the thresholds is not counted again there
@@ -42,9 +48,11 @@ class OptimizerRate:
         bytes_per_s: Of weights.
     """
 
-    name: str
-    tensor_s: float
-    bytes_per_s: float
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: Annotated[str, Field(pattern=f"^({'|'.join(OPTIMIZERS)})$")]
+    tensor_s: Annotated[float, Field(ge=0, le=1e6)]
+    bytes_per_s: _Rate
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,20 @@ class StepRates:
         optimizers: Those that were measured.
     """
 
-    moved_per_s: float
-    selected_per_s: float
-    chosen_per_s: float
-    placed_per_s: float
-    combined_per_s: float
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    moved_per_s: _Rate
+    selected_per_s: _Rate
+    chosen_per_s: _Rate
+    placed_per_s: _Rate
+    combined_per_s: _Rate
     optimizers: tuple[OptimizerRate, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that an optimizer has one rate."""
+        names = [each.name for each in self.optimizers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"optimizers stand there twice: {', '.join(names)}")
 
     @classmethod
     def of_type(cls, device: DeviceType) -> "StepRates":

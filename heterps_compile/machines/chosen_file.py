@@ -11,17 +11,15 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.offers import Offer, Rental
 from heterps_compile.offers.as_device import CPU
-from heterps_compile.plain_file import read_plain
-from heterps_compile.plan.file import fault_text
 from heterps_compile.runtime.engines.contract import RentedAs
+from heterps_compile.strict_json import checked, read_record
 from heterps_compile.transient.lifetime import Weibull
 
 from .goal import Goal, KindLifetime, Transience
@@ -34,7 +32,6 @@ CHOSEN_NAME = "machines.json"
 FORMAT = "heterps-compile machines"
 VERSION = 3
 
-_LARGEST_BYTES = 16 << 20
 _MOST = 1e30
 
 
@@ -141,8 +138,6 @@ class _Asked(_Record):
 
 
 class _Answer(_Record):
-    format: Literal["heterps-compile machines"]
-    version: Literal[3]
     asked: _Asked
     chosen: _Chosen
     learned: _Learned
@@ -251,20 +246,5 @@ def rented_for(folder: str | Path) -> Mapping[str, RentedAs]:
 
 def _read(folder: str | Path) -> _Answer:
     path = Path(folder) / CHOSEN_NAME
-    shown = printable(repr(str(path)))
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError(f"{shown} has {path.stat().st_size >> 20:,} MiB, and an answer some KiB; write it anew")
-        data = read_plain(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no path"
-        raise InputError(
-            f"cannot read {shown}: {reason}; name a folder that heterps-compile machines -o wrote"
-        ) from error
-    try:
-        return _Answer.model_validate_json(data)
-    except ValidationError as error:
-        fault = printable(fault_text(error.errors(include_url=False, include_context=False)[0]))
-        raise InputError(f"{shown} is no answer of heterps-compile machines: {fault}; write the folder anew") from error
-    except InputError as error:
-        raise InputError(f"{shown} is no answer of heterps-compile machines: {error}; write the folder anew") from error
+    where = f"the answer that heterps-compile machines -o writes, {printable(str(path))!r}"
+    return checked(_Answer, read_record(path, where, FORMAT, (VERSION,)), where)

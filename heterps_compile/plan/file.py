@@ -10,11 +10,9 @@ code (they are the artefacts of the folder, ``folder.py``).
 import json
 from typing import Any
 
-from pydantic import ValidationError
-
-from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import PlanError
-from heterps_compile.escape import shorten
+from heterps_compile.strict_json import checked, parsed
+from heterps_compile.units import counted
 
 from . import schema
 from .consistency import contradictions
@@ -26,7 +24,6 @@ GIVEN_PLAN = "heterps-compile given plan"
 """The ``format`` of a problem file's plan, which is another file (``problem_file/given_plan.py``)."""
 
 _ONE_LINE_DEPTH = 3  # of pins, memory parts and artefacts
-_SHOWN_INPUT = 60
 
 
 def to_json(plan: Plan) -> str:
@@ -51,16 +48,7 @@ def from_json(text: str, where: str) -> Plan:
     Raises:
         PlanError: where anything is wrong, naming the JSON path and what was expected.
     """
-    try:
-        document = json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        if conflict := unmerged(text):
-            raise PlanError(f"{where} {conflict}") from error
-        raise PlanError(f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except _BadJsonError as error:
-        raise PlanError(f"{where}: {error}") from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, 100,000 brackets
-        raise PlanError(f"{where} is no plan: it holds a number too long or brackets too deep") from error
+    document = parsed(text, where, PlanError)
     if isinstance(document, dict) and document.get("format") == GIVEN_PLAN:
         raise PlanError(
             f"{where} is the plan of a problem file: its stages are of layers whose times, prices and pool are in the "
@@ -68,23 +56,6 @@ def from_json(text: str, where: str) -> Plan:
             "what its step takes"
         )
     return to_plan(_check(document, where))
-
-
-class _BadJsonError(Exception):
-    """The text is JSON to Python, but not to us."""
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise _BadJsonError(f"the key {twice!r} stands twice in one record; a merge gone wrong?")
-    return record
-
-
-def _no_constant(name: str) -> Any:
-    raise _BadJsonError(f"{name} is no number")
 
 
 def _check(document: Any, where: str) -> schema.PlanFile:
@@ -100,36 +71,13 @@ def _check(document: Any, where: str) -> schema.PlanFile:
         raise PlanError(
             f"{where} has version {version}, and there is none below 1: the file is damaged or no plan; compile again"
         )
-    try:
-        file = schema.PlanFile.model_validate(migrate(document, version))
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False)
-        raise PlanError(f"{where}: {fault_text(faults[0])}{_more(len(faults))}") from error
+    file = checked(schema.PlanFile, migrate(document, version), where, PlanError)
     wrong = list(contradictions(file))
     if wrong:
         path, fault = wrong[0]
-        raise PlanError(f"{where}: {path}: {fault}{_more(len(wrong))}")
+        more = f" (and {counted(len(wrong) - 1, 'more fault')})" if len(wrong) > 1 else ""
+        raise PlanError(f"{where}: {path}: {fault}{more}")
     return file
-
-
-def _more(count: int) -> str:
-    return f" (and {count - 1} more faults)" if count > 1 else ""
-
-
-def fault_text(fault: Any) -> str:
-    """Say in one line where a document has a fault that pydantic found, and which."""
-    path = ""
-    for part in fault["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            path += ("." if path else "") + (part if part.isidentifier() else repr(part))
-    if fault["type"] == "extra_forbidden":
-        return f"{path}: unknown key"
-    if fault["type"] == "missing":
-        return f"{path}: the key is missing"
-    said = fault["msg"].removeprefix("Value error, ")
-    return f"{path}: {said}, got {shorten(repr(fault['input']), _SHOWN_INPUT)}"
 
 
 def render(value: Any, depth: int = 0) -> str:

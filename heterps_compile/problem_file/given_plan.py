@@ -31,6 +31,7 @@ from heterps_compile.plan.file import GIVEN_PLAN
 from heterps_compile.schedule.mixed_stage import EQUAL, FEEDS
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.schedule.order import MOST_ACTIONS
+from heterps_compile.strict_json import Part, Text, Whole, checked, read_record
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rule_text import rule_text
@@ -38,7 +39,6 @@ from heterps_compile.sync_rules.rules import USUAL
 
 from .given_problem import REPLICA, GivenProblem
 from .problem_laws import MOST_LAYERS, MOST_UNITS_OF_A_GROUP, shown
-from .strict_json import Part, Text, Whole, checked, read_record
 
 FORMAT, VERSION = GIVEN_PLAN, 1
 MOST_REPLICAS = 10_000
@@ -168,7 +168,7 @@ def read_given_plan(path: str | Path, problem: GivenProblem) -> GivenPlan:
         InputError: where the file cannot be read, or the plan is none of the problem.
     """
     where = f"the plan {shorten(printable(str(path)), 200)!r}"
-    return make_given_plan(read_record(path, where, FORMAT, VERSION), problem, where)
+    return make_given_plan(read_record(path, where, FORMAT, (VERSION,)), problem, where)
 
 
 def make_given_plan(document: dict[str, Any], problem: GivenProblem, where: str) -> GivenPlan:

@@ -12,6 +12,7 @@ from pathlib import Path
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.node_order import in_order
 from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
+from heterps_compile.strict_json import read_utf8
 
 from .given_problem import (
     HELD_IN_INFERENCE,
@@ -23,7 +24,6 @@ from .given_problem import (
     GivenTimes,
 )
 from .problem_laws import accelerators_of, verify_given
-from .strict_json import read_utf8
 
 
 def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", batch_of: str = REPLICA) -> GivenProblem:

@@ -28,12 +28,12 @@ from heterps_compile.cluster.load import load_cluster, make_cluster
 from heterps_compile.cost.node_order import in_order
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.strict_json import MOST, Amount, Part, Whole, checked, parsed, read_utf8
 from heterps_compile.units import in_words
 
 from .given_problem import REPLICA, GivenEdge, GivenLayer, GivenProblem, GivenTimes
 from .problem_laws import MOST_LAYERS, MOST_TIME_S, accelerators_of, shown, verify_given
 from .read_problem import NEUTRAL_DEVICE
-from .strict_json import MOST, Amount, Part, Whole, checked, parsed, read_utf8
 
 _DEVICE = "device"
 _USUAL = "vanilla"

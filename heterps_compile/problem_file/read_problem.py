@@ -28,6 +28,7 @@ from heterps_compile.cluster.load import builtin_names, load_cluster, make_clust
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.request import OPTIONS, make_request
+from heterps_compile.strict_json import Amount, Part, Text, Whole, checked, read_record
 
 from .given_problem import (
     BATCHES_OF,
@@ -43,7 +44,6 @@ from .given_problem import (
     MeasuredTransfer,
 )
 from .problem_laws import MOST_LAYERS, verify_given
-from .strict_json import Amount, Part, Text, Whole, checked, read_record
 
 FORMAT = "heterps-compile problem"
 VERSION = 1
@@ -152,7 +152,7 @@ def read_problem(path: str | Path, *, cluster: str | Cluster | None = None) -> G
         UnknownNameError: for a pool or a word that nobody knows.
     """
     where = f"the problem {shorten(printable(str(path)), 200)!r}"
-    return make_given(read_record(path, where, FORMAT, VERSION), where, cluster=cluster)
+    return make_given(read_record(path, where, FORMAT, (VERSION,)), where, cluster=cluster)
 
 
 def make_given(document: dict[str, Any], where: str, *, cluster: str | Cluster | None = None) -> GivenProblem:

@@ -27,8 +27,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.pipedream import DEFAULT_BANDWIDTH_BYTES_PER_S, parse_pipedream
 from heterps_compile.plain_file import open_plain
-
-from .strict_json import Amount, Part, checked, parsed, read_utf8
+from heterps_compile.strict_json import Amount, Part, checked, parsed, read_utf8
 
 _PIPEDREAM_HEAD = re.compile(rb"node[0-9]")
 _MOST_RECORDS = 10_000_000

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from types import MappingProxyType
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import differentiating_backend, find_backend, own_backend, training_backends
@@ -157,7 +156,7 @@ def profile_model(
         for device in devices
     ]
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Profile(graph.name, now, describe_host(), MappingProxyType(installed_versions(RUN_LAYERS)), tuple(devices))
+    return Profile(graph.name, now, describe_host(), dict(installed_versions(RUN_LAYERS)), tuple(devices))
 
 
 def read_at(read: ReadGraph, batches: Sequence[int], precision: str) -> dict[int, AtBatch]:

@@ -10,13 +10,15 @@ Left out: workers that join and leave.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.strict_json import STRICT
 
 from .space import Config
-from .strict_json import STRICT
 
 PRIOR = 2.0
 _SECONDS_AN_HOUR = 3600
@@ -38,7 +40,7 @@ class ComputeClass:
             that had one type a worker.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     workers: int

@@ -31,11 +31,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import ConfigDict
+
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, short
+from heterps_compile.strict_json import STRICT, fault_of
 
 from .parameters import Value
-from .strict_json import STRICT, fault_of
 
 JOURNAL_FILE = "journal.jsonl"
 MOST_EVENTS = 2_000_000
@@ -52,7 +54,7 @@ class _Event:
         at_s: When, in seconds from the start of the search.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     at_s: float
 

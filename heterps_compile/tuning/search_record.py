@@ -8,14 +8,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
+from heterps_compile.strict_json import STRICT, read_json, write_json
 
 from .ask_tell import Fidelity
 from .compute_classes import ComputeClass, check_classes
-from .strict_json import STRICT, read_json, write_json
 from .tune_options import TUNE
 
 RECORD_FILE = "search.json"
@@ -75,7 +77,7 @@ class SearchRecord(SearchOptions):
         started_at: When it began, as ISO 8601 in UTC.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     space_name: str
     space_text: str

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.strict_json import read_json
 from heterps_compile.units import counted
 
 from .ask_tell import identity
@@ -38,7 +39,6 @@ from .search_figures import lengths
 from .search_request import Search
 from .search_state import LEAST_S, TOLD, SearchState, state_of
 from .space import split_parts
-from .strict_json import read_json
 from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
 from .trial_log import LOG_FILE, TrialLog, values_of

@@ -6,13 +6,15 @@ Left out: doing it (``trial_run.py``).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.strict_json import STRICT, write_json
 
 from .parameters import Value
-from .strict_json import STRICT, write_json
 
 JOB_FILE, RESULT_FILE, OUTPUT_FILE = "job.json", "result.json", "output.txt"
 
@@ -41,7 +43,7 @@ class TrialJob:
         seed: Of the run.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     folder: str
     plan: str
@@ -72,7 +74,7 @@ class TrialResult:
         error: Why it failed, in one sentence; "" where it did not.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     value: float | None
     validations: tuple[tuple[int, float], ...] = ()

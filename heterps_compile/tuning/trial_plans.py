@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
 from heterps_compile.escape import one_line, short
+from heterps_compile.strict_json import read_json, write_json
 
 from .compute_classes import ComputeClass, TrialCost
 from .model_file import BuiltModel, ModelFile
 from .parameters import Value
 from .space import Config, split_parts
-from .strict_json import read_json, write_json
 from .worker_classes import WorkerClass
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.strict_json import read_json, write_json
 
-from .strict_json import read_json, write_json
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
 from .trial_log import LOG_FILE, Validation, validations_in, values_of
 from .trial_values import VARIABLE

@@ -39,7 +39,7 @@ ROWS = (
         "conflict_markers",
         "source_module",
     ),
-    ("options", "plug_ins", "columns"),
+    ("options", "plug_ins", "columns", "strict_json"),
     ("ir",),
     ("cluster",),
     ("sync_rules",),

@@ -7,8 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from heterps_compile.cost.problem import Bools, Ints
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.cost.problem import Bools, Ints, tiny_problem
 from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.placement.compiled_loops import CompiledBeside
 from heterps_compile.passes.placement.simple_plans import seed_placements
@@ -29,7 +28,7 @@ def compile_loop_beside() -> CompiledBeside:
 
 def compile_loop() -> None:
     """Compile the loops and keep their code: what the other process does."""
-    problem = synthetic_problem(Recipe(seed=0, layers=3, types=2))
+    problem = tiny_problem()
     archive, generator = Archive(problem), np.random.default_rng(0)
     archive.add_placements(seed_placements(problem, None))
     search = Anneal(

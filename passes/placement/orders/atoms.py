@@ -35,11 +35,6 @@ class Atoms:
     before: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, ...], ...]
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether there is one order alone."""
-        return all(atom in before for atom, before in enumerate(self.before[1:]))
-
 
 def atoms_of(problem: Problem, orders: LayerOrders) -> Atoms:
     """Return the atoms of a problem; O(layers + edges) but for what must stay together."""

@@ -15,10 +15,9 @@ import numpy as np
 
 from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import slowest_batch_s, to_arrays, to_placement
-from heterps_compile.cost.problem import Floats, Ints, Placement
+from heterps_compile.cost.problem import Floats, Ints, Placement, tiny_problem
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.cost.segments import crossing_bytes
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.compiled_loops import CompiledBeside, compiled
 from heterps_compile.passes.placement.local.annealing import cooling_between, loop_tables
@@ -251,7 +250,7 @@ def compile_steps_beside() -> CompiledBeside:
 
 def compile_steps() -> None:
     """Compile the loop and keep its code."""
-    problem = synthetic_problem(Recipe(seed=0, layers=3, types=2))
+    problem = tiny_problem()
     of = plain_step_problem(problem, 0 * problem.compute_s, training=True)
     for _ in AnnealSteps(of, StepAnnealing(changes=1, walks=1, at_once=1)).plans([], NO_DEADLINE):
         pass

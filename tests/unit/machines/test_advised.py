@@ -124,7 +124,7 @@ def test_what_cannot_be_decided_is_said(folder):
     for name, value, fault in (
         ("samples", -1, "samples"),
         ("spot", "yes", "spot.*'yes'"),
-        ("deadline_s", float("nan"), "deadline_s"),
+        ("deadline_s", float("nan"), "NaN"),
         ("max_machines", None, "max_machines"),
     ):
         (broken / "machines.json").write_text(json.dumps(document | {"asked": document["asked"] | {name: value}}))

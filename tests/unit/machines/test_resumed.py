@@ -228,5 +228,5 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     with pytest.raises(HeterpsError, match=r"state\.json"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")
     (tmp_path / "out" / "machines.json").unlink()
-    with pytest.raises(InputError, match=r"machines\.json'.*No such file.*-o"):
+    with pytest.raises(InputError, match=r"-o writes.*machines\.json'.*No such file"):
         standing_of(tmp_path / "out", tmp_path / "ckpt")

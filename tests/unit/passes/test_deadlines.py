@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from drafts import DRAFT, posing
 from small_problems import small_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError

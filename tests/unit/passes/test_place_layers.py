@@ -7,9 +7,9 @@ import pytest
 from drafts import DRAFT, posing
 from reviewed import MODEL, POOL, REQUEST, graph, plan
 from small_problems import plain_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes.drafts import Draft, Placed
 from heterps_compile.passes.pipeline import run_to

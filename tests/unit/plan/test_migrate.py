@@ -34,9 +34,9 @@ def test_every_older_version_has_one_step():
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ({"decisions": None}, "cluster.name: Input should be a valid string, got None (and 1 more faults)"),
+        ({"decisions": None}, "cluster.name: Input should be a valid string, not None (and 1 more fault)"),
         ({"decisions": {}}, "cluster.name: Input should be a valid string"),
-        ({"provenance": 3}, "provenance: Input should be a valid dictionary"),
+        ({"provenance": 3}, "provenance: Input should be an object"),
     ],
 )
 def test_a_damaged_older_plan_is_refused_by_the_schema(damage, said):

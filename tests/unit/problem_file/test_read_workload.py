@@ -103,7 +103,7 @@ def test_a_workload_is_told_from_a_model_by_its_first_character(tmp_path):
         ('{"maxFPGAs": 2, "maxFPGAs": 3}', "'maxFPGAs'"),
         (document(maxGPUs=1), "maxGPUs"),
         ({"maxFPGAs": 2}, "maxCPUs"),
-        (document(nodes={}), "nodes.*list"),
+        (document(nodes={}), "nodes.*array"),
         (document(nodes=[3]), r"nodes\[0\].*3"),
         (document(nodes=[node(1, gpuLatency=1)]), r"nodes\[0\].gpuLatency"),
         (document(nodes=[node(7)]), r"names.*\b1\b"),

@@ -5,9 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Placement
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.steps.step_plans import with_units
 from heterps_compile.schedule.load import micro_batch_counts
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES, least_step_s

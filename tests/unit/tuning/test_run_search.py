@@ -11,6 +11,7 @@ import pytest
 
 from heterps_compile.errors import InfeasibleError, InputError, RunError
 from heterps_compile.plan.swap import locked
+from heterps_compile.strict_json import write_json
 from heterps_compile.tuning.compute_classes import ComputeClass, TrialCost
 from heterps_compile.tuning.export_best import export_best
 from heterps_compile.tuning.journal import JOURNAL_FILE
@@ -20,7 +21,6 @@ from heterps_compile.tuning.search_request import Search, SearchRequest, begin_s
 from heterps_compile.tuning.search_run import FIRST_FAILURES, MISFITS_TOLD, SearchRun
 from heterps_compile.tuning.search_state import FAILED, TOLD, SearchState, read_search
 from heterps_compile.tuning.space import Config
-from heterps_compile.tuning.strict_json import write_json
 from heterps_compile.tuning.trial_engine import Left, TrialEngine, Worker, workers_of
 from heterps_compile.tuning.trial_job import RESULT_FILE, TrialJob, TrialResult, write_job
 from heterps_compile.tuning.trial_plans import Length, TrialPlan

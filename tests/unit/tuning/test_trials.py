@@ -9,6 +9,7 @@ import pytest
 
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
+from heterps_compile.strict_json import read_json, write_json
 from heterps_compile.tuning.local_engine import deal_cores
 from heterps_compile.tuning.model_file import ModelFile
 from heterps_compile.tuning.run_search import run_search
@@ -20,7 +21,6 @@ from heterps_compile.tuning.search_request import (
     parse_fidelity,
     reopen_search,
 )
-from heterps_compile.tuning.strict_json import read_json, write_json
 from heterps_compile.tuning.trial_engine import workers_of
 from heterps_compile.tuning.trial_job import RESULT_FILE, TrialJob, TrialResult, write_job
 from heterps_compile.tuning.trial_plans import START_S, Length, TrialPlans
@@ -241,7 +241,7 @@ def test_jobs_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_job(job)
     assert not path.exists()
     path.write_text('{"value": "high"}')
-    with pytest.raises(InputError, match=r"result\.json.*'value'"):
+    with pytest.raises(InputError, match=r"result\.json: value: .*'high'"):
         read_json(path, TrialResult)
 
 

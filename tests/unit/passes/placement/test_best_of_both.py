@@ -6,10 +6,10 @@ from threading import Event
 import numpy as np
 import pytest
 from small_problems import linked, small_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Budget, Deadline, now_s
 from heterps_compile.passes.placement import best as module

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from small_problems import letters, plain_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly, GpuOnly, Heuristic
 from heterps_compile.passes.placement.baselines.greedy import Greedy

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from small_problems import plain_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import FEATURE_COUNT, layer_features
 from heterps_compile.passes.placement.learned.policy import fresh_policy, policy_input, shipped_policy
 from heterps_compile.passes.placement.learned.reinforce import Learner, Learning, propose

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_problems import linked, small_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn
 from heterps_compile.passes.placement.local.annealing import Annealing
@@ -24,7 +24,7 @@ SHORT = Rl(rounds=6, annealing=LITTLE)
 @pytest.mark.slow  # a fresh process imports everything
 def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
     program = (
-        "from heterps_compile.cost.synthetic import *\n"
+        "from synthetic import *\n"
         "from heterps_compile.passes.placement.learned.rl import Rl\n"
         "from heterps_compile.passes.placement.local.annealing import Annealing\n"
         f"found = Rl(rounds=6, annealing={LITTLE!r})(synthetic_problem({RECIPE!r}), seed=3)\n"

@@ -6,10 +6,10 @@ from itertools import islice
 import numpy as np
 import pytest
 from small_problems import linked, on_machines, plain_problem, rented_whole, small_problem, with_shared_storage
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import Fault, evaluate, evaluate_one, slowest_batch_s, to_placement
 from heterps_compile.cost.problem import Bools, Ints, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.compiled_loops import compiled

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_problems import linked, on_machines, plain_problem, small_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 from heterps_compile.cost.segments import flatten_stages
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.enumeration import every_placement

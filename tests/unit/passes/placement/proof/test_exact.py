@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_problems import letters, plain_problem
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.geometry import Chain

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_problems import linked, on_machines, rented_whole, small_problem, with_shared_storage
+from synthetic import Recipe, synthetic_problem
 from wording import names
 
 from heterps_compile.cost.evaluate import to_placement
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.own_work import HandlingTimes, OwnWork
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.placement.compiled_loops import NOT_COMPILED
 from heterps_compile.passes.placement.methods import find_method

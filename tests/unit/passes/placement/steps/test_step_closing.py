@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 from small_problems import with_rows
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import detail, to_arrays
 from heterps_compile.cost.own_work import HandlingTimes, OwnWork
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.steps.step_bound import step_times
 from heterps_compile.passes.placement.steps.step_closing import CLOSING_EFFORT, ClosingEffort, close_steps, none_below

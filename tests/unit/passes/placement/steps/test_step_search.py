@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from ruled_problems import ruled
 from simulated import simulate
+from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.evaluate import Fault, detail, slowest_batch_s
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.steps.minimise_step import least_factor, search_steps

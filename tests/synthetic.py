@@ -1,4 +1,4 @@
-"""Problems made from a seed, in the likeness of real ones: for benchmarks, tests and for training the search policy.
+"""Draw problems like real ones from a seed, for tests, benchmarks and the training of the search policy.
 
 A pool is drawn first: CPU cores that are cheap and read data well, GPUs and NPUs whose speed grows a little faster
 or slower than their price, each with an efficiency of its own for every kind of layer. Then a model from one of
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .all_reduce import Machines
-from .problem import Floats, Ints, Problem
-from .segments import flatten_stages
+from heterps_compile.cost.all_reduce import Machines
+from heterps_compile.cost.problem import Floats, Ints, Problem
+from heterps_compile.cost.segments import flatten_stages
 
 FAMILIES = ("ctr", "conv", "transformer", "mixed", "plain")
 """Kinds of model. ``plain`` has independent random times per layer and type, without any device behind them."""
