@@ -19,16 +19,12 @@ over ``best`` from another seed in so many times the time. Where the first searc
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from bench_exact import with_links
 from synthetic import Recipe, synthetic_problem
 

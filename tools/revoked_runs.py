@@ -10,6 +10,7 @@ the last step). May be missing: `lifetime` (`20h` or `20h,0.6`, the law where `l
 
 import csv
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from heterps_compile.errors import InputError
 from heterps_compile.machines.goal import parse_lifetime
 from heterps_compile.transient.expected import ExpectedRun, expect_run
 from heterps_compile.transient.lifetime import Weibull
-from heterps_compile.transient.replayed_run import replay_run
 from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from replayed_run import replay_run
 
 COLUMNS = (
     "run", "steps", "steps_per_s", "machines", "checkpoint_every", "checkpoint_s", "checkpoint_mb", "write_mb_per_s",

@@ -17,7 +17,7 @@ The distribution of a machine's renewals is the convolution of its lifetime with
 (``renewals.py``); of more than ``_MOST_LOSSES`` losses, the normal law with the moments of renewal theory.
 
 Left out, and of second order in (start-up + interval) / (time between losses): that machines grow older while they
-wait for another. ``replayed_run.py`` has it.
+wait for another.
 """
 
 import math

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from replayed_run import Run, replay_run
 
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.transient.expected import expect_run
 from heterps_compile.transient.lifetime import HOUR_S, Weibull, exponential
-from heterps_compile.transient.replayed_run import Run, replay_run
 from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.errors import InfeasibleError
-
-from .lifetime import HOUR_S
-from .transient_work import TransientWork
+from heterps_compile.transient.lifetime import HOUR_S
+from heterps_compile.transient.transient_work import TransientWork
 
 _MOST_LOSSES = 100_000
 
