@@ -21,7 +21,7 @@ from heterps_compile.offers import Offer, Rental
 from heterps_compile.offers.as_device import CPU
 from heterps_compile.plain_file import read_plain
 from heterps_compile.plan.file import fault_text
-from heterps_compile.runtime.engines.contract import RentedAs
+from heterps_compile.runtime.engines.job import RentedAs
 from heterps_compile.transient.lifetime import Weibull
 
 from .goal import Goal, KindLifetime, Transience
