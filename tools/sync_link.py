@@ -1,8 +1,8 @@
 """The step under every rule on a throttled link, predicted beside measured: `bench_sync.py --link`.
 
 Replicas are ranks of `heterps-compile run --hosts`, each in a network namespace of its own, whose card `tc` holds to a
-rate (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that link,
-by a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
+rate (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that
+link, by a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
 runs. Samples are made once, as a plan has no reading of data: numbers drawn for every step take a core that computes 31
 ns each, which made steps 2 and 3 ms longer.
 

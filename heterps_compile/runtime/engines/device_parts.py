@@ -53,6 +53,7 @@ def by_type(
     pairs: Sequence[tuple[str, str]],
     parts: Sequence[Part],
     allowed: str = r"[^\x00-\x1f\x7f]+",
+    example: str = "NAME",
 ) -> Mapping[str, tuple[str, ...]]:
     """Collect the values of an option by device type.
 
@@ -61,6 +62,7 @@ def by_type(
         pairs: Device types, each with a value.
         parts: Of the run.
         allowed: A regular expression that every value must match.
+        example: Of a value.
 
     Raises:
         InputError: for a type that the run does not have, or a value that does not match.
@@ -71,8 +73,6 @@ def by_type(
             known = ", ".join(printable(name) for name in found)
             raise InputError(f"{option} names {printable(device)!r}; expected a device type of this run ({known})")
         if not re.fullmatch(allowed, text):
-            raise InputError(
-                f"{option} of {printable(device)} is {printable(text)!r}; expected text of the form {allowed}"
-            )
+            raise InputError(f"{option} of {printable(device)} is {printable(text)!r}; expected text such as {example}")
         found[device] += (text,)
     return found

@@ -14,7 +14,7 @@ Left out: installing schedulers; images and volumes.
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -77,7 +77,7 @@ class _Lines:
     job: Job
     options: LineOptions
     parts: tuple[Part, ...]
-    groups: tuple[HostGroup, ...] = field(default=())
+    groups: tuple[HostGroup, ...]
 
     @property
     def hosts(self) -> int:
@@ -122,7 +122,7 @@ class _Lines:
         Raises:
             InputError: if a value does not match, or nothing names the hosts of a type.
         """
-        found = dict(by_type("--resource", self.options.resources, self.parts, allowed))
+        found = dict(by_type("--resource", self.options.resources, self.parts, allowed, example))
         for part in self.parts:
             machine = self.job.rented.get(part.device)
             if not found[part.device] and machine is not None:
@@ -207,15 +207,14 @@ def pytorch_job(job: Job, options: LineOptions) -> str:
     if options.image is None:
         raise InputError("--on kubeflow needs the image of its pods. Fix: --image NAME")
     labels = lines.resources(_LABEL, "LABEL=VALUE", _labels_of, is_needed=len(lines.parts) > 1)
-    alone = next((group for group in lines.groups if group.hosts == 1), None)
-    if len(lines.groups) > 1 and (alone is None or len(lines.groups) > 2):
+    master, *others = sorted(lines.groups, key=lambda group: group.hosts != 1)
+    if len(others) > 1 or (others and master.hosts != 1):
         raise InputError(
             f"the run needs {'; '.join(map(str, lines.groups))}; expected at most two kinds of hosts, one of which is "
             f"a single host: a PyTorchJob has one master, and workers that are all alike. Fix: more processes on a "
             f"host (--slots TYPE=N), or --on slurm"
         )
-    master = lines.groups[0] if alone is None else alone
-    workers = next((group for group in lines.groups if group is not master), master)
+    workers = others[0] if others else master
     count = lines.hosts - 1
     replicas = {
         "Master": _replica(lines, master, 1, labels[master.part.device]),
