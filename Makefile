@@ -16,7 +16,7 @@ help:
 	@echo 'make test-all     run the fast tests and all slow ones: at the end of a day'
 	@echo 'make ci           run all that CI runs: browser, cluster, check, test, test-eighth'
 	@echo 'make browser      install Chromium for the tests of the report, where apt can'
-	@echo 'make cluster      install an OpenSSH server and Slurm for the tests of launch, where apt can'
+	@echo 'make cluster      install Slurm for the tests of launch, where apt can'
 	@echo 'make check        check formatting, lint, prose, types'
 	@echo 'make format       rewrite the sources as `make check` wants them'
 	@echo 'make bench        time whole compilations'
@@ -62,17 +62,16 @@ browser:
 	fi; \
 	echo 'make: no chromium and chromedriver here; the tests of the report in a browser are skipped'
 
-# The same of what launch starts runs with; tests start servers of their own, so Debian's are not to start (RUNLEVEL).
+# The same of what runs a printed script; tests start a controller of their own, so Debian's is not to start (RUNLEVEL).
 cluster:
-	@if command -v ssh > /dev/null && [ -x /usr/sbin/sshd ] && command -v sbatch > /dev/null && [ -x /usr/sbin/slurmctld ]; \
-	then exit 0; fi; \
+	@if command -v sbatch > /dev/null && [ -x /usr/sbin/slurmctld ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
 	  timeout 60 apt-get update -qq > /dev/null; \
-	  timeout 240 apt-get install -y -qq --no-install-recommends openssh-server openssh-client slurmctld slurmd slurm-client \
+	  timeout 240 apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client \
 	    > /dev/null 2>&1 && exit 0; \
 	fi; \
-	echo 'make: no OpenSSH server or no Slurm here; the tests of launch that start them are skipped'
+	echo 'make: no Slurm here; the tests of launch that start it are skipped'
 
 # Each of the two type checkers takes one core.
 check: $(VENV)/.dev

@@ -1,11 +1,11 @@
-"""A run of two stages that engines are asked to start, without a folder that is compiled."""
+"""A run of two stages to start on other machines, without a compiled folder."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from plans import PLAN
 
-from heterps_compile.runtime.engines.contract import Job
+from heterps_compile.runtime.engines.job import Job
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.pipeline.layout import make_layout
@@ -20,12 +20,3 @@ def make_job(*, replicas: tuple[int, ...] = (2, 1), servers: int = 0, **options)
     directory = options.pop("directory", "/data/m.heterps")
     prepared = Prepared(Path(directory), PLAN, "ab" * 32, layout, places_of(layout, servers))
     return Job(replace(RunOptions(directory=directory, data="random"), **options), prepared)
-
-
-def write_hosts(folder: Path, *slots: int) -> str:
-    """Write a file of hosts on the loopback interface."""
-    path = folder / "hosts.toml"
-    hosts = "".join(f'[[host]]\naddress = "127.0.0.{n}"\nslots = {count}\n' for n, count in enumerate(slots, 1))
-    path.write_text(f'secret = "{SECRET}"\n{hosts}')
-    path.chmod(0o600)
-    return str(path)

@@ -1,8 +1,8 @@
 """The step under every rule on a throttled link, predicted beside measured: `bench_sync.py --link`.
 
-Replicas are ranks of `heterps-compile launch`, each in a network namespace of its own, whose card `tc` holds to a rate
-(`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that link, by
-a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
+Replicas are ranks of `heterps-compile run --hosts`, each in a network namespace of its own, whose card `tc` holds to a
+rate (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that
+link, by a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
 runs. Samples are made once, as a plan has no reading of data: numbers drawn for every step take a core that computes 31
 ns each, which made steps 2 and 3 ms longer.
 
@@ -247,16 +247,14 @@ class Prepared:
         (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def _trained(self, rule: str) -> list[dict[str, Any]]:
-        """Return the log of a run of a rank on every host, as `launch` prints it."""
+        """Return the log of a run of a rank on every host."""
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
         data = ("--data", "random:x=float32")  # one a sample: to draw inputs would take the core that computes
         words = ("--hosts", "hosts.toml", "--train", "train.py", *data, "--steps", str(STEPS))
         words = (*words, "--sync", rule, "--log", str(log), "-q")
-        printed = self._command("launch", "out", *words)
-        lines = [line for line in printed.splitlines() if "heterps" in line and not line.startswith("#")]
-        pairs = zip(self._hosts, lines, strict=True)
-        self._end([self._start(host.words(*shlex.split(line))) for host, line in pairs], rule)
+        run = (sys.executable, "-m", "heterps_compile", "run", "out", *words, "--host")
+        self._end([self._start(host.words(*run, str(number))) for number, host in enumerate(self._hosts, 1)], rule)
         told = (json.loads(line) for line in log.read_text("utf-8").splitlines())
         return [line for line in told if "pace_s" in line]
 

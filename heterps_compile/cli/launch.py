@@ -1,6 +1,6 @@
-"""``heterps-compile launch DIR --on ENGINE``: start a run on other machines, follow its log and end it.
+"""``heterps-compile launch DIR --on NAME``: print what starts a run on other machines; on Ray, start and follow it.
 
-Left out: the engines (``runtime/engines/``).
+Left out: the text (``runtime/engines/launch_lines.py``), Ray (``runtime/engines/ray_cluster.py``).
 """
 
 import sys
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heterps_compile.errors import InputError
 from heterps_compile.packages import PYTORCH, need
-from heterps_compile.runtime.engines.launch_options import ABOUT_LOSSES, LAUNCH, subject
+from heterps_compile.runtime.engines.launch_options import ABOUT_LOSSES, LAUNCH, RAY, subject
 from heterps_compile.runtime.launch.run_options import RUN
 
 from . import options
@@ -27,65 +28,52 @@ if TYPE_CHECKING:
 @options.takes(RUN)
 @click.pass_context
 def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
-    """Start the run of a compiled folder on other machines, follow its log, and end it; the options are those of run.
+    """Print what starts the run of a compiled folder on other machines; the options are those of run.
 
-    Without --on, the line to type on every machine is printed. A file of hosts, which nobody else may read (chmod 600):
+    Without --on, a line of torchrun is printed for every kind of host. Nothing is started or written; with --on ray
+    the run is started and followed, and Ctrl-C ends it after the step, with a checkpoint.
 
-    \b
-      secret = "32 characters or more that nobody can guess"
-      port = 29500
-      [[host]]
-      address = "10.0.0.1"
-      slots = 2
-      [[host]]
-      address = "worker-2"
-      slots = 1
-      speed = 2.0
-
-    DIR is the compiled folder. It, the file of hosts, the data and the checkpoints must be found under the same paths
-    on every machine. Ctrl-C ends the run there after the step, with a checkpoint; twice, at once.
+    DIR is the compiled folder. It, the data and the checkpoints must be found under the same paths on every machine.
 
     \b
     Examples:
-      heterps-compile launch model.heterps --hosts hosts.toml
-      heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
-          --train train.py --data clicks.parquet
-      heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
+      heterps-compile launch model.heterps --slots v100=8
+      heterps-compile launch model.heterps --on slurm \\
+          --resource cpu-core=partition=batch --resource v100=partition=gpu
+      heterps-compile launch model.heterps --on ray \\
           --elastic 1:3 --max-restarts 5 --train train.py \\
-          --checkpoint ck --every 100 --decide model.onnx
+          --data clicks.parquet --checkpoint ck --every 100
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     need("running stages", PYTORCH)
-    with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
-        from heterps_compile.runtime.engines.find import find_engine  # noqa: PLC0415 - only when it runs
-
-        only_prints = asked["only_print"]
-        engine = find_engine(asked)
-        decides = asked.some(*ABOUT_LOSSES)
+    starter = ctx.params["on"]
+    with options.asked_of(ctx, LAUNCH, subject(starter)) as asked:
+        values = asked.some(*(option.name for option in LAUNCH.options if option.name not in ("on", *ABOUT_LOSSES)))
+        decides = asked.some("on", *ABOUT_LOSSES)
     made = make_run_options(ctx, directory)
+    if made.hosts is not None:
+        raise InputError("--hosts is given; expected none with launch, which asks for no file. Fix: leave it out")
     from heterps_compile.machines.chosen_file import rented_for  # noqa: PLC0415 - only when it runs
-    from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above
-        Job,
-        Streams,
-        need_installed,
-        no_other_widths,
-    )
+    from heterps_compile.runtime.engines.job import Job, Streams  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
-    from heterps_compile.runtime.launch.resize import refusing_requests  # noqa: PLC0415 - as above
 
-    starts = engine.capabilities.starts and not only_prints
-    if starts:
-        need_installed(engine)
+    only_prints = starter != RAY or values.pop("only_print")
+    if not only_prints:
+        need("--on ray", RAY)
     job = Job(made, prepare(made), rented_for(directory), _advisor(decides, directory, made.checkpoint))
-    engine.check(job)
-    if starts:
-        streams = Streams(sys.stdout, sys.stderr)
-        if engine.capabilities.changes_widths:
-            return engine.start(job, streams)
-        with refusing_requests(made, no_other_widths(engine)):
-            return engine.start(job, streams)
+    if starter == RAY:
+        from heterps_compile.runtime.engines.ray_cluster import Ray  # noqa: PLC0415 - only when it runs
+
+        ray = Ray(**values)
+        ray.check(job)
+        if not only_prints:
+            return ray.start(job, Streams(sys.stdout, sys.stderr))
+        text = ray.text(job)
+    else:
+        from heterps_compile.runtime.engines.launch_lines import LINES, LineOptions  # noqa: PLC0415 - as above
+
+        text = LINES[starter](job, LineOptions(**values))
     with result_stream() as stream, printing("the lines"):
-        for one in engine.write(job):
-            stream.write(f"# {one.title}\n{one.text}\n" if one.title else f"{one.text}\n")
+        stream.write(text)
         stream.flush()
     return 0
 

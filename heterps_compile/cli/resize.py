@@ -22,7 +22,7 @@ from .output import printing, result_stream
 def resize(ctx: click.Context, /, checkpoints: str, **_: Any) -> None:
     """Have a run that trains go on with other replicas, or with another plan.
 
-    It runs on this machine, or launch follows it here (--on ssh, --on ray). CHECKPOINTS is the folder that the run was
+    It runs on this machine, or launch follows it here (--on ray). CHECKPOINTS is the folder that the run was
     given with --checkpoint. The run ends the step it is in, keeps a checkpoint, and goes on from there in the same
     terminal; no sample is trained on twice or left out. Where the run
     cannot go on so, resize says why, and the run goes on as it is.

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from heterps_compile.escape import printable
 from heterps_compile.offers import Offer, Rental
 from heterps_compile.offers.as_device import CPU
-from heterps_compile.runtime.engines.contract import RentedAs
+from heterps_compile.runtime.engines.job import RentedAs
 from heterps_compile.strict_json import checked, read_record
 from heterps_compile.transient.lifetime import Weibull
 

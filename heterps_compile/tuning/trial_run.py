@@ -103,7 +103,7 @@ def _run_on_ray(options: "RunOptions", address: str) -> None:
     Raises:
         HeterpsError: if the run cannot start, or fails.
     """
-    from heterps_compile.runtime.engines.contract import Job, Streams  # noqa: PLC0415 - only for trials on Ray
+    from heterps_compile.runtime.engines.job import Job, Streams  # noqa: PLC0415 - only for trials on Ray
     from heterps_compile.runtime.engines.ray_cluster import Ray  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
 

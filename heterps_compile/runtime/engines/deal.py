@@ -1,10 +1,4 @@
-"""Which machines run how many processes of a run, and what its widths are where they are too few for those asked for.
-
-Ranks fill machines in order. Stages of 2 and 1 replicas on machines of 1, 3 and 1 slots::
-
-    ranks            | 0        | 1 2       |
-    machine (slots)  | a (1)    | b (3)     | c (1)
-    deal             | a=1, b=2                        c takes no part
+"""The widths of a run where the machines are too few for those that were requested.
 
 Where the widths asked for do not fit, every stage begins with one replica, and the slowest is widened for as long as
 there is room: no other widths that fit are faster by the times of the plan, and none as fast take fewer processes.
@@ -16,16 +10,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from heterps_compile.errors import HeterpsError
-from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.launch.hosts_file import Host
 from heterps_compile.runtime.launch.prepare import Prepared, prepare
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.units import counted
 
 Deal = tuple[tuple[str, int], ...]
 """Machines in the order of the ranks, with the processes of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that may run processes of a run.
+
+    Attributes:
+        address: Its name.
+        slots: Processes that it takes at most.
+    """
+
+    address: str
+    slots: int
+
 
 Fill = Callable[[Prepared, Sequence[Host]], Deal | None]
 """Deals the processes of a run to machines; None where they do not take them."""
@@ -49,38 +54,6 @@ class Dealt:
     def widths(self) -> tuple[int, ...]:
         """Return the replicas of every position."""
         return self.prepared.layout.widths
-
-
-def fill_in_order(prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
-    """Deal processes to hosts in their order; where that does not fit, with the hosts in the order of the stages."""
-    types = [_types_of(prepared, rank) for rank in range(prepared.world_size)]
-    order = list(dict.fromkeys(name for of_rank in types for name in of_rank))
-    by_type = sorted(hosts, key=lambda host: order.index(host.device) if host.device in order else len(order))
-    found = _fill(types, hosts)
-    return _fill(types, by_type) if found is None and all(host.device for host in hosts) else found
-
-
-def _fill(types: Sequence[frozenset[str]], hosts: Sequence[Host]) -> Deal | None:
-    """Give every rank to the first host from that of the rank before on that takes it, which leaves most to others."""
-    counts = [0] * len(hosts)
-    at = 0
-    for wanted in types:
-        while at < len(hosts) and not (counts[at] < hosts[at].slots and _takes(hosts[at], wanted)):
-            at += 1
-        if at == len(hosts):
-            return None
-        counts[at] += 1
-    return tuple((host.address, count) for host, count in zip(hosts, counts, strict=True) if count)
-
-
-def _takes(host: Host, wanted: frozenset[str]) -> bool:
-    return host.device is None or wanted <= {host.device}
-
-
-def _types_of(prepared: Prepared, rank: int) -> frozenset[str]:
-    """Return the device types that a rank's stages are planned for; none of a parameter server."""
-    place = prepared.places[rank]
-    return frozenset(prepared.plan.stages[stage].of_replica(place.replica)[0] for stage in place.stages)
 
 
 def widest(
@@ -160,24 +133,3 @@ def with_widths(wanted: Prepared, options: RunOptions, widths: tuple[int, ...]) 
         return changed, prepare(changed, checked_sha256=wanted.plan_sha256)
     except HeterpsError:
         return None
-
-
-def lacking(prepared: Prepared, hosts: Sequence[Host]) -> str:
-    """Say why machines do not take a run even with one replica of every stage, or with the widths that are asked for.
-
-    Args:
-        prepared: The run, with the least widths that would do.
-        hosts: The machines that there are.
-    """
-    slots = sum(host.slots for host in hosts)
-    have = f"{counted(len(hosts), 'host')} with {counted(slots, 'slot')}"
-    fewer = prepared.world_size - slots
-    if fewer > 0:
-        are = "is" if fewer == 1 else "are"
-        return f"{have} cannot run {prepared.world_size} processes: {fewer} more {are} missing"
-    for rank in range(prepared.world_size):
-        wanted = _types_of(prepared, rank)
-        if not any(_takes(host, wanted) for host in hosts):
-            stage = prepared.places[rank].stages[0]
-            return f"{have}, none of which has {printable(' and '.join(sorted(wanted)))!r} for stage {stage}"
-    return f"{have} do not take {prepared.world_size} processes in the order of the stages"

@@ -1,7 +1,4 @@
-"""The ranks of a run by the device type that they are planned for, and what an engine has for each type.
-
-Left out: which options of an engine say what it has (``launch_options.py``).
-"""
+"""The ranks of a run by device type, and the values of an option that are given by device type."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,10 +7,10 @@ from dataclasses import dataclass
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
-from .contract import Job
+from .job import Job
 
 SERVERS = "parameter-server"
-"""What the parameter servers of a run are called where a device type is meant."""
+"""The device type of the parameter servers of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +29,10 @@ class Part:
 
 
 def parts_of(job: Job) -> tuple[Part, ...]:
-    """Return the ranks by device type, types in the order of their first ranks: rank 0 is the first of the first.
+    """Return the ranks by device type, types in the order of their first ranks.
 
     Raises:
-        RunError: where a rank has stages of several types.
+        RunError: if a rank has stages of several types.
     """
     ranks: dict[tuple[str, str], list[int]] = {}
     for place in job.prepared.places:
@@ -44,8 +41,8 @@ def parts_of(job: Job) -> tuple[Part, ...]:
         if len(types) > 1:
             names = " and ".join(sorted(repr(printable(device)) for device, _ in types))
             raise RunError(
-                f"rank {place.rank} runs stages of {names}, and no machine is both; take a schedule with one stage a "
-                f"rank (--schedule 1f1b)"
+                f"rank {place.rank} runs stages of {names}, and no machine is both. Fix: take a schedule with one "
+                f"stage a rank (--schedule 1f1b)"
             )
         ranks.setdefault(next(iter(types)), []).append(place.rank)
     return tuple(Part(device, kind, tuple(of)) for (device, kind), of in ranks.items())
@@ -56,48 +53,26 @@ def by_type(
     pairs: Sequence[tuple[str, str]],
     parts: Sequence[Part],
     allowed: str = r"[^\x00-\x1f\x7f]+",
-    otherwise: Mapping[str, Sequence[str]] | None = None,
+    example: str = "NAME",
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return what an option of an engine says of every device type, by its name.
+    """Collect the values of an option by device type.
 
     Args:
         option: Its word.
-        pairs: Of a type and what is said of it.
+        pairs: Device types, each with a value.
         parts: Of the run.
-        allowed: A regular expression for what may be said.
-        otherwise: What is said of a type of which the option says nothing.
+        allowed: A regular expression that every value must match.
+        example: Of a value.
 
     Raises:
-        InputError: for a type that the run does not have, or words that the engine cannot take.
+        InputError: for a type that the run does not have, or a value that does not match.
     """
     found: dict[str, tuple[str, ...]] = {part.device: () for part in parts}
-    named = {device for device, _ in pairs}
-    left = [(name, text) for name in found if name not in named for text in (otherwise or {}).get(name, ())]
-    for device, text in (*pairs, *left):
+    for device, text in pairs:
         if device not in found:
             known = ", ".join(printable(name) for name in found)
-            raise InputError(f"{option} names {printable(device)!r}, which is no device type of this run ({known})")
+            raise InputError(f"{option} names {printable(device)!r}; expected a device type of this run ({known})")
         if not re.fullmatch(allowed, text):
-            raise InputError(f"{option} {printable(device)}={printable(text)!r} has characters that cannot stand there")
+            raise InputError(f"{option} of {printable(device)} is {printable(text)!r}; expected text such as {example}")
         found[device] += (text,)
     return found
-
-
-def need_mapping(parts: Sequence[Part], known: Sequence[Mapping[str, Sequence[str]]], way_out: str) -> None:
-    """Check that an engine has been told of every device type.
-
-    Args:
-        parts: Of the run.
-        known: What each option that counts says, by type.
-        way_out: The options that say it, with ``{type}`` for the type.
-
-    Raises:
-        InputError: for the first type of which nothing is said.
-    """
-    for part in parts:
-        if not any(said.get(part.device) for said in known):
-            name = printable(part.device)
-            raise InputError(
-                f"nothing says which machines have the device type {name!r} of ranks "
-                f"{', '.join(map(str, part.ranks[:8]))}; give {way_out.format(type=name)}"
-            )

@@ -14,12 +14,26 @@ from dataclasses import dataclass, field, replace
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.launch.hosts_file import Host
+from heterps_compile.runtime.launch.checkpoint_start import find_start
 from heterps_compile.units import counted
 
-from .contract import Job
-from .deal import Deal
-from .restarts import check_restarts
+from .deal import Deal, Host
+from .job import Job
+
+
+def check_restarts(job: Job, max_restarts: int) -> None:
+    """Check that a restart has a checkpoint to continue from.
+
+    Raises:
+        InputError: if every restart would begin at the first step.
+        RunError: if there are checkpoints already, and the run was not asked to resume.
+    """
+    if job.options.training and job.options.checkpoint is None:
+        raise InputError(
+            f"--max-restarts {max_restarts} without --checkpoint would start every time at the first step. Fix: add "
+            f"--checkpoint DIR and --every N"
+        )
+    find_start(job.prepared, job.options)  # before --resume is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +133,6 @@ class Absences:
             times[name] = times.get(name, 0) + 1
             until_s[name] = now_s + self.rest_s(times[name])
         return replace(self, times=times, until_s=until_s)
-
-    def silent(self, names: Iterable[str], now_s: float) -> "Absences":
-        """Return what is known once machines gave no answer: they are asked again after a while."""
-        until_s = now_s + self.limits.back_off_s
-        later = {name: max(until_s, self.until_s.get(name, 0.0)) for name in names}
-        return replace(self, until_s={**self.until_s, **later})
 
     def rest_s(self, times: int) -> float:
         """Return how long a machine rests that was lost so many times."""

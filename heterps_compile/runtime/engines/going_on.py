@@ -17,7 +17,7 @@ Left out: what machines are (``machines.py``), which widths fit them (``deal.py`
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from heterps_compile.errors import SIGNALLED, HeterpsError, RunError, RunKilledE
 from heterps_compile.escape import one_line, printable
 from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints, holding_checkpoints
 from heterps_compile.runtime.launch.checkpoint_start import check_same_model
-from heterps_compile.runtime.launch.hosts_file import Host
 from heterps_compile.runtime.launch.prepare import Prepared, prepare
 from heterps_compile.runtime.launch.resize import Resize, ResizeRequests, hosting_requests
 from heterps_compile.runtime.launch.run_options import RunOptions
@@ -35,11 +34,12 @@ from heterps_compile.runtime.telemetry.step_log import append_decisions
 from heterps_compile.units import counted
 
 from .advice import WAIT, Loss, ask
-from .contract import Job, Streams
-from .deal import Deal, Dealt, deal_as_asked, deal_widths, step_time_s, with_widths
+from .deal import Deal, Dealt, Host, deal_as_asked, deal_widths, step_time_s, with_widths
 from .elastic_limits import Absences, Limits
-from .followed import POLL_S
-from .machines import Asking, Left, Machines
+from .job import Job, Streams
+from .machines import Left, Machines
+
+POLL_S = 0.1
 
 
 def go_on(machines: Machines, job: Job, limits: Limits, streams: Streams) -> int:
@@ -81,7 +81,6 @@ class _Run:
         self._advisor, self._begun_s = job.advisor, time.monotonic()
         self._absences = Absences(limits)
         self._restarts = self._changes = 0
-        self._silent: set[str] = set()
         self._decisions: list[tuple[float, str]] = []
         self._before: tuple[str, int] | None = None
 
@@ -143,7 +142,6 @@ class _Run:
                     is_told = True
                 time.sleep(POLL_S)
         finally:
-            look.close()
             left = started.close()
             self._log_decisions()
         return left, change
@@ -183,7 +181,7 @@ class _Run:
         options = replace(resize.applied(before.options), batch=before.prepared.layout.batch)
         asked = Dealt(options, prepare(options), ())
         check_same_model(before.prepared, asked.prepared)
-        hosts = self._answering(time.sleep) if self._limits.elastic is not None else self._machines.listed()
+        hosts = self._awake() if self._limits.elastic is not None else self._machines.listed()
         found = deal_as_asked((options, asked.prepared), hosts, self._fill)
         if found is None:
             raise RunError(self._lacking(asked.prepared, hosts))
@@ -193,7 +191,6 @@ class _Run:
         """Look for machines that have come or gone; return what the run goes on with, if that is better for it."""
         using = [name for name, _ in dealt.deal]
         there = look.there(using, self._absences)
-        self._absences = look.absences or self._absences
         if look.trouble:
             self._say(f"the run goes on with the hosts that it has: {look.trouble}")
         if there is None:
@@ -262,7 +259,7 @@ class _Run:
         deadline_s = time.monotonic() + patience_s
         self._say(f"waiting for up to {patience_s:g} s for others in the place of those that were lost")
         while True:
-            found, _ = self._fitting(wanted, self._answering(self._pause))
+            found, _ = self._fitting(wanted, self._awake())
             if found is not None and found.widths == self._wanted.widths:
                 return found
             if time.monotonic() > deadline_s:
@@ -293,7 +290,7 @@ class _Run:
         deadline_s = time.monotonic() + self._machines.patience_s
         told = ""
         while True:
-            hosts = self._answering(self._pause)
+            hosts = self._awake()
             found, lack = self._fitting(before, hosts)
             if found is not None:
                 return found
@@ -341,24 +338,9 @@ class _Run:
             f"{prepared.world_size} processes would take {counted(len(deal), 'host')}, more than {self._limits.words}"
         )
 
-    def _answering(self, wait: Callable[[float], None]) -> tuple[Host, ...]:
-        """Return the machines that are there and do not rest.
-
-        Args:
-            wait: Waits so many seconds for their answers.
-        """
-        hosts = self._absences.awake(self._machines.listed(), time.monotonic())
-        asking = self._machines.ask(hosts)
-        try:
-            while (answered := asking.answered()) is None:
-                wait(POLL_S)
-        finally:
-            asking.close()
-        silent = {host.address for host in hosts} - answered
-        for name in sorted(silent - self._silent - self._absences.times.keys()):  # of one that was lost it is told
-            self._say(f"{name} gives no answer, and takes no part for now")
-        self._silent = silent
-        return tuple(host for host in hosts if host.address in answered)
+    def _awake(self) -> tuple[Host, ...]:
+        """Return the machines that are alive and do not rest."""
+        return self._absences.awake(self._machines.listed(), time.monotonic())
 
     def _pause(self, duration_s: float) -> None:
         """Wait; end where somebody asks this process to.
@@ -415,51 +397,33 @@ class _Run:
 
 
 class _Look:
-    """Looks now and then for machines that have come or gone, without waiting for their answers."""
+    """Looks now and then for machines that have come or gone."""
 
     def __init__(self, machines: Machines, limits: Limits) -> None:
         self._machines, self._limits = machines, limits
         self._due_s = 0.0
-        self._asking: Asking | None = None
-        self._listed: tuple[Host, ...] = ()
         self._judged: tuple[Host, ...] = ()
         self._last_trouble = self.trouble = ""
-        self.absences: Absences | None = None
 
     def there(self, using: Sequence[str], absences: Absences) -> tuple[Host, ...] | None:
-        """Return the machines that a run uses or that answer, in their order; None where that is no news."""
+        """Return the machines that are alive, without those that rest; None if that is no news."""
         now_s = time.monotonic()
-        self.absences, self.trouble = None, ""
-        if self._asking is None:
-            if now_s < self._due_s:
-                return None
-            self._due_s = now_s + self._limits.look_s
-            try:
-                self._listed = self._machines.listed()
-            except HeterpsError as error:
-                told, self._last_trouble = self._last_trouble, str(error)
-                self.trouble = "" if told == str(error) else str(error)
-                return None
-            self._asking = self._machines.ask(
-                absences.awake([host for host in self._listed if host.address not in using], now_s)
-            )
-        answered = self._asking.answered()
-        if answered is None:
+        self.trouble = ""
+        if now_s < self._due_s:
             return None
-        self.close()
-        known = {*using, *answered}
-        silent = [host.address for host in absences.awake(self._listed, now_s) if host.address not in known]
-        self.absences = absences.silent(silent, now_s)
-        there = tuple(host for host in self._listed if host.address in known)
+        self._due_s = now_s + self._limits.look_s
+        try:
+            listed = self._machines.listed()
+        except HeterpsError as error:
+            told, self._last_trouble = self._last_trouble, str(error)
+            self.trouble = "" if told == str(error) else str(error)
+            return None
+        awake = {host.address for host in absences.awake(listed, now_s)} | set(using)
+        there = tuple(host for host in listed if host.address in awake)
         if there == self._judged:
             return None
         self._judged = there
         return there
-
-    def close(self) -> None:
-        if self._asking is not None:
-            self._asking.close()
-            self._asking = None
 
 
 def _is_wider(wanted: Dealt, found: Dealt, dealt: Dealt) -> bool:

@@ -1,102 +1,113 @@
-"""The options of ``launch`` beside those of ``run``: which engine, and what each engine is told.
+"""The options of ``launch`` besides those of ``run``.
 
-An option names the engines that it means something for as its subjects; the dataclass of an engine has a field of the
-same name, but for those of ``ABOUT_LOSSES``. Imports nothing heavy: ``--help`` reads it.
+An option names the values of ``--on`` that take it as its subjects. Imports nothing heavy: ``--help`` reads it.
 
-Left out: the options of ``run``, which every engine takes (``run_options.py``).
+Left out: the options of ``run``, which every value takes (``run_options.py``).
 """
 
-from heterps_compile.options import Command, CountRange, Flag, NamedTexts, Option, Repeated, Text, Whole
+from heterps_compile.options import Choice, Command, CountRange, Flag, NamedTexts, Option, Sizes, Whole
 
-BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "slurm", "ray", "kubernetes", "skypilot")
-OTHER = "an engine of another package"
+TORCHRUN, SLURM, SKYPILOT, KUBEFLOW, RAY = STARTERS = ("torchrun", "slurm", "skypilot", "kubeflow", "ray")
 ABOUT_LOSSES = ("decide", "spent", "deadline", "catalogue")
-"""Options of engines that can go on without a host which the command reads itself, to decide about lost hosts."""
+"""Options that configure what ``--decide`` answers about a lost host."""
 
 
 def subject(name: str) -> str:
-    """Return what an engine is called as the subject of an option."""
-    return f"--on {name}" if name in ENGINE_NAMES else OTHER
+    """Return the subject of options that a value of ``--on`` takes."""
+    return f"--on {name}"
 
 
-def _of(*names: str) -> tuple[str, ...]:
+def _on(*names: str) -> tuple[str, ...]:
     return tuple(map(subject, names))
-
-
-def _of_types(name: str, words: str, help_text: str, example: str, *engines: str) -> Option:
-    """Return an option that says something of device types."""
-    return Option(
-        name=name,
-        words=words,
-        help=f"{help_text} May be repeated.",
-        type=NamedTexts("TYPE=TEXT", example),
-        metavar="TYPE=TEXT",
-        default=(),
-        subjects=_of(*engines),
-    )
 
 
 LAUNCH = Command(
     "launch",
-    (*_of(*ENGINE_NAMES), OTHER),
+    _on(*STARTERS),
     (
         Option(
             name="on",
             words="--on",
-            help=f"Start the run with it, follow it and end it: {', '.join(ENGINE_NAMES)}. By hand, lines are printed.",
-            type=Text(),
-            metavar="ENGINE",
-            default=BY_HAND,
+            help=f"Print what starts the run with it; ray starts, follows and ends it: {', '.join(STARTERS)}.",
+            type=Choice(STARTERS),
+            metavar="NAME",
+            default=TORCHRUN,
         ),
         Option(
             name="only_print",
             words="--print",
-            help="Print what the engine would do; start nothing.",
+            help="Print the placement group and the command of an actor; start nothing.",
             type=Flag(),
             default=False,
+            subjects=_on(RAY),
         ),
         Option(
-            name="no_check",
-            words="--no-check",
-            help="Do not look the machines up from here.",
-            type=Flag(),
-            default=False,
-            subjects=_of(BY_HAND, "ssh"),
+            name="slots",
+            words="--slots",
+            help="Processes of a device type on one host; may be repeated.",
+            type=Sizes(),
+            metavar="TYPE=N",
+            default_words="devices of the machine that was chosen, or of one in the pool",
+            subjects=_on(TORCHRUN, SLURM, SKYPILOT, KUBEFLOW),
         ),
         Option(
-            name="python",
-            words="--python",
-            help="The Python there that has heterps-compile.",
-            metavar="PATH",
-            default="python3",
-            subjects=_of("ssh", "slurm", "kubernetes", "skypilot"),
-        ),
-        Option(
-            name="ssh_config",
-            words="--ssh-config",
-            help="Of OpenSSH, as ssh -F.",
-            metavar="FILE",
-            default_words="ssh's own",
-            subjects=_of("ssh"),
+            name="resources",
+            words="--resource",
+            help="Hosts of a device type, as the scheduler names them: a custom resource of Ray (heterps_TYPE "
+            "otherwise), an option of sbatch, a key of SkyPilot's resources, a node label. May be repeated.",
+            type=NamedTexts("TYPE=TEXT", "v100=partition=gpu"),
+            metavar="TYPE=TEXT",
+            default=(),
+            subjects=_on(SLURM, SKYPILOT, KUBEFLOW, RAY),
         ),
         Option(
             name="max_restarts",
             words="--max-restarts",
-            help="Times that a run which lost a process goes on from its last checkpoint.",
+            help="Restarts after a lost process, each from the last checkpoint.",
             type=Whole(0),
             metavar="N",
             default=0,
-            subjects=_of("ssh", "ray", "kubernetes"),
+            subjects=_on(TORCHRUN, SKYPILOT, KUBEFLOW, RAY),
+        ),
+        Option(
+            name="image",
+            words="--image",
+            help="Container image with heterps-compile.",
+            metavar="NAME",
+            subjects=_on(KUBEFLOW),
+        ),
+        Option(
+            name="claim",
+            words="--claim",
+            help="Shared volume: a PersistentVolumeClaim, or a volume of sky volumes.",
+            metavar="NAME",
+            default_words="none",
+            subjects=_on(SKYPILOT, KUBEFLOW),
+        ),
+        Option(
+            name="mount",
+            words="--mount",
+            help="Mount point of that volume.",
+            metavar="DIR",
+            default="/shared",
+            subjects=_on(SKYPILOT, KUBEFLOW),
+        ),
+        Option(
+            name="ray_address",
+            words="--ray-address",
+            help="Address of the Ray cluster.",
+            metavar="HOST:PORT",
+            default="auto",
+            subjects=_on(RAY),
         ),
         Option(
             name="elastic",
             words="--elastic",
-            help="Run on so many hosts: on those left when one is lost, on more when one comes.",
+            help="Least and most hosts: fewer when one is lost, more when one joins.",
             type=CountRange(),
             metavar="MIN:MAX",
             default_words="those it began with",
-            subjects=_of("ssh", "ray"),
+            subjects=_on(RAY),
         ),
         Option(
             name="decide",
@@ -104,7 +115,7 @@ LAUNCH = Command(
             help="The model of a folder of machines -o: when a host is lost, stay, wait or move is decided.",
             metavar="MODEL.onnx",
             default_words="stay",
-            subjects=_of("ssh", "ray"),
+            subjects=_on(RAY),
             needs=("elastic",),
         ),
         Option(
@@ -112,7 +123,7 @@ LAUNCH = Command(
             words="--spent",
             help="What the run has cost before this launch.",
             metavar="'120 USD'",
-            subjects=_of("ssh", "ray"),
+            subjects=_on(RAY),
             needs=("decide",),
         ),
         Option(
@@ -121,7 +132,7 @@ LAUNCH = Command(
             help="From now.",
             metavar="9h",
             default_words="that of machines -o",
-            subjects=_of("ssh", "ray"),
+            subjects=_on(RAY),
             needs=("decide",),
         ),
         Option(
@@ -130,97 +141,9 @@ LAUNCH = Command(
             help="Today's offers, as machines takes them.",
             metavar="FILE.csv",
             default_words="the built-in ones",
-            subjects=_of("ssh", "ray"),
+            subjects=_on(RAY),
             needs=("decide",),
-        ),
-        Option(
-            name="shared",
-            words="--shared",
-            help="A folder that this machine and the others share, for script, secret and log.",
-            metavar="DIR",
-            subjects=_of("slurm"),
-        ),
-        _of_types("partitions", "--partition", "Slurm's, of a device type.", "v100=gpu", "slurm"),
-        _of_types("constraints", "--constraint", "Features of its nodes.", "v100=nvlink", "slurm"),
-        _of_types("gpu_types", "--gpu-type", "What Slurm calls its GPUs.", "v100=tesla", "slurm"),
-        Option(
-            name="sbatch",
-            words="--sbatch",
-            help="Another option of every component, such as --sbatch=--time=1:00:00; may be repeated.",
-            type=Repeated(),
-            metavar="--NAME=VALUE",
-            default=(),
-            subjects=_of("slurm"),
-        ),
-        Option(
-            name="ray_address",
-            words="--ray-address",
-            help="Of the Ray cluster.",
-            metavar="HOST:PORT",
-            default="auto",
-            subjects=_of("ray"),
-        ),
-        _of_types("resources", "--resource", "Ray's custom resource; heterps_TYPE otherwise.", "v100=volta", "ray"),
-        Option(
-            name="image",
-            words="--image",
-            help="Of pods; it has heterps-compile.",
-            metavar="NAME",
-            subjects=_of("kubernetes"),
-        ),
-        Option(
-            name="claim",
-            words="--claim",
-            help="The volume that machines share: a PersistentVolumeClaim, or one of sky volumes.",
-            metavar="NAME",
-            subjects=_of("kubernetes", "skypilot"),
-        ),
-        Option(
-            name="storage",
-            words="--storage",
-            help="Write that claim too, of so much.",
-            metavar="SIZE",
-            default_words="it is there",
-            subjects=_of("kubernetes"),
-        ),
-        Option(
-            name="mount",
-            words="--mount",
-            help="Where the volume is, here and in pods: all paths of the run lie in it.",
-            metavar="DIR",
-            default="/shared",
-            subjects=_of("kubernetes", "skypilot"),
-        ),
-        Option(
-            name="run_name",
-            words="--run-name",
-            help="What the run is called there.",
-            metavar="NAME",
-            default="heterps",
-            subjects=_of("kubernetes", "skypilot"),
-        ),
-        _of_types("selectors", "--select", "A label of its nodes.", "v100=gpu.type=v100", "kubernetes"),
-        _of_types(
-            "limits", "--limit", "What a pod of it takes; nvidia.com/gpu=1 for a GPU.", "v100=a/gpu=1", "kubernetes"
-        ),
-        Option(
-            name="setup",
-            words="--setup",
-            help="What a new machine runs first, such as 'pip install heterps-compile[torch]'.",
-            metavar="COMMAND",
-            subjects=_of("skypilot"),
-        ),
-        _of_types("offers", "--offer", "A key of SkyPilot's resources.", "v100=accelerators=V100:1", "skypilot"),
-        _of_types("slots", "--slots", "Processes that one of its nodes takes; 1 otherwise.", "cpu-core=8", "skypilot"),
-        Option(
-            name="engine_options",
-            words="--engine-option",
-            help="For an engine of another package; may be given often.",
-            type=NamedTexts("NAME=VALUE", "queue=night"),
-            metavar="NAME=VALUE",
-            default=(),
-            subjects=(OTHER,),
         ),
     ),
 )
-"""What ``launch`` takes beside the options of ``run``."""
+"""The options of ``launch`` besides those of ``run``."""

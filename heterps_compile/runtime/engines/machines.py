@@ -1,6 +1,6 @@
-"""What a run that may change its widths asks of an engine: which machines there are, and to start ranks on some.
+"""The machines of a run that may change its widths: which are alive, and a start of ranks on some of them.
 
-Left out: when it asks (``going_on.py``), the engines' answers (``ssh_hosts.py``, ``ray_nodes.py``).
+Left out: when they are used (``going_on.py``), those of Ray (``ray_nodes.py``).
 """
 
 from abc import ABC, abstractmethod
@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heterps_compile.errors import SIGNALLED, RunError
-from heterps_compile.runtime.launch.hosts_file import Host
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.stop_signals import RESIZED_BY
 
-from .contract import Job, Streams
-from .deal import Deal, lacking
+from .deal import Deal, Host
+from .job import Job, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +57,6 @@ class Started(ABC):
         """Kill what is left."""
 
 
-class Asking(ABC):
-    """Whether machines answer, which may take a while to know."""
-
-    @abstractmethod
-    def answered(self) -> frozenset[str] | None:
-        """Return those that do; None where it is not known yet."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ask no longer."""
-
-
 class Machines(ABC):
     """The machines of a run."""
 
@@ -78,15 +65,11 @@ class Machines(ABC):
 
     @abstractmethod
     def listed(self) -> tuple[Host, ...]:
-        """Return those that may take part now, in their order.
+        """Return those that are alive, in their order.
 
         Raises:
             HeterpsError: where nothing says it at the moment.
         """
-
-    @abstractmethod
-    def ask(self, hosts: Sequence[Host]) -> Asking:
-        """Begin to ask machines whether they are there."""
 
     @abstractmethod
     def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
@@ -96,6 +79,6 @@ class Machines(ABC):
     def start(self, job: Job, deal: Deal, streams: Streams) -> Started:
         """Start the ranks of a run."""
 
+    @abstractmethod
     def lacking(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
-        """Say why machines do not take a run."""
-        return lacking(prepared, hosts)
+        """Explain why machines do not take a run."""

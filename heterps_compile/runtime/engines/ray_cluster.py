@@ -13,19 +13,18 @@ Left out: nodes and actors (``ray_nodes.py``), starting Ray on machines (``ray s
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import one_line, printable
 
-from .contract import Capabilities, Engine, Job, Streams, Written
 from .device_parts import by_type, parts_of
 from .elastic_limits import Limits
 from .going_on import go_on
+from .job import Job, Streams
 from .ray_nodes import RayNodes, package, too_few
 
 PREFIX = "heterps_"
@@ -33,11 +32,8 @@ PREFIX = "heterps_"
 
 
 @dataclass(frozen=True, slots=True)
-class Ray(Engine):
-    """Starts ranks as actors; fields are its options (``launch_options.py``)."""
-
-    name: ClassVar[str] = "ray"
-    capabilities: ClassVar[Capabilities] = Capabilities(extras=("ray",), changes_widths=True)
+class Ray:
+    """Starts ranks as actors; fields are options of ``launch`` (``launch_options.py``)."""
 
     ray_address: str = "auto"
     resources: tuple[tuple[str, str], ...] = ()
@@ -45,22 +41,22 @@ class Ray(Engine):
     elastic: tuple[int, int] | None = None
 
     def check(self, job: Job) -> None:
-        """Check that the run leaves finding machines to Ray, and what its types are called there."""
-        if job.options.hosts is not None:
-            raise InputError("--hosts means nothing for --on ray, which finds the machines itself; leave it out")
+        """Check the resources of the device types, and that restarts have checkpoints.
+
+        Raises:
+            HeterpsError: naming the option that does not fit the run.
+        """
         self._bundles(job, counts_gpus=False)
         self._limits.check(job)
 
-    def write(self, job: Job) -> Sequence[Written]:
-        """Return the placement group, and what every actor runs."""
+    def text(self, job: Job) -> str:
+        """Return the placement group, and the command of an actor."""
         bundles = json.dumps(self._bundles(job, counts_gpus=False), indent=2)
-        return [
-            Written('placement group, a bundle a rank, with "GPU": 1 for GPUs where the cluster counts them', bundles),
-            Written(
-                "what every actor runs, with its rank in the environment and a file of hosts of its own",
-                shlex.join(["python3", "-m", "heterps_compile", *job.run_words()]),
-            ),
-        ]
+        command = shlex.join(["python3", "-m", "heterps_compile", *job.run_words()])
+        return (
+            f'# placement group, a bundle a rank; "GPU": 1 is added for GPUs if the cluster counts them\n{bundles}\n'
+            f"# command of every actor, with its rank in the environment and a file of hosts of its own\n{command}\n"
+        )
 
     def start(self, job: Job, streams: Streams) -> int:
         """Start the actors, follow them, and start them again where a node is lost, comes or goes."""

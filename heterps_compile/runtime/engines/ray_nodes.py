@@ -21,13 +21,12 @@ from typing import Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line, printable
-from heterps_compile.runtime.launch.hosts_file import Host
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.stop_signals import STOPPING
 
-from .contract import Job, Streams
-from .deal import Deal
-from .machines import Asking, Left, Machines, Started
+from .deal import Deal, Host
+from .job import Job, Streams
+from .machines import Left, Machines, Started
 from .ray_rank import ERR, RankProcess
 from .told_once import ToldOnce
 
@@ -79,11 +78,6 @@ class RayNodes(Machines):
             Host(name, max(1, int(sum(node["Resources"].get(one, 0.0) for one in takes))))
             for name, node in self._nodes.items()
         )
-
-    def ask(self, hosts: Sequence[Host]) -> Asking:
-        """Take Ray's word for which nodes are alive."""
-        alive = {host.address for host in self.listed()}
-        return _Known(frozenset(host.address for host in hosts if host.address in alive))
 
     def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
         """Deal every rank to the first node that still has what it takes."""
@@ -169,17 +163,6 @@ def too_few(
                 f"{way_out}"
             )
     return ""
-
-
-class _Known(Asking):
-    def __init__(self, names: frozenset[str]) -> None:
-        self._names = names
-
-    def answered(self) -> frozenset[str]:
-        return self._names
-
-    def close(self) -> None:
-        pass
 
 
 class _Ranks(Started):

@@ -19,7 +19,6 @@ as those that were started by hand on every machine.
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -158,30 +157,6 @@ def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
         with writing_temporary_files():
             write_private(folder / CONFIG_NAME, json.dumps({"checkpoints": os.path.abspath(options.checkpoint)}))
         yield ResizeRequests(store)
-
-
-@contextmanager
-def refusing_requests(options: RunOptions, words: str) -> Iterator[None]:
-    """Refuse all requests for other widths, in these words, while a block runs."""
-    over = threading.Event()
-
-    def refuse(requests: ResizeRequests) -> None:
-        with suppress(RuntimeError, RunError):  # the store ends with the block
-            while not over.wait(_LOOK_S):
-                if requests.next() is not None:
-                    requests.answer(words, refused=True)
-
-    with hosting_requests(options) as requests:
-        if requests is None:
-            yield
-            return
-        thread = threading.Thread(target=refuse, args=(requests,), name="resize", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
 
 def _read(content: bytes) -> Resize:

@@ -108,11 +108,11 @@ START = {
     (TUNE.name, BEGUN): ["tune", "space.toml", "-o", "search"],
     (TUNE.name, RESUMED): ["tune", "-o", "search", "--resume"],
     (TUNE.name, SHOWN): ["tune", "--show", "search"],
-    ("launch", TRAINING): ["launch", "m.heterps", "--hosts", "h.toml", "--train", "train.py"],
-    ("launch", INFERENCE): ["launch", "m.heterps", "--hosts", "h.toml", "--data", "random"],
+    ("launch", TRAINING): ["launch", "m.heterps", "--train", "train.py"],
+    ("launch", INFERENCE): ["launch", "m.heterps", "--data", "random"],
     **{
         ("launch", launch_options.subject(name)): ["launch", "m.heterps", "--on", name]
-        for name in (*launch_options.ENGINE_NAMES, launch_options.OTHER)
+        for name in launch_options.STARTERS
     },
 }
 

@@ -5,9 +5,9 @@ from engine_jobs import make_job
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.options import CountRange, Deal
+from heterps_compile.runtime.engines.deal import Host
 from heterps_compile.runtime.engines.elastic_limits import Absences, Limits
 from heterps_compile.runtime.engines.machines import Left
-from heterps_compile.runtime.launch.hosts_file import Host
 
 HOSTS = [Host("a", 2), Host("b", 1), Host("c", 1)]
 ELASTIC = Limits((1, 2), max_restarts=3)
@@ -26,11 +26,6 @@ def test_a_host_that_flaps_rests_twice_as_long_each_time_up_to_ten_minutes():
     assert rests == [10, 20, 40, 80, 160, 320, 600, 600]
     assert names(absences.awake(HOSTS, 699.0)) == "a c"
     assert names(absences.awake(HOSTS, 700.0)) == "a b c"
-
-
-def test_a_host_that_gives_no_answer_is_asked_again_and_its_rest_is_not_cut_short():
-    absences = Absences(ELASTIC).lose(["b"], 0.0).lose(["b"], 0.0).silent(["b", "c"], 5.0)
-    assert (absences.until_s, absences.times) == ({"b": 20.0, "c": 15.0}, {"b": 2})
 
 
 def test_no_more_hosts_take_part_than_the_most_and_fewer_than_the_least_are_counted():

@@ -1,0 +1,103 @@
+"""The text that ``launch`` prints, started for real: by torchrun's agents, and by Slurm's own controller and two nodes.
+
+A script stands for the command that the text starts: it writes its rank and its words to a file of its own.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from processes import PATIENCE_S, begin_command, end_of, free_port
+from slurm_cluster import NoSlurmError, slurm_cluster
+from written_ctrdnn import write_ctrdnn
+
+pytestmark = pytest.mark.slow  # a scheduler, and agents that start cold
+
+SEEN = """#!{python}
+import os, sys
+of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_HET_SIZE")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE") if "RANK" in os.environ else of_slurm
+with open(f"seen-{{os.environ[names[0]]}}", "w") as file:
+    print(*(os.environ[name] for name in names), *sys.argv[1:], file=file)
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> Path:
+    """A compiled folder of two device types, in a folder with the stand-in."""
+    folder = tmp_path_factory.mktemp("lines")
+    write_ctrdnn(folder, dense_backend="torch")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "heterps-compile").write_text(SEEN.format(python=sys.executable))
+    (folder / "bin" / "heterps-compile").chmod(0o700)
+    return folder
+
+
+@pytest.fixture
+def seen(compiled) -> Iterator[list[Path]]:
+    """The files of the stand-ins, which are removed afterwards."""
+    found: list[Path] = []
+    yield found
+    for file in compiled.glob("seen-*"):
+        file.unlink()
+
+
+def printed(compiled: Path, *words: str) -> str:
+    process = begin_command(compiled, "launch", "torch.heterps", "--replicas", "1,2", "--data", "random", *words)
+    code, out, err = end_of(process, PATIENCE_S)
+    assert code == 0, err
+    return out
+
+
+def environment_of(compiled: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(compiled / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, **more}
+
+
+def words_seen(compiled: Path) -> list[list[str]]:
+    """Return the words of every process, sorted by rank."""
+    return [file.read_text().split() for file in sorted(compiled.glob("seen-*"))]
+
+
+@pytest.mark.usefixtures("seen")
+def test_the_lines_of_torchrun_start_one_world_of_unlike_hosts(compiled):
+    text = printed(compiled, "--slots", "v100=2").replace(":29500", f":{free_port()}")
+    environment = environment_of(compiled, MASTER_ADDR="127.0.0.1")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == 2
+    with ExitStack() as stack:
+        agents = [
+            stack.enter_context(subprocess.Popen(["sh", "-c", line], cwd=compiled, env=environment)) for line in lines
+        ]
+        assert [agent.wait(PATIENCE_S) for agent in agents] == [0, 0]
+    found = words_seen(compiled)
+    assert [(rank, size) for rank, _, size, *_ in found] == [("0", "3"), ("1", "3"), ("2", "3")]
+    assert sorted((words[-1], words[1]) for words in found) == [("cpu-core", "0"), ("v100", "0"), ("v100", "1")]
+    assert all(words[3:5] == ["run", str(compiled / "torch.heterps")] for words in found)
+
+
+@pytest.mark.component("Slurm")
+@pytest.mark.usefixtures("seen")
+def test_the_script_of_slurm_is_a_heterogeneous_job(compiled, tmp_path):
+    names = ("--resource", "cpu-core=partition=batch", "--resource", "v100=partition=accelerated")
+    (compiled / "run.sbatch").write_text(printed(compiled, "--on", "slurm", *names))
+    try:
+        with slurm_cluster(tmp_path) as environment:
+            done = subprocess.run(
+                ["sbatch", "--wait", "--output=log.txt", "run.sbatch"],
+                cwd=compiled, env=environment_of(compiled) | {"SLURM_CONF": environment["SLURM_CONF"]},
+                capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+            )  # fmt: skip
+    except NoSlurmError as error:
+        pytest.skip(f"no Slurm here: {error}")
+    assert done.returncode == 0, done.stderr + (compiled / "log.txt").read_text()
+    found = words_seen(compiled)
+    assert [(words[0], words[2], words[-1]) for words in found] == [
+        ("0", "2", "cpu-core"),
+        ("1", "2", "v100"),
+        ("2", "2", "v100"),
+    ]
