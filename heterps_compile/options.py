@@ -202,18 +202,6 @@ class Speeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
-    """Processes of hosts, such as ``10.0.0.1=2,worker-2=1``."""
-
-    def read(self, text: str) -> tuple[tuple[str, int], ...]:
-        """Return the hosts in their order, with the processes of each."""
-        pairs = [part.strip().partition("=") for part in text.split(",")]
-        if not all(_HOST.fullmatch(host) and _is_count(count) for host, _, count in pairs):
-            raise InputError(f"{short(text)} is no list of hosts with 1 process or more, such as 10.0.0.1=2,worker-2=1")
-        return tuple((host, int(count)) for host, _, count in pairs)
-
-
-@dataclass(frozen=True, slots=True)
 class CountRange:
     """``MIN:MAX``, or ``N`` for N:N."""
 
@@ -321,7 +309,6 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < _LONGEST and 1 <= int(text) <= MOST_WHOLE
 
 
-_HOST = re.compile(r"[A-Za-z0-9:._-]{1,253}")
 _LONGEST = 40  # digits of a number that is worth reading
 _PERCENT = re.compile(r"\s*(\d{1,9}\.?\d{0,9}|\.\d{1,9})\s*%\s*", re.ASCII)
 

@@ -50,8 +50,8 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         values = asked.some(*(option.name for option in LAUNCH.options if option.name not in ("on", *ABOUT_LOSSES)))
         decides = asked.some("on", *ABOUT_LOSSES)
     made = make_run_options(ctx, directory)
-    if made.hosts is not None:
-        raise InputError("--hosts is given; expected none with launch, which asks for no file. Fix: leave it out")
+    if made.device_type is not None:
+        raise InputError("--device-type is given; expected none with launch, which gives it. Fix: leave it out")
     from heterps_compile.machines.chosen_file import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.job import Job, Streams  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above

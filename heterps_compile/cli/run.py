@@ -46,16 +46,14 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.runtime.launch.membership import is_under_torchrun  # noqa: PLC0415
+    from heterps_compile.runtime.launch.membership import is_rank  # noqa: PLC0415
     from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
-    if made.restarts and (made.hosts is not None or is_under_torchrun(os.environ)):
+    if made.restarts and is_rank(os.environ):
         raise InputError("--restarts is for the ranks of one machine; torchrun has --max-restarts")
-    if is_under_torchrun(os.environ):
+    if is_rank(os.environ):
         return run_rank(made, prints_summary=True).exit_code
-    if made.hosts is not None:
-        return _run_host(made)
     with result_stream() as stream, printing("the summary"):
         result, show = launch(made, sys.stderr, forks_this_process=True)
         if made.trace is not None and show.is_as_planned:
@@ -66,22 +64,6 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
         print_summary(make_console(stream, terminal_width(stream)), result, show)
         stream.flush()
     return result.exit_code
-
-
-def _run_host(made: "RunOptions") -> int:
-    """Start the ranks of one host of several."""
-    from heterps_compile.runtime.launch.fork_server import PRELOADED, ForkServer  # noqa: PLC0415 - as below
-    from heterps_compile.runtime.launch.host_ranks import start_host  # noqa: PLC0415 - only where there are several
-    from heterps_compile.runtime.launch.hosts_file import check_hosts, read_hosts_of  # noqa: PLC0415
-    from heterps_compile.runtime.launch.option_words import option_words  # noqa: PLC0415
-    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
-
-    if made.host is None:
-        raise InputError("--hosts needs to know which of them this machine is (--host N); launch prints the lines")
-    known = read_hosts_of(made)
-    check_hosts(known, prepare(made))
-    with ForkServer(PRELOADED) as server:
-        return start_host(known, made.host, [made.directory, *option_words(made)], server)
 
 
 def _add_simulated(trace: str, plan: "Plan") -> None:

@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 __all__ = [
     "FileStore",
     "KeptStore",
     "PrefixStore",
     "Store",
+    "TCPStore",
     "as_one_process",
     "cpu_group_of_world",
     "default_store",

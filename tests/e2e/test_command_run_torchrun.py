@@ -1,16 +1,14 @@
 """Under torchrun: two agents on this machine stand for two machines."""
 
 import os
-import shlex
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
-from commands import heterps
 from processes import PATIENCE_S, free_port, wait_for_lines
 from written_ctrdnn import (
     BATCH,
@@ -34,14 +32,6 @@ def written(tmp_path_factory):
     return folder
 
 
-def hosts_file(folder: Path, *slots: int) -> tuple[str, int]:
-    port = free_port()
-    hosts = "".join(f'[[host]]\naddress = "127.0.0.{n}"\nslots = {count}\n' for n, count in enumerate(slots, 1))
-    (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\nport = {port}\n{hosts}')
-    (folder / "hosts.toml").chmod(0o600)
-    return str(folder / "hosts.toml"), port
-
-
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     modules = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -63,27 +53,6 @@ def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
     return [(process.returncode, out, err) for process, (out, err) in zip(started, said, strict=True)]
 
 
-@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-@pytest.mark.component("torchrun")
-def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
-    hosts, _ = hosts_file(tmp_path, 2, 1)
-    words = ("--checkpoint", str(tmp_path / "ck"), "--log", "log.jsonl", *TRAIN)
-    printed = heterps("launch", "model2.heterps", "--hosts", hosts, *words, cwd=written)
-    assert printed.returncode == 0, printed.stderr
-    comments, lines = printed.stdout.splitlines()[::2], printed.stdout.splitlines()[1::2]
-    assert comments == [
-        "# 127.0.0.1: stage 0, replica 0; stage 1, replica 0",
-        "# 127.0.0.2: stage 1, replica 1",
-    ]
-    ends = agents([shlex.split(line) for line in lines], tmp_path)  # wherever a shell happens to be
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    assert f"{STEPS} steps, {STEPS * BATCH} samples" in ends[0][1]
-    assert ends[1][1] == ""
-    assert len((written / "log.jsonl").read_text().splitlines()) == STEPS
-    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
-
-
 def torchrun(processes: int, *words: str, agent: Sequence[str] = ()) -> list[str]:
     start = [
         sys.executable,
@@ -98,26 +67,61 @@ def torchrun(processes: int, *words: str, agent: Sequence[str] = ()) -> list[str
     return [*start, "--master-port", str(free_port()), "-m", "--", "heterps_compile", "run", "model2.heterps", *words]
 
 
+def two_agents(folder: Path, first: Sequence[str], second: Sequence[str], program: Sequence[str]) -> list[list[str]]:
+    """Return the lines of two agents: one process, and two, each with words of its own."""
+    meeting = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    head = [sys.executable, "-m", "torch.distributed.run", *meeting]
+    run = ["-m", "--", "heterps_compile", "run", *program]
+    return [
+        [*head, f"--node-rank={number}", f"--nproc-per-node={processes}", *run, *words]
+        for number, (processes, words) in enumerate(((1, first), (2, second)))
+    ]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory) -> Path:
+    """A folder with a plan of two device types."""
+    folder = tmp_path_factory.mktemp("mixed")
+    write_ctrdnn(folder, dense_backend="torch")
+    return folder
+
+
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
-def test_ranks_that_come_late_are_told_what_the_first_machine_refused(written, tmp_path):
-    hosts, _ = hosts_file(tmp_path, 1, 2)
-    port = free_port()
-    late = "import runpy, time; time.sleep(5); runpy.run_module('heterps_compile', run_name='__main__')"
-    (tmp_path / "late.py").write_text(late)
-    words = ("run", str(written / "model2.heterps"), *TRAIN, "--train", str(written / "train.py"), "--batch", "7")
-    words = (*words, "--hosts", hosts)
-    head = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1"]
-    ends = agents(
-        [
-            [*head, f"--master-port={port}", "--node-rank=0", "-m", "heterps_compile", *words],
-            [*head, f"--master-port={port}", "--node-rank=1", "--nproc-per-node=2", "late.py", *words],
-        ],
-        tmp_path,
-    )
+@pytest.mark.component("torchrun")
+@pytest.mark.parametrize("in_order", [True, False])
+def test_agents_of_unlike_hosts_get_the_stages_of_their_types(mixed, tmp_path, in_order):
+    """The embeddings are planned for cpu-core, the dense layers for v100; hosts join in both orders."""
+    few, many = ("cpu-core", "v100") if in_order else ("v100", "cpu-core")
+    log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
+    words = ["torch.heterps", *TRAIN, "--log", str(log), "--checkpoint", str(ck)]
+    words[words.index("--replicas") + 1] = "1,2" if in_order else "2,1"
+    ends = agents(two_agents(mixed, ["--device-type", few], ["--device-type", many], words), mixed)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert sum(f"{STEPS} steps, {STEPS * BATCH} samples" in out for _, out, _ in ends) == 1
+    assert len(log.read_text().splitlines()) == STEPS
+    assert largest_difference(weights_in(ck / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)) < 1e-6
+
+
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
+@pytest.mark.parametrize(
+    ("first", "second", "more", "told"),
+    [
+        (["v100"], ["v100"], [], "3 of 3 processes report the device type 'v100'; expected at most 2"),
+        (
+            ["a100"],
+            ["v100"],
+            [],
+            "rank 0: --device-type is 'a100'; expected a device type of this run (cpu-core, v100)",
+        ),
+        (["cpu-core"], ["v100"], ["--batch", "7"], "a batch of 7 samples"),
+        (["cpu-core"], ["v100"], ["--replicas", "2,2"], "3 processes were started, and the plan has 4 replicas"),
+    ],
+)
+def test_a_world_that_does_not_fit_the_plan_is_refused_alike(mixed, first, second, more, told):
+    types = [["--device-type", *words] for words in (first, second)]
+    ends = agents(two_agents(mixed, *types, ["torch.heterps", *TRAIN, *more]), mixed)
     assert [code for code, _, _ in ends] == [1, 1]
-    for _, _, err in ends:
-        assert "Error: a process (rank 0) stopped: a batch of 7 samples" in err
-        assert "cannot reach the store" not in err
+    assert all(told in err and 'Traceback (most recent call last):\n  File "<frozen' not in err for _, _, err in ends)
 
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
@@ -167,12 +171,11 @@ def test_a_script_of_ones_own_trains_with_objects(written):
 
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
-    hosts, _ = hosts_file(tmp_path, 2, 1)
     words = ("--log", str(tmp_path / "log.jsonl"), "--train", "train.py", "--steps", "1000000", *RUN)
-    lines = heterps("launch", "model2.heterps", "--hosts", hosts, *words, cwd=written).stdout.splitlines()[1::2]
+    lines = two_agents(written, (), (), ["model2.heterps", *words])
     said = [(tmp_path / f"host-{number}").open("w+") for number in range(2)]
     first, second = (
-        subprocess.Popen(shlex.split(line), cwd=written, env=environment(), stdout=file, stderr=subprocess.STDOUT)
+        subprocess.Popen(line, cwd=written, env=environment(), stdout=file, stderr=subprocess.STDOUT)
         for line, file in zip(lines, said, strict=True)
     )
     try:
@@ -180,7 +183,7 @@ def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
         second.kill()
         assert first.wait(PATIENCE_S) == 1
         said[0].seek(0)
-        assert "stage 1, replica 1 (rank 2) lost its launcher, which is gone" in said[0].read()
+        assert re.search(r"stage 1, replica . \(rank .\) lost its launcher, which is gone", said[0].read())
     finally:
         for process, file in zip((first, second), said, strict=True):
             process.kill()

@@ -4,13 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
+from heterps_compile.runtime.launch.prepare import planned_devices
 
 from .job import Job
-
-SERVERS = "parameter-server"
-"""The device type of the parameter servers of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,7 @@ class Part:
     """The ranks of one device type.
 
     Attributes:
-        device: Its name in the pool, or :data:`SERVERS`.
+        device: Its name in the pool, or ``"parameter-server"``.
         kind: ``"cpu"``, ``"gpu"`` or ``"npu"``.
         ranks: Ascending.
     """
@@ -35,16 +33,8 @@ def parts_of(job: Job) -> tuple[Part, ...]:
         RunError: if a rank has stages of several types.
     """
     ranks: dict[tuple[str, str], list[int]] = {}
-    for place in job.prepared.places:
-        stages = [job.prepared.plan.stages[stage] for stage in place.stages]
-        types = {stage.of_replica(place.replica) for stage in stages} or {(SERVERS, "cpu")}
-        if len(types) > 1:
-            names = " and ".join(sorted(repr(printable(device)) for device, _ in types))
-            raise RunError(
-                f"rank {place.rank} runs stages of {names}, and no machine is both. Fix: take a schedule with one "
-                f"stage a rank (--schedule 1f1b)"
-            )
-        ranks.setdefault(next(iter(types)), []).append(place.rank)
+    for place, device in zip(job.prepared.places, planned_devices(job.prepared), strict=True):
+        ranks.setdefault(device, []).append(place.rank)
     return tuple(Part(device, kind, tuple(of)) for (device, kind), of in ranks.items())
 
 

@@ -77,7 +77,7 @@ class _Run:
 
     def __init__(self, machines: Machines, job: Job, limits: Limits, streams: Streams, heard: _Heard) -> None:
         self._machines, self._limits, self._streams, self._heard = machines, limits, streams, heard
-        self._wanted = Dealt(job.options, job.prepared, job.options.deal)
+        self._wanted = Dealt(job.options, job.prepared, ())
         self._advisor, self._begun_s = job.advisor, time.monotonic()
         self._absences = Absences(limits)
         self._restarts = self._changes = 0

@@ -54,7 +54,7 @@ class Job:
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, then further options."""
-        return ["run", self.options.directory, *option_words(self.options, without=("hosts",)), *more]
+        return ["run", self.options.directory, *option_words(self.options), *more]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ Left out: connecting to the cluster and what a rank takes (``ray_cluster.py``), 
 """
 
 import json
-import secrets
 import shlex
 import signal
 import time
@@ -39,8 +38,6 @@ _COME_S = 120.0  # also of an actor, whose process starts and imports before its
 _POLL_S = 0.3
 _LEAVE_S = 45.0
 _END_S = 5.0
-_SECRET_BYTES = 32
-_ANY_PORT = "1"  # ranks meet at that of the file of hosts
 _OF_THE_NODE = 0.001  # of the resource that every node has of itself
 _ID_SHOWN = 6
 
@@ -249,7 +246,6 @@ class _Ranks(Started):
         nodes = [self._ask(rank, answer, _COME_S) for rank, answer in enumerate(asked)]
         self._nodes = [f"{address}#{number[:_ID_SHOWN]}" for number, address in nodes]
         port = self._ask(0, self._actors[0].free_port.remote())
-        hosts = f'secret = "{secrets.token_hex(_SECRET_BYTES)}"\nport = {port}\n'
         seen: Counter[str] = Counter()
         started = []
         for rank, (actor, (node, _)) in enumerate(zip(self._actors, nodes, strict=True)):
@@ -258,12 +254,12 @@ class _Ranks(Started):
                 "LOCAL_RANK": str(seen[node]),
                 "WORLD_SIZE": str(len(self._actors)),
                 "MASTER_ADDR": nodes[0][1],
-                "MASTER_PORT": _ANY_PORT,
+                "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": str(self._job.options.threads),
                 **self._job.environment,
             }
             seen[node] += 1
-            started.append(actor.start.remote(self._job.run_words(), environment, hosts))
+            started.append(actor.start.remote(self._job.run_words(), environment))
         ray.get(started, timeout=_ANSWER_S)
 
     def _look(self) -> None:

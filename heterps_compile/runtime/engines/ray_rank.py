@@ -7,7 +7,6 @@ Left out: who calls them (``ray_cluster.py``). Nothing of Ray is imported.
 """
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,12 +14,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
 from heterps_compile.errors import SIGNALLED
-from heterps_compile.runtime.launch.rendezvous import STARTER_VARIABLE
-from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private
+from heterps_compile.runtime.launch.membership import STARTER_VARIABLE
 from heterps_compile.runtime.launch.stop_signals import RESIZED_BY, STOPPING
 
 OUT, ERR = "out", "err"
@@ -34,7 +31,6 @@ class RankProcess:
         self._guard = threading.Lock()
         self._pumps: list[threading.Thread] = []
         self._process: subprocess.Popen[str] | None = None
-        self._folder: Path | None = None
 
     def free_port(self) -> int:
         """Return a port that is free here."""
@@ -42,25 +38,18 @@ class RankProcess:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
-    def start(self, words: Sequence[str], environment: Mapping[str, str], hosts: str) -> None:
+    def start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the rank.
 
         Args:
-            words: After ``heterps-compile``; the file of hosts comes after them.
-            environment: What it has beside this process's.
-            hosts: What the file of hosts says: the secret of the run. It goes to a file that is this user's alone.
-
-        Raises:
-            RunError: where temporary files cannot be written.
-            OSError: the same.
+            words: After ``heterps-compile``.
+            environment: Variables beside those of this process.
         """
-        self._folder, _ = make_run_folder()
-        write_private(self._folder / "hosts.toml", hosts)
         # Ray blocks SIGINT, and a child inherits that.
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPPING, RESIZED_BY))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "heterps_compile", *words, "--hosts", str(self._folder / "hosts.toml")],
+                [sys.executable, "-m", "heterps_compile", *words],
                 env={**os.environ, **environment, STARTER_VARIABLE: "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -82,8 +71,6 @@ class RankProcess:
         if code is not None:
             for pump in self._pumps:
                 pump.join(timeout=1.0)
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
         with self._guard:
             lines, self._lines = self._lines, []
         return lines, SIGNALLED - code if code is not None and code < 0 else code

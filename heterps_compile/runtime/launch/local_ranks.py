@@ -16,7 +16,7 @@ it was forked from dies, which the launcher's end does (``fork_server.py``).
 Why not torch's elastic launcher: its store listens on every interface and takes what anybody writes, every rank imports
 for itself, and it tells how a process ended, not which stage and micro-batch did.
 
-Left out: what is printed meanwhile (``run_report.py``), other machines (``hosts_file.py``).
+Left out: what is printed meanwhile (``run_report.py``), other machines (``env_rank.py``).
 """
 
 import json
@@ -48,13 +48,13 @@ from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header, prepare
 from .progress import make_progress_file, read_progress_file
 from .rank_context import RESULT_KEY, STEPS_KEY, Result, result_from_json
-from .rendezvous import hosting_store
 from .repeated_batches import refuse_large_tables
 from .resize import ResizeRequests
 from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
+from .run_secret import hosting_store
 from .stop_signals import RESIZED_BY, collecting_signals
 from .store_client import RunStore, read_number
 from .validation_data import try_validation

@@ -1,9 +1,6 @@
 """Which machine every rank of a run is on, so that replicas that share one sum there first.
 
-Where a file names hosts, each is a machine, and ranks fill them in its order. Two hosts of a file may be one machine by
-its loopback address: they count as two, by which sums over machines are tried out on one. Where ranks are dealt by a
-scheduler, or started by torchrun, those whose machines have one name are on one. A run that one launcher starts is on
-one machine.
+Ranks whose machines have one name are on one machine. A run that one launcher starts is on one machine.
 
 Left out: how they sum (``runtime/sync/by_machine.py``).
 """
@@ -17,23 +14,17 @@ from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.topk import TopK
 
-from .hosts_file import Hosts, ranks_of_hosts
 from .prepare import Prepared
 
 
-def machines_of_ranks(hosts: Hosts | None, said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def machines_of_ranks(said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Return the machine of every rank, numbered from 0; empty where all are on one.
 
     Args:
-        hosts: Those of the run; None where it has none.
         said: What each rank says of itself, rank by rank, with the name of its ``host``.
     """
-    named = ranks_of_hosts(hosts) if hosts is not None else []
-    if named and named[-1].stop == len(said):
-        machine_of = [number for number, ranks in enumerate(named) for _ in ranks]
-    else:
-        names = [str(said_by.get("host")) for said_by in said]
-        machine_of = list(map(list(dict.fromkeys(names)).index, names))
+    names = [str(said_by.get("host")) for said_by in said]
+    machine_of = list(map(list(dict.fromkeys(names)).index, names))
     return tuple(machine_of) if any(machine_of) else ()
 
 

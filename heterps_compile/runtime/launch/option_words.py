@@ -1,35 +1,29 @@
 """The options of a run, written again: for the lines of other machines, and for the ranks of this one.
 
-Left out: which machine a line is for (``hosts_file.py``).
+Left out: which machine a line is for (``engines/launch_lines.py``).
 """
 
 import os
-from collections.abc import Collection
 from typing import Any
 
-from heterps_compile.options import Deal, Flag, Option
+from heterps_compile.options import Flag, Option
 from heterps_compile.units import plain_number
 
 from .run_options import RUN, RunOptions
 
 _PATHS = frozenset({
-    "train", "data", "validate", "weights", "checkpoint", "server_directory", "hosts", "trace", "log", "telemetry",
+    "train", "data", "validate", "weights", "checkpoint", "server_directory", "trace", "log", "telemetry",
     "tensorboard", "output",
 })  # fmt: skip
 
 
-def option_words(options: RunOptions, *, without: Collection[str] = ()) -> list[str]:
-    """Return the options of a run that have another value than their default, as they are to be written again.
-
-    Args:
-        options: Of the run.
-        without: Names of options that are left out beside ``--host``.
-    """
+def option_words(options: RunOptions) -> list[str]:
+    """Return the options of a run that have another value than their default, as they are to be written again."""
     values = options.by_name
     words: list[str] = []
     for option in RUN.options:
         value = values[option.name]
-        if value == option.default or option.name == "host" or option.name in without:
+        if value == option.default:
             continue
         word = option.words.split(", ")[-1]
         words += [word] if isinstance(option.type, Flag) else [word, _as_written(option, value)]
@@ -48,8 +42,6 @@ def _as_written(option: Option, value: Any) -> str:
         return f"{value} B"
     if name == "speeds":
         return ";".join(",".join(map(plain_number, part)) for part in value)
-    if isinstance(option.type, Deal):
-        return ",".join(f"{host}={count}" for host, count in value)
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return plain_number(value) if isinstance(value, float) else str(value)

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _NOTICED = 1.005  # steps closer than this factor read alike
 
+SERVERS = "parameter-server"
+"""The device type of the parameter servers of a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -201,6 +204,25 @@ def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:
     ranks = layout.world_size
     stages = [Place(rank, layout.stages_of(rank), layout.replica_of(rank)) for rank in range(ranks)]
     return (*stages, *(Place(ranks + index, (), index) for index in range(servers)))
+
+
+def planned_devices(prepared: Prepared) -> list[tuple[str, str]]:
+    """Return name and kind of the device type of every rank; of a parameter server :data:`SERVERS`.
+
+    Raises:
+        RunError: if a rank has stages of several types.
+    """
+    found = []
+    for place in prepared.places:
+        types = {prepared.plan.stages[stage].of_replica(place.replica) for stage in place.stages} or {(SERVERS, "cpu")}
+        if len(types) > 1:
+            names = " and ".join(sorted(repr(printable(name)) for name, _ in types))
+            raise RunError(
+                f"rank {place.rank} runs stages of {names}, and no machine is both. Fix: take a schedule with one "
+                f"stage a rank (--schedule 1f1b)"
+            )
+        found.append(next(iter(types)))
+    return found
 
 
 def check_world_size(prepared: Prepared, world_size: int) -> None:

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
-from .rendezvous import hosting_store, read_secret
 from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
 from .run_options import RESIZE, RunOptions, by_field
+from .run_secret import hosting_store, read_secret
 from .store_client import StorePlace, connect_store
 from .worker import CONFIG_NAME
 

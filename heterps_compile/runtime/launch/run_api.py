@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
 from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.escape import printable
 from heterps_compile.packages import PYTORCH, need
 
 from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
-from .membership import is_under_torchrun, membership_of
+from .membership import is_rank, membership_of
 from .run_options import GIVEN, RUN, RunOptions, by_field, option_names
 from .training_file import Training
 
@@ -73,9 +74,7 @@ class RunKeywords(TypedDict, total=False):
     show_decay: float
     evict_every: int
     expect_sha256: str | None
-    hosts: str | None
-    host: int | None
-    deal: Sequence[tuple[str, int]]
+    device_type: str | None
     trace: str | None
     log: str | None
     telemetry: str | None
@@ -128,14 +127,14 @@ def run(
     """
     sources = [one for one in (data, validate) if one is not None and not isinstance(one, str)]
     given = isinstance(train, Training), bool(sources)
-    if any(given) and not is_under_torchrun(os.environ):
+    if any(given) and not is_rank(os.environ):
         what = "Training object" if given[0] else "source object"
         raise InputError(
             f"a {what} cannot be sent to other processes; name a file instead (train=FILE.py, data=FILE), or start "
             f"this script on every rank (torchrun)"
         )
     made = make_options(directory, train=train, data=data, validate=validate, given=option_names(options), **options)
-    if is_under_torchrun(os.environ):
+    if is_rank(os.environ):
         return run_rank(
             made,
             training=train if isinstance(train, Training) else None,
@@ -175,11 +174,9 @@ def make_options(
     options = by_field(options)
     if options.get("servers") is not None:
         options["servers"] = replace(options["servers"], grow_tables=tuple(options["servers"].grow_tables))
-    for name in ("replicas", "speeds", "deal"):
+    for name in ("replicas", "speeds"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
-    if options.get("hosts") is not None:
-        options["hosts"] = os.path.abspath(options["hosts"])
     known = {one.name for one in fields(RunOptions)}
     for name in options:
         if name not in known:
@@ -207,10 +204,10 @@ def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = F
     Raises:
         HeterpsError: where the run cannot start or came to an end before its time.
     """
-    if options.hosts is not None:
+    if options.device_type is not None:
         raise InputError(
-            "hosts are several machines, and this starts the ranks of one alone; type the lines that heterps-compile "
-            "launch prints, or start this script on every rank (torchrun)"
+            f"--device-type is {printable(options.device_type)!r} for a run that starts its ranks on this machine; "
+            f"expected it for one rank of a world alone (torchrun, srun). Fix: leave it out"
         )
     checked = _prepare(options) if forks_this_process else None
     with ForkServer(_preloaded(options), forks_this_process=forks_this_process) as server:
@@ -238,7 +235,7 @@ def run_rank(
     validation: "Source | None" = None,
     prints_summary: bool = False,
 ) -> "Result":
-    """Be one rank of those that torchrun started.
+    """Be one rank of the world that the environment names (``membership.py``).
 
     Args:
         options: Of the run.
@@ -248,16 +245,11 @@ def run_rank(
         prints_summary: Whether rank 0 prints what the run came to.
 
     Raises:
-        InputError: where the file of hosts does not have the host that the ranks are said to be on.
         RunError: where the environment is not torchrun's, or the run's store cannot be reached.
     """
-    if not is_under_torchrun(os.environ):
+    if not is_rank(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
     member = membership_of(os.environ)
-    if options.hosts is not None and options.host is not None:
-        from .hosts_file import member_of_host, read_hosts_of  # noqa: PLC0415 - only where there are several
-
-        member = member_of_host(read_hosts_of(options), options.host, member, os.environ)
     from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
     from .worker import work  # noqa: PLC0415 - as above
 

@@ -19,7 +19,6 @@ from heterps_compile.options import (
     Amount,
     Command,
     CountOrWord,
-    Deal,
     Flag,
     Option,
     Speeds,
@@ -228,20 +227,12 @@ class RunOptions:
     expect_sha256: str | None = option(
         "--expect-sha256", Text(), "Of the folder's plan.json: refuse another, its stages may be code.", metavar="HEX"
     )
-    hosts: str | None = option(
-        "--hosts", Text(), "Several machines and the secret they share.", metavar="FILE.toml", default_words="this one"
-    )
-    host: int | None = option(
-        "--host", Whole(), "Which of them, from 1, this machine is: start its ranks.", metavar="N", needs=("hosts",)
-    )
-    deal: tuple[tuple[str, int], ...] = option(
-        "--deal",
-        Deal(),
-        "Which of them take part, in this order, with how many processes.",
-        metavar="HOST=N,...",
-        default=(),
-        default_words="all, with their slots",
-        needs=("hosts",),
+    device_type: str | None = option(
+        "--device-type",
+        Text(),
+        "Device type of this rank: it gets stages of that type.",
+        metavar="NAME",
+        default_words="that of its GPU, else any",
     )
     trace: str | None = option(
         "--trace", Text(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"
@@ -337,7 +328,7 @@ class RunOptions:
     def shared(self) -> dict[str, Any]:
         """Return the options that all ranks must agree on; of those that are a host's own paths, whether given."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
-        local |= {"weights", "threads", "quiet", "hosts", "host", "validate"}
+        local |= {"weights", "threads", "quiet", "device_type", "validate"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
         return agreed | {name: getattr(self, name) is not None for name in _PATHS}
 

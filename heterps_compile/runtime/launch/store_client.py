@@ -120,10 +120,9 @@ def connect_store(place: StorePlace, who: str) -> "RunStore":
                 line.close()
             if time.monotonic() > deadline_s:
                 reason = getattr(error, "strerror", None) or str(error) or "it is of another run"
-                hint = "; has every host the same secret in its file of hosts, and" if place.folder is None else "; "
                 raise RunError(
-                    f"{who} cannot reach the store of the run at {place} within {place.patience_s:g} s: {reason}"
-                    f"{hint} is the first host up, and its port open?"
+                    f"{who} cannot reach the store of the run at {place} within {place.patience_s:g} s: {reason}; "
+                    f"is the first host up, and its port open?"
                 ) from error
             time.sleep(_RETRY_S)
 

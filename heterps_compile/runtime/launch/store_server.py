@@ -1,8 +1,8 @@
 """The key-value store of a run: a thread that answers the processes that know the run's secret, and nobody else.
 
-On one machine it listens on a Unix socket in a folder that is this user's alone; on several, on the one address that
-the file of hosts names. Strangers can do no more than knock: of those who have not shown that they know the secret
-there are never more than a few, each has a few seconds, and 48 bytes of it are read.
+On one machine it listens on a Unix socket in a folder that is this user's alone; on several, on one address of its
+host. Strangers can do no more than knock: of those who have not shown that they know the secret there are never more
+than a few, each has a few seconds, and 48 bytes of it are read.
 
 Left out: the other side (``store_client.py``), how messages are guarded (``channel.py``).
 """

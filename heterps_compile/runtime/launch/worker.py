@@ -37,19 +37,19 @@ from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
+from .env_rank import device_type_here, join
 from .faults import Place
 from .fork_server import end_with_parent
-from .hosts_file import Hosts, read_hosts_of
 from .machines_of_ranks import machine_notes, machines_of_ranks
-from .membership import Membership
-from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
-from .prepare import check_world_size, choose_device, header, prepare
+from .membership import Membership, has_agent
+from .preflight import agree, ranks_without, refuse_own_folders, statement
+from .prepare import Prepared, check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
-from .rendezvous import address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
+from .run_secret import read_secret
 from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
@@ -87,10 +87,11 @@ def work(member: Membership, spec: RankSpec) -> Result:
     progress = ProgressRecorder(spec.progress_file)
     is_launched = spec.parent is not None
     # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
-    hosts = None if spec.options.hosts is None else read_hosts_of(spec.options, names_them=False)
-    place = spec.store or meet(member, hosts, str(next(_RUNS)), os.environ)
+    if spec.store is None:
+        member, place, prepared = _join_world(member, spec)
+    else:
+        place, prepared = spec.store, None
     hosted = host_store(place) if member.rank == 0 and not is_launched else None
-    member = replace(member, address=address_of(member, place))
     places = [Place(rank) for rank in range(member.world_size)]
     watch = Watch(
         connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place)
@@ -101,7 +102,7 @@ def work(member: Membership, spec: RankSpec) -> Result:
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, spec, place, watch, progress, hosts)
+            result = _run(member, spec, place, watch, progress, prepared)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -111,6 +112,25 @@ def work(member: Membership, spec: RankSpec) -> Result:
         watch.outstay(_OUTSTAY_S)
         hosted.close()
     return result
+
+
+def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePlace, Prepared]:
+    """Check the run, meet the other ranks, and get a rank of the run.
+
+    Raises:
+        HeterpsError: if this rank or another one refuses the run.
+    """
+    prepared: Prepared | HeterpsError
+    device_type = None
+    try:
+        prepared = prepare(spec.options, checked_sha256=spec.checked_sha256)
+        device_type = device_type_here(prepared, spec.options.device_type, member.local_rank)
+    except HeterpsError as error:
+        prepared = error
+    member, place = join(member, prepared, device_type, str(next(_RUNS)))
+    if isinstance(prepared, HeterpsError):
+        raise prepared
+    return member, place, prepared
 
 
 def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Supervision:
@@ -137,26 +157,25 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     place: StorePlace,
     watch: Watch,
     progress: ProgressRecorder,
-    hosts: Hosts | None,
+    prepared: Prepared | None,
 ) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     connect = partial(connect_store, place, f"rank {member.rank}")
     store = connect()
-    come_s = COME_S if spec.options.hosts is None else place.patience_s
-    prepared = prepare(spec.options, checked_sha256=spec.checked_sha256)
+    prepared = prepared or prepare(spec.options, checked_sha256=spec.checked_sha256)
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
     device = choose_device(prepared, member.rank, member.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     mine = statement(prepared, spec.options, str(device), own_address(member.address))
-    said = agree(store, member.rank, member.world_size, mine, patience_s=come_s)
+    said = agree(store, member.rank, member.world_size, mine)
     own = choose_address([str(said_by.get("address", "")) for said_by in said])
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store)
-    machine_of = machines_of_ranks(hosts, said)
+    machine_of = machines_of_ranks(said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
     is_launched = spec.parent is not None
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:

@@ -1,0 +1,282 @@
+"""Ranks that torchrun, srun, Kubeflow, SkyPilot or Ray started meet, and rank 0 assigns stages by device type.
+
+They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's agent where there is one::
+
+    every rank                                  rank 0
+    ask/RANK   <- token, host, device type      reads it
+    waits for ping/TOKEN                        ping/TOKEN
+    pong/TOKEN                                  waits for all; a token that an earlier start left has no pong
+    waits for go/TOKEN                          assigns the run's ranks, go/TOKEN <- rank, names
+    its place/NAME <- the run's store           (the process that became the run's rank 0)
+
+A *device type* is what ``--device-type`` says, else the type of the plan whose name is in that of this process's GPU.
+A process with a type takes stages of that type alone. One without takes any of those that are left, in the order of
+``RANK``, so that a run of one type keeps its ranks.
+
+The network between machines is trusted, as everywhere in PyTorch: whoever reaches the store can read it and write it.
+All that is read is checked against a grammar.
+
+Left out: ranks that our own launcher starts (``local_ranks.py``); the run's own store (``store_client.py``).
+"""
+
+import os
+import platform
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+
+from pydantic import ConfigDict, Field
+
+from heterps_compile.errors import HeterpsError, RunError
+from heterps_compile.escape import one_line, printable
+from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
+
+from .addresses import own_address
+from .membership import Membership
+from .prepare import Prepared, check_world_size, planned_devices
+from .run_folder import make_run_folder
+from .run_secret import new_secret
+from .store_client import LOOPBACK, StorePlace
+from .store_server import listen_on_address
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.c10d import Store
+
+COME_S = 600.0
+"""Seconds that ranks wait for each other; machines may take their time to start."""
+
+_PONG_S = 1.0
+_LAST_WORD_S = 10.0
+_AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+_Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
+_Name = Annotated[str, Field(max_length=255)]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A process that asks for its rank; ``error`` is its reason to refuse the run, "" for none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    token: _Hex
+    host: _Name
+    device_type: _Name
+    error: Annotated[str, Field(max_length=10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The run's rank of a process, whether all are on one machine, and the key under which the store's place is."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    rank: Annotated[int, Field(ge=0)]
+    is_one_machine: bool
+    name: _Hex
+    error: Annotated[str, Field(max_length=10_000)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The run's own store: a folder on one machine, else address and port."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    secret: _Hex
+    folder: Annotated[str, Field(max_length=4096)]
+    address: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
+    port: Annotated[int, Field(ge=0, le=65535)]
+
+
+def join(
+    member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str
+) -> tuple[Membership, StorePlace]:
+    """Meet the other ranks of the world and get a rank of the run.
+
+    Args:
+        member: This process in the world.
+        prepared: The run, or the reason to refuse it.
+        device_type: Of this process; None where it is not known.
+        run: The number of the run, of those that these processes have one after the other.
+
+    Returns:
+        This process in the run, and the place of the run's store, which its rank 0 has to host.
+
+    Raises:
+        RunError: if ranks do not come, or the plan does not fit their device types; the same on every rank.
+    """
+    from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
+
+    store = PrefixStore(f"heterps/{run}", _meeting(member))
+    error = f"rank {member.rank}: {one_line(str(prepared))}" if isinstance(prepared, HeterpsError) else ""
+    asked = _Asked(token_hex(16), platform.node()[:255], device_type or "", error[:10_000])
+    store.set(f"ask/{member.rank}", _text(asked))
+    if member.rank == 0:
+        _assign(store, member, asked, prepared)
+    else:
+        _wait(store, f"ping/{asked.token}", member)
+        store.set(f"pong/{asked.token}", "1")
+    answer = _read(store, f"go/{asked.token}", _Answer, member)
+    store.set(f"got/{asked.token}", "1")
+    if answer.error:
+        raise prepared if isinstance(prepared, HeterpsError) else RunError(answer.error)
+    key = f"place/{answer.name}"
+    if answer.rank == 0:
+        store.set(key, _text(_make_place(member, is_one_machine=answer.is_one_machine)))
+    place = _read(store, key, _Place, member)
+    secret = bytes.fromhex(place.secret)
+    if place.folder:
+        found = StorePlace(secret, folder=Path(place.folder), run=run)
+    else:
+        found = StorePlace(secret, address=place.address, port=place.port, run=run)
+    address = LOOPBACK if place.folder else place.address
+    return replace(member, rank=answer.rank, address=address), found
+
+
+def device_type_here(prepared: Prepared, asked: str | None, local_rank: int) -> str | None:
+    """Return the plan's device type of this process: the one asked for, else the one that its GPU is named after.
+
+    Raises:
+        RunError: if the run has no such type.
+    """
+    import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+    known = list(dict(planned_devices(prepared)))
+    if asked is not None:
+        if asked not in known:
+            shown = ", ".join(map(printable, known))
+            raise RunError(f"--device-type is {printable(asked)!r}; expected a device type of this run ({shown})")
+        return asked
+    if not torch.cuda.is_available():
+        return None
+    words = set(re.split(r"[^a-z0-9]+", torch.cuda.get_device_name(local_rank % torch.cuda.device_count()).lower()))
+    found = [name for name in known if words & set(re.split(r"[^a-z0-9]+", name.lower()))]
+    return found[0] if len(found) == 1 else None
+
+
+def assigned(wanted: Sequence[str], reported: Sequence[str]) -> list[int]:
+    """Return the run's rank of every process.
+
+    Args:
+        wanted: The device type of every rank of the run.
+        reported: The device type of every process, "" where it is not known.
+
+    Raises:
+        RunError: if more processes report a type than the run has ranks of it.
+    """
+    have, need = Counter(name for name in reported if name), Counter(wanted)
+    for name, count in have.items():
+        if count > need[name]:
+            counts = ", ".join(f"{printable(each)} {number}" for each, number in need.items())
+            raise RunError(
+                f"{count} of {len(reported)} processes report the device type {printable(name)!r}; expected at most "
+                f"{need[name]} (the run has {counts}). Fix: start the run's numbers of each type (--device-type), or "
+                f"other replicas (--replicas)"
+            )
+    left = {name: [rank for rank, each in enumerate(wanted) if each == name] for name in need}
+    found = [left[name].pop(0) if name else -1 for name in reported]
+    others = iter(sorted(rank for ranks in left.values() for rank in ranks))
+    return [next(others) if rank < 0 else rank for rank in found]
+
+
+def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared | HeterpsError) -> None:
+    """Collect the ranks that have come and answer each; rank 0 does so."""
+    asked = [own, *(_alive(store, rank, member) for rank in range(1, member.world_size))]
+    ranks, error = list(range(member.world_size)), next((each.error for each in asked if each.error), "")
+    if not error and not isinstance(prepared, HeterpsError):
+        try:
+            check_world_size(prepared, member.world_size)
+            ranks = assigned([name for name, _ in planned_devices(prepared)], [each.device_type for each in asked])
+        except RunError as refused:
+            error = str(refused)
+    is_one_machine, name = len({each.host for each in asked}) == 1, token_hex(16)
+    for each, rank in zip(asked, ranks, strict=True):
+        store.set(f"go/{each.token}", _text(_Answer(rank, is_one_machine, name, error)))
+    if error:
+        with suppress(RuntimeError):  # this process may host the store, and ends now
+            store.wait([f"got/{each.token}" for each in asked[1:]], timedelta(seconds=_LAST_WORD_S))
+
+
+def _alive(store: "Store", rank: int, member: Membership) -> _Asked:
+    """Wait for the word of a rank that runs now: one of an earlier start does not answer.
+
+    Raises:
+        RunError: if it does not come in time.
+    """
+    deadline_s = time.monotonic() + COME_S
+    while time.monotonic() < deadline_s:
+        asked = _read(store, f"ask/{rank}", _Asked, member)
+        store.set(f"ping/{asked.token}", "1")
+        try:
+            store.wait([f"pong/{asked.token}"], timedelta(seconds=_PONG_S))
+        except RuntimeError:  # torch's word for a wait that took too long
+            continue
+        return asked
+    raise _late(rank, member)
+
+
+def _make_place(member: Membership, *, is_one_machine: bool) -> _Place:
+    """Choose where the run's store will be: in a private folder, or on this machine's address towards the others."""
+    secret = new_secret().hex()
+    if is_one_machine:
+        folder, _ = make_run_folder()  # kept until this process ends
+        return _Place(secret, str(folder), "", 0)
+    address = own_address(member.address)
+    return _Place(secret, "", address, _free_port(address))
+
+
+@cache
+def _store_at(address: str, port: int, world_size: int, *, hosts: bool) -> "Store":
+    """Connect to the store of a world once: a process that hosts it does so until its end."""
+    from heterps_compile.runtime.c10d import TCPStore  # noqa: PLC0415 - torch only in the processes of a run
+
+    try:
+        return TCPStore(address, port, world_size, hosts, timeout=timedelta(seconds=COME_S), wait_for_workers=False)
+    except (RuntimeError, ValueError) as error:
+        does = "listen on" if hosts else "reach"
+        raise RunError(
+            f"this rank cannot {does} {printable(address)}:{port}, where the ranks meet: "
+            f"{one_line(str(error))[:300]}. Fix: MASTER_ADDR and MASTER_PORT"
+        ) from error
+
+
+def _meeting(member: Membership) -> "Store":
+    hosts = member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
+    return _store_at(member.address, member.port, member.world_size, hosts=hosts)
+
+
+def _text(value: object) -> str:
+    return str(adapter_of(type(value)).dump_json(value), "utf-8")
+
+
+def _wait(store: "Store", key: str, member: Membership) -> None:
+    try:
+        store.wait([key], timedelta(seconds=COME_S))
+    except RuntimeError as error:
+        raise _late(int(key[4:]) if key.startswith("ask/") else 0, member) from error
+
+
+def _read(store: "Store", key: str, schema: type[_T], member: Membership) -> _T:
+    _wait(store, key, member)
+    return checked(schema, parsed(store.get(key).decode("utf-8", "replace"), "the store", RunError), key, RunError)
+
+
+def _late(rank: int, member: Membership) -> RunError:
+    return RunError(
+        f"rank {rank} of {member.world_size} did not come within {COME_S:g} s. Fix: start all ranks, each with "
+        f"MASTER_ADDR={printable(member.address)} and MASTER_PORT={member.port}"
+    )
+
+
+def _free_port(address: str) -> int:
+    with listen_on_address(address, 0) as listener:
+        return int(listener.getsockname()[1])
