@@ -106,7 +106,7 @@ def look_everywhere(folder: str, pid: int, name: str) -> dict[str, object]:
     inside = Path(folder)
     attempt("list the folder", lambda: os.listdir(inside))
     attempt("make a file", (inside / "mine").touch)
-    for file in ("secret", "run.json", "meeting.json"):
+    for file in ("secret", "run.json"):
         attempt(f"read {file}", (inside / file).read_bytes)
         attempt(f"replace {file}", lambda file=file: (inside / file).write_bytes(b""))
     attempt("delete the folder", lambda: os.rename(inside, f"{inside}.gone"))
@@ -117,8 +117,4 @@ def look_everywhere(folder: str, pid: int, name: str) -> dict[str, object]:
         attempt(f"read {file}", lambda path=path: os.listdir(path) if path.name == "fd" else path.open("rb").read(1))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         attempt("knock at a neighbour", lambda: line.connect(f"\0{name}"))
-    decoy = inside.with_name(f"heterps-run-decoy{os.getpid()}")  # as rank 0 under torchrun makes it
-    decoy.mkdir(mode=0o700)
-    (decoy / "secret").write_text(bytes(32).hex())
-    (decoy / "meeting.json").write_text(inside.with_name(f"{inside.name}.note").read_text())
-    return {"done": done, "words": Path(f"/proc/{pid}/cmdline").read_text("utf-8"), "decoy": str(decoy)}
+    return {"done": done, "words": Path(f"/proc/{pid}/cmdline").read_text("utf-8")}

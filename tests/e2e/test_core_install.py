@@ -71,7 +71,7 @@ REFUSED = {
     "pip install 'heterps-compile[torch]'",
     "run folder --data random": "running stages needs safetensors and torch, which are not installed: "
     "pip install 'heterps-compile[torch]'",
-    "launch folder --hosts hosts.toml": "running stages needs safetensors and torch, which are not installed: "
+    "launch folder": "running stages needs safetensors and torch, which are not installed: "
     "pip install 'heterps-compile[torch]'",
     "tune space.toml --model m.py --train t.py --metric loss -o s": "running trials needs safetensors and torch, which "
     "are not installed: pip install 'heterps-compile[torch]'",

@@ -97,9 +97,7 @@ FAULTS = [
     ((*TRAIN, "--data", DATA, "--hang-after", "1e308"), "--hang-after is 1e+308; it must be 2147483647 seconds or"),
     (("--data", ""), "inference needs data"),
     (("--expect-sha256", "0" * 64), "is not the folder that is expected"),
-    ((*TRAIN, "--data", DATA, "--hosts", "open.toml", "--host", "1"), "mode 0644"),
-    ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml", "--host", "1"), "has no secret"),
-    ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml"), "--host N"),
+    ((*TRAIN, "--data", DATA, "--device-type", "v100"), "expected it for one rank of a world alone"),
     ((*TRAIN, "--data", DATA, "--expect-sha256", "0" * 64), "is not the folder that is expected"),
 ]
 
@@ -143,7 +141,7 @@ def test_an_absurd_number_is_taken_or_told_in_one_sentence(written, monkeypatch,
     words = (
         ["run", "model2.heterps", *TRAIN, "--data", DATA] if one is RUN else ["simulate", "model2.heterps/plan.json"]
     )
-    needs = {"checkpoint": ["--checkpoint", "ck"], "parameter_servers": ["--parameter-servers", "1"], "hosts": []}
+    needs = {"checkpoint": ["--checkpoint", "ck"], "parameter_servers": ["--parameter-servers", "1"]}
     words += [word for needed in option.needs for word in needs.get(needed, ["--server-memory", "1 MiB"])]
     for value in ABSURD:
         unit = " MiB" if isinstance(option.type, Size) else ""

@@ -46,10 +46,10 @@ def train(folder: Path, *words: str, steps: int = STEPS) -> list[tuple[int, str]
     """Run an agent on each of two machines by name; return exit codes and what they printed."""
     size = ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "4", "--steps", str(steps))
     options = ("--train", "train.py", "--data", DATA, *size, *words)
+    port = free_port()
     head = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1")
-    run = ("-m", "--", "heterps_compile", "run", "model1.heterps", *options)
+    run = (f"--master-port={port}", "-m", "--", "heterps_compile", "run", "model1.heterps", *options)
     with using_loopback():
-        port = free_port()
         hosts = [
             subprocess.Popen(
                 [

@@ -9,7 +9,6 @@ from heterps_compile.errors import InputError, PlanError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.problem_file.workload_file import read_workload
 from heterps_compile.review.manifest.manifest_file import read_manifest
-from heterps_compile.runtime.launch.hosts_file import read_hosts
 from heterps_compile.runtime.launch.training_file import parse_training_file
 
 SIDES = ["<<<<<<< HEAD", '  "version": 2,', "=======", '  "version": 1,', ">>>>>>> other"]
@@ -39,7 +38,6 @@ READERS = {
     "profile.json": ("{\n}", read_profile),
     "workload.json": ("{\n}", read_workload),
     "profile.txt": ("node1 -- a\n", lambda path: read_workload(path, accelerators=1)),
-    "hosts.toml": ("port = 29500\n", read_hosts),
     "train.py": ("def loss(outputs, batch):\n    return 0\n", parse_training_file),
 }
 """Every kind of text file that people write, or keep in a repository, with what reads it."""

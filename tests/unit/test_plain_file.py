@@ -20,7 +20,6 @@ from heterps_compile.problem_file.read_problem import read_problem
 from heterps_compile.problem_file.workload_file import is_workload_file, read_workload
 from heterps_compile.review.manifest.manifest_file import read_manifest
 from heterps_compile.runtime.data.data_file import local_file
-from heterps_compile.runtime.launch.hosts_file import read_hosts
 from heterps_compile.runtime.launch.training_file import parse_training_file
 from heterps_compile.transient.availability import read_trace
 from heterps_compile.tuning.space_file import read_space
@@ -36,7 +35,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "measured.csv": lambda path: list(read_measured(path)),
     "lifetimes.csv": read_lifetimes,
     "samples.csv": local_file,
-    "hosts.toml": read_hosts,
     "train.py": parse_training_file,
     "trace.csv": read_trace,
     "space.toml": read_space,

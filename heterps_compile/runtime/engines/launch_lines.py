@@ -168,7 +168,7 @@ def slurm_script(job: Job, options: LineOptions) -> str:
     return (
         "#!/bin/bash\n"
         + "\n#SBATCH hetjob\n".join(heads)
-        + f"\nexport OMP_NUM_THREADS={lines.threads}\n"
+        + f'\nexport OMP_NUM_THREADS={lines.threads} MASTER_ADDR="$(hostname)"\n'  # of the first node: rank 0 is there
         + f"srun {' : '.join(steps)}\n"
     )
 

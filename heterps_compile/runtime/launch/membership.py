@@ -4,7 +4,7 @@
 variable            in a step of Slurm               on a node of SkyPilot
 ==================  ==============================  ==================================
 ``RANK``            ``SLURM_PROCID``                ``SKYPILOT_NODE_RANK``
-``WORLD_SIZE``      tasks of all components         ``SKYPILOT_NUM_NODES``
+``WORLD_SIZE``      ``SLURM_STEP_NUM_TASKS``        ``SKYPILOT_NUM_NODES``
 ``LOCAL_RANK``      ``SLURM_LOCALID``               0
 ``MASTER_ADDR``     the first node of the job       the first of ``SKYPILOT_NODE_IPS``
 ``MASTER_PORT``     20,000 and up, by the job's id  29,500
@@ -96,15 +96,14 @@ def _mapped(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a task of a step; none in a batch script, which is no step, nor for a single task."""
-    if not {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_JOB_ID"} <= environment.keys():
+    """Return the variables of a task of a step; none in a batch script, which is no step, nor for a single task.
+
+    A step counts ranks and tasks over all components of a heterogeneous job.
+    """
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS")
+    if tasks < 2 or "SLURM_PROCID" not in environment:
         return {}
-    components = [f"_HET_GROUP_{number}" for number in range(_number(environment, "SLURM_HET_SIZE"))]
-    tasks = sum(_number(environment, f"SLURM_NTASKS{each}") for each in components)
-    tasks = tasks or _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS")
-    if tasks < 2:
-        return {}
-    first = components[0] if components else ""
+    first = "_HET_GROUP_0" if "SLURM_HET_SIZE" in environment else ""
     node = _FIRST_NODE.match(environment.get(f"SLURM_JOB_NODELIST{first}", ""))
     job = _number(environment, f"SLURM_JOB_ID{first}")
     return {

@@ -25,7 +25,6 @@ from heterps_compile.options import (
     Command,
     CountOrWord,
     CountRange,
-    Deal,
     Flag,
     NamedTexts,
     Option,
@@ -124,7 +123,7 @@ def written(option: Option) -> list[str]:
         return [word]
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
-        Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", Deal: "a=2", CountRange: "1:2",
+        Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", CountRange: "1:2",
         Values: "a=2",
     }  # fmt: skip
     if isinstance(kind, Choice):
@@ -433,7 +432,6 @@ def test_every_type_of_option_has_its_sample():
         Whole,
         CountOrWord,
         CountRange,
-        Deal,
         Wholes,
         Percent,
         Size,
@@ -448,7 +446,6 @@ def test_every_type_of_option_has_its_sample():
         Text,
         Repeated,
         NamedTexts,
-        Deal,
         CountRange,
     } | {kind for kind in kinds if kind.__name__ == "Amount"}
     assert ast.parse(Path(cli_options.__file__).read_text())

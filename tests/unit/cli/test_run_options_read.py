@@ -5,9 +5,8 @@ from click.testing import CliRunner
 
 from heterps_compile.cli.main import command
 from heterps_compile.cli.run import run
-from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch import fork_server, host_ranks, hosts_file, local_ranks, prepare, worker
-from heterps_compile.runtime.launch import run_api as local_api
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch import fork_server, local_ranks, prepare, worker
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 
@@ -27,8 +26,6 @@ def test_an_option_that_cannot_be_read_is_named(words, said):
 
 # ---- every option of a run, for every way to start one: it reaches what runs as it was given, or is refused by name
 
-HOST = '[[host]]\naddress = "{}"\nslots = {}\n'
-HOSTS = f'secret = "{"0123456789" * 4}"\n' + HOST.format("127.0.0.1", 1) + HOST.format("localhost", 2)
 GIVEN = {
     "steps": ("7", 7), "epochs": ("2", 2), "replicas": ("2,1", (2, 1)), "schedule": ("gpipe", "gpipe"),
     "micro_batches": ("4", 4), "batch": ("64", 64), "speeds": ("2.3456789,1;1", ((2.3456789, 1.0), (1.0,))),
@@ -49,8 +46,7 @@ GIVEN = {
     "tensorboard": ("tb", "/there/tb"), "output": ("out", "/there/out"), "output_format": ("npz", "npz"),
     "quiet": (None, True), "train": ("train.py", "/there/train.py"), "data": ("x.tsv", "/there/x.tsv"),
     "validate": ("v.tsv", "/there/v.tsv"), "validate_every": ("6", 6), "keep_best": ("auc:max", "auc:max"),
-    "stop_after": ("8", 8), "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
-    "deal": ("127.0.0.1=1,localhost=2", (("127.0.0.1", 1), ("localhost", 2))),
+    "stop_after": ("8", 8), "device_type": ("v100", "v100"),
 }  # fmt: skip
 PATHS = {name for name, (_, value) in GIVEN.items() if str(value).startswith("/there/")}
 TORCHRUN = {
@@ -61,22 +57,19 @@ TORCHRUN = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
-WAYS = ("here", "torchrun", "hosts")
+WAYS = ("here", "torchrun")
 KINDS = {TRAINING: ["--train", "train.py"], INFERENCE: ["--data", "x.tsv"]}
 REFUSED = {
-    ("here", "hosts"): "--hosts needs to know which of them",
+    ("here", "device_type"): "--device-type is 'v100' for a run that starts its ranks on this machine",
     ("torchrun", "restarts"): "--restarts is for the ranks of one machine",
-    ("hosts", "restarts"): "--restarts is for the ranks of one machine",
 }
 """Beside what the declarations refuse: an option, a way, and the words."""
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """What would run, as (options, words of the ranks), by the command's three ways to start; no process does."""
+    """What would run, as (options, words of the ranks), by the command's two ways to start; no process does."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "hosts.toml").write_text(HOSTS)
-    (tmp_path / "hosts.toml").chmod(0o600)
     seen: list[tuple] = []
 
     def stop(*made):
@@ -87,9 +80,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(fork_server.ForkServer, "__exit__", lambda *_: None)
     monkeypatch.setattr(local_ranks, "run_here", lambda options, *_, **__: stop(options))
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
-    monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
     monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
-    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server: stop(number, words))
     return seen
 
 
@@ -104,20 +95,13 @@ def started(runs: list, monkeypatch, way: str, words: list[str]):
     runs.clear()
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value) if way == "torchrun" else monkeypatch.delenv(name, raising=False)
-    pairs = (("--hosts", "hosts.toml"), ("--host", "1"))
-    extra = [word for pair in pairs for word in pair if way == "hosts" and pair[0] not in words]
-    done = CliRunner().invoke(command, ["run", "m.heterps", *words, *extra])
+    done = CliRunner().invoke(command, ["run", "m.heterps", *words])
     said = done.stderr + str(done.exception or "")
     if not runs:
         assert done.exit_code in {1, 2}, said
         return None, said
     (made,) = runs
-    if way != "hosts":
-        return made[0], said
-    number, again = made
-    if "--host" in words:
-        assert str(number) == words[words.index("--host") + 1]
-    return started(runs, monkeypatch, "torchrun", again[1:])  # what the starter of a host types for its ranks
+    return made[0], said
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,15 +118,11 @@ def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, r
             words += given(needed)
         options, said = started(runs, monkeypatch, way, [*words, *given(option.name)])
         why = REFUSED.get((way, option.name)) if RUN.honours(option, kind) else None
-        if option.name in ("host", "deal") and way == "here":
-            continue  # with --hosts, that is the way "hosts"
         if why is not None:
             assert (options, why in said) == (None, True), (option.name, said)
         elif not RUN.honours(option, kind):
             assert options is None, option.name
             assert f"{option.word} is for {' and '.join(option.subjects)}, and means nothing for {kind}" in said
-        elif (way, option.name) == ("hosts", "host"):
-            assert options.host is None
         else:
             assert options is not None, (option.name, said)
             value = GIVEN[option.name][1]
@@ -150,15 +130,3 @@ def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, r
             found = options.by_name[option.name]
             assert (str(tmp_path / found) if option.name in PATHS else found) == expected, option.name
             assert value != option.default, option.name
-
-
-def test_from_python_machines_are_named_to_ranks_alone(runs, monkeypatch):
-    for name in TORCHRUN:
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InputError, match="ranks"):
-        local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=r"host 1\b.*\b1\b.*\b3\b.*\b2\b.*\b3\b"):
-        local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
-    assert runs == []

@@ -4,7 +4,7 @@ import pytest
 from engine_jobs import make_job
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.options import CountRange, Deal
+from heterps_compile.options import CountRange
 from heterps_compile.runtime.engines.deal import Host
 from heterps_compile.runtime.engines.elastic_limits import Absences, Limits
 from heterps_compile.runtime.engines.machines import Left
@@ -68,10 +68,3 @@ def test_hosts_are_counted_as_torchrun_counts_nodes():
     for text in ("", ":", "0:2", "4:1", "1:x", "1:2:3", "-1:2", "1:" + "9" * 50):
         with pytest.raises(InputError, match="MIN:MAX"):
             CountRange().read(text)
-
-
-def test_a_deal_names_hosts_with_their_processes():
-    assert Deal().read("10.0.0.1=2, worker-2=1,fe80::1=3") == (("10.0.0.1", 2), ("worker-2", 1), ("fe80::1", 3))
-    for text in ("", "a", "a=0", "a=x", "a b=1", "a=1,", "=1", "$(id)=1"):
-        with pytest.raises(InputError):
-            Deal().read(text)

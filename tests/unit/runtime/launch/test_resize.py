@@ -20,10 +20,10 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.options import OptionError
 from heterps_compile.runtime.launch import local_ranks
 from heterps_compile.runtime.launch import resize as module
-from heterps_compile.runtime.launch.rendezvous import new_secret, write_secret
 from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, request_resize
 from heterps_compile.runtime.launch.run_folder import run_folder
 from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.run_secret import new_secret, write_secret
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.store_client import RunStore, StorePlace, connect_store, host_store
 from heterps_compile.runtime.launch.worker import CONFIG_NAME

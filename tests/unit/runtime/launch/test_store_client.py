@@ -12,7 +12,7 @@ import pytest
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.channel import ANSWER_BYTES, Sealed, StrangerError
 from heterps_compile.runtime.launch.local_ranks import worker_environment
-from heterps_compile.runtime.launch.membership import Membership, is_under_torchrun, membership_of
+from heterps_compile.runtime.launch.membership import Membership, is_rank, membership_of
 from heterps_compile.runtime.launch.store_client import StorePlace, connect_store, host_store
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
@@ -174,9 +174,45 @@ def test_a_folder_with_a_long_name_has_a_socket_too(tmp_path):
     server.close()
 
 
+SLURM = {
+    "SLURM_PROCID": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_JOB_ID": "71234",
+    "SLURM_JOB_NODELIST": "gpu[03-05],cpu1",
+}  # fmt: skip
+UNLIKE = {
+    **SLURM, "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "cpu1", "SLURM_JOB_ID_HET_GROUP_0": "71230",
+}  # fmt: skip
+SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "member"),
+    [
+        (SLURM, Membership(2, 3, 1, "gpu03", 21234)),
+        ({**SLURM, "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "7"}, Membership(2, 3, 1, "10.0.0.9", 7)),
+        (UNLIKE, Membership(2, 3, 1, "cpu1", 21230)),
+        (SKYPILOT, Membership(1, 2, 0, "10.0.0.1", 29500)),
+    ],
+)
+def test_variables_of_schedulers_are_those_of_the_contract(environment, member):
+    assert is_rank(environment)
+    assert membership_of(environment) == member
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {name: value for name, value in SLURM.items() if name != "SLURM_STEP_NUM_TASKS"},
+        {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},
+        {**SKYPILOT, "SKYPILOT_NODE_IPS": "10.0.0.1"},
+    ],
+)
+def test_a_batch_script_and_a_single_task_are_no_ranks(environment):
+    assert not is_rank(environment)
+
+
 def test_what_torchrun_says():
-    assert is_under_torchrun(TORCHRUN)
-    assert not is_under_torchrun({"RANK": "1"})
+    assert is_rank(TORCHRUN)
+    assert not is_rank({"RANK": "1"})
     assert membership_of(TORCHRUN) == Membership(1, 3, 0, "10.0.0.1", 29500)
 
 

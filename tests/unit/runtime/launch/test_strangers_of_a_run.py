@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -19,10 +18,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from another_user import CAN_BE_ANOTHER, NOBODY, WHY_NOT, AnotherUser, look_everywhere
+from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, look_everywhere
 
 from heterps_compile.errors import HeterpsError, RunError
-from heterps_compile.runtime.launch import rendezvous
 from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, tidy
 from heterps_compile.runtime.launch.checkpoint_format import (
     check_written,
@@ -34,9 +32,8 @@ from heterps_compile.runtime.launch.checkpoint_format import (
 )
 from heterps_compile.runtime.launch.checkpoint_hashes import sealed
 from heterps_compile.runtime.launch.checkpoint_state import RunState
-from heterps_compile.runtime.launch.membership import Membership
-from heterps_compile.runtime.launch.rendezvous import read_secret, write_secret
 from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private
+from heterps_compile.runtime.launch.run_secret import new_secret, read_secret, write_secret
 from heterps_compile.runtime.launch.store_client import StorePlace, connect_store, host_store
 from heterps_compile.runtime.pipeline import strangers
 from heterps_compile.runtime.pipeline.shared_memory import neighbours
@@ -50,10 +47,9 @@ SECRET = bytes(range(32))
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_another_user_sees_that_a_run_goes_on_and_reads_writes_and_joins_nothing(monkeypatch):
-    member, environment = Membership(0, 2, 0, "127.0.0.1", 29500), {"LOCAL_WORLD_SIZE": "2"}
-    place = rendezvous.meet(member, None, "0", environment)  # rank 0 of torchrun makes the folder of the run
-    note = Path(tempfile.gettempdir()) / f"{place.folder.name}.note"
-    note.write_text((place.folder / "meeting.json").read_text())
+    folder, held = make_run_folder()
+    place = StorePlace(new_secret(), folder=folder)
+    write_secret(folder, place.secret)
     write_private(place.folder / "run.json", "{}")
     told: list[str] = []
     server, listener = host_store(place, told.append), neighbours._listen(name := os.urandom(8).hex(), 2, 10.0)
@@ -66,11 +62,7 @@ def test_another_user_sees_that_a_run_goes_on_and_reads_writes_and_joins_nothing
         found = stranger.found()
         assert found["done"] == ["knock at a neighbour"], found
         assert found["words"].startswith(Path("/proc/self/cmdline").read_text()[:10])
-        assert os.stat(found["decoy"]).st_uid == NOBODY
-        monkeypatch.setattr(rendezvous, "_own_folders", partial(_decoy_first, found["decoy"], rendezvous._own_folders))
-        theirs = rendezvous.meet(replace(member, rank=1), None, "0", environment)
-        assert (theirs.folder, theirs.secret) == (place.folder, place.secret)
-        connect_store(theirs, "rank 1").set("key", "value")
+        connect_store(place, "rank 1").set("key", "value")
         with neighbours._new_socket(10.0) as own:
             own.connect(f"\0{name}")
             line, _ = listener.accept()
@@ -79,16 +71,9 @@ def test_another_user_sees_that_a_run_goes_on_and_reads_writes_and_joins_nothing
     finally:
         server.close()
         listener.close()
-        for made in (place.folder, found.get("decoy", "/nowhere")):
-            shutil.rmtree(made, ignore_errors=True)
-        note.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
     assert told == []
-
-
-def _decoy_first(decoy, real):
-    found = list(real())
-    assert Path(decoy) not in found
-    return found
 
 
 def test_the_secret_stands_in_no_command_line_and_no_environment_and_its_file_is_private():

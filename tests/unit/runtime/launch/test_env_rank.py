@@ -1,0 +1,84 @@
+"""Ranks of a world meet and get stages by device type; ranks are threads over a store in memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.launch import env_rank
+from heterps_compile.runtime.launch.env_rank import assigned, join
+from heterps_compile.runtime.launch.membership import Membership
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reported", "ranks"),
+    [
+        (["a", "b", "b"], ["", "", ""], [0, 1, 2]),
+        (["a", "b", "b"], ["b", "b", "a"], [1, 2, 0]),
+        (["a", "b", "b"], ["b", "", "b"], [1, 0, 2]),
+        (["a", "a", "b"], ["", "b", ""], [0, 2, 1]),
+    ],
+)
+def test_stages_go_to_processes_of_their_type(wanted, reported, ranks):
+    assert assigned(wanted, reported) == ranks
+
+
+@pytest.mark.parametrize(
+    ("reported", "told"), [(["b", "b", "b"], r"3 of 3.*'b'.*2"), (["a", "a", ""], r"2 of 3.*'a'.*1")]
+)
+def test_more_processes_of_a_type_than_the_run_has_are_refused(reported, told):
+    with pytest.raises(RunError, match=told):
+        assigned(["a", "b", "b"], reported)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """Three ranks that meet in one store; return what each gets, or its error."""
+    store = dist.HashStore()
+    monkeypatch.setattr(env_rank, "_meeting", lambda _: store)
+    monkeypatch.setattr(env_rank, "check_world_size", lambda *_: None)
+    monkeypatch.setattr(env_rank, "planned_devices", lambda _: [("a", "cpu"), ("b", "gpu"), ("b", "gpu")])
+
+    def meet(types, prepared=None):
+        def one(rank):
+            member = Membership(rank, 3, rank, "127.0.0.1", 29500)
+            own = SimpleNamespace() if prepared is None or rank != prepared[0] else prepared[1]
+            try:
+                return join(member, own, types[rank], "0")
+            except (RunError, InputError) as error:
+                return error
+
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(one, range(3)))
+
+    meet.store = store
+    return meet
+
+
+def test_ranks_learn_their_place_and_that_of_the_store(world):
+    found = world(["b", "a", None])
+    assert [member.rank for member, _ in found] == [1, 0, 2]
+    assert len({place.secret for _, place in found}) == len({place.folder for _, place in found}) == 1
+    assert found[0][1].folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_rank_of_an_earlier_start_is_not_waited_for(world):
+    dist.PrefixStore("heterps/0", world.store).set(
+        "ask/1", '{"token": "' + 32 * "0" + '", "host": "old", "device_type": "b", "error": ""}'
+    )
+    assert [member.rank for member, _ in world(["b", "a", "b"])] == [1, 0, 2]
+
+
+def test_what_one_rank_refuses_all_refuse(world):
+    found = world([None, None, None], (2, InputError("a batch of 7")))
+    assert [str(error) for error in found] == ["rank 2: a batch of 7", "rank 2: a batch of 7", "a batch of 7"]
+    assert [type(error) for error in found] == [RunError, RunError, InputError]
+
+
+def test_what_stands_in_the_store_is_checked(world):
+    store = dist.PrefixStore("heterps/0", world.store)
+    store.set("ask/0", '{"token": "x"}')
+    with pytest.raises(RunError, match="ask/0"):
+        env_rank._read(store, "ask/0", env_rank._Asked, Membership(0, 1, 0, "127.0.0.1", 1))
