@@ -20,7 +20,7 @@ from heterps_compile.problem_file.pose_given import pose_given
 from heterps_compile.problem_file.read_problem import FORMAT, make_given
 from heterps_compile.schedule.shortest_step import step_under
 
-SEEDS = 8
+SEEDS = 4
 
 
 def drawn(seed, objective):
