@@ -95,6 +95,7 @@ def test_the_planner_switches_where_the_density_is_one_over_the_machines(density
     assert rule(made) == chosen
 
 
+@pytest.mark.slow  # searches thrice
 def test_the_planner_counts_machines_and_not_replicas():
     """8 replicas in 2 machines of 4: topk goes between machines alone, so that 1 / density is held against 2."""
     cluster = pool(units_per_machine=4, inner_bytes_per_s=4e10)
@@ -259,6 +260,7 @@ def test_a_floor_that_an_all_reduce_is_too_slow_for_names_the_rule_that_meets_it
     assert float(cheap[1]) == pytest.approx(met.price_per_hour, rel=0.01)
 
 
+@pytest.mark.slow  # searches twice
 def test_a_floor_that_a_rule_is_too_slow_for_names_its_time_and_what_helps():
     said = said_of(pool(8e8), synchronisation="adasum", min_throughput=6e5)
     assert "; what rules it out is the time until replicas agree by adasum, " in said

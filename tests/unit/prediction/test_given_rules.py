@@ -65,8 +65,10 @@ def planned(given: GivenProblem, **asked: Any) -> tuple[Any, Any, Prediction]:
     )
 
 
-@pytest.mark.parametrize(("units_per_machine", "replicas"), [(1, 3), (2, 4)])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "units_per_machine", "replicas"),
+    [(rule, 1 + number % 2, 3 + number // 2 % 2) for number, rule in enumerate(RULES)],
+)
 def test_the_step_is_that_of_the_compiled_plan(rule: str, units_per_machine: int, replicas: int) -> None:
     """A model of two products compiled with a rule, put in as a problem: one step, whoever says it."""
     cluster = pool(units_per_machine=units_per_machine, inner_bytes_per_s=4e10, inner_latency_s=1e-6)
