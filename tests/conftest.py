@@ -29,7 +29,7 @@ _LARGEST_CACHE_BYTES = 1 << 30
 _SEED = "HETERPS_TESTS_SEED"
 
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("random"), derandomize=True, max_examples=40)
+settings.register_profile("same", settings.get_profile("random"), derandomize=True)
 settings.load_profile("same")
 
 
