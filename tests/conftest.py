@@ -98,11 +98,15 @@ def _seed() -> int:
 
 
 def _seed_generators() -> None:
-    """Seed what draws without a seed of its own; nothing is imported for it."""
+    """Seed what draws without a seed of its own; nothing is imported for it.
+
+    Of torch that is the CPU's generator: ``torch.manual_seed`` notes the stack for each absent device, too.
+    """
     random.seed(_seed())
-    for module, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
-        if module in sys.modules:
-            getattr(sys.modules[module], seed)(_seed())
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(_seed())
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(_seed())
 
 
 @pytest.hookimpl(tryfirst=True)

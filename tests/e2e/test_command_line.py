@@ -145,7 +145,6 @@ def test_a_closed_pipe_is_quiet(workplace):
             marks=pytest.mark.slow,
         ),
         ("clusters", "cannot print the pools"),
-        ("clusters show edge", "cannot print the pool"),
     ],
 )
 def test_a_full_disk_under_stdout_is_one_clear_line(workplace, words, said):

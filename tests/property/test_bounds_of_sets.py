@@ -125,6 +125,7 @@ def test_the_bound_of_a_choice_is_not_above_the_best_of_all_sets(draw, limit, pa
         assert answer.bound <= answer.bound_of_one_kind
 
 
+@pytest.mark.slow  # a search over a set of machines
 def test_replicas_that_sum_their_gradients_for_long_have_a_bound_that_says_so():
     times = steps_of(WIDTHS[2], wide=WIDTHS[2][0])
     kinds, _ = kinds_of(offers_of("t4", 1e8, 1e8, 1, 5e9), spot=False)

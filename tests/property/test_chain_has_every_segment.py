@@ -65,7 +65,7 @@ def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None
     assert again.demand.once_s == pytest.approx(some.demand.once_s, rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 60), st.booleans())
 def test_box_sums_add_every_box(seed: int, height: int, width: int, whole: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -27,27 +27,27 @@ def assert_plain_values(problem: Problem, seed: int) -> None:
         assert (evaluation.violation[b] == 0) == math.isfinite(expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(small_problems(), st.integers(0, 2**32 - 1))
 def test_every_placement_of_a_batch_has_the_plain_value(problem: Problem, seed: int) -> None:
     assert_plain_values(problem, seed)
 
 
 @pytest.mark.parametrize("objective", ["price", "throughput", "latency", "max-load"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_every_objective_has_the_plain_value(objective: str, data: st.DataObject, seed: int) -> None:
     assert_plain_values(data.draw(small_problems_for(objective)), seed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(small_problems(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_pairs_of_types_talk_over_their_own_links(problem: Problem, links: int, seed: int) -> None:
     assert_plain_values(linked(problem, links), seed)
 
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), storage=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32 - 1))
 def test_replicas_wait_for_the_storage_they_share(objective: str, data: st.DataObject, storage: int, seed: int) -> None:
     assert_plain_values(with_shared_storage(data.draw(small_problems_for(objective)), storage), seed)
@@ -61,7 +61,7 @@ def test_units_share_machines(objective: str, data: st.DataObject, machines: int
     assert_plain_values(on_machines(problem, machines), seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(small_problems(max_layers=4, units=300), st.integers(0, 2**32 - 1))
 def test_hundreds_of_replicas_are_searched_to_the_end(problem: Problem, seed: int) -> None:
     types = np.repeat(np.random.default_rng(seed).integers(0, problem.type_count, (2, 1)), problem.layer_count, 1)
@@ -70,7 +70,7 @@ def test_hundreds_of_replicas_are_searched_to_the_end(problem: Problem, seed: in
         assert evaluation.values[b] == pytest.approx(plain_value(problem, to_placement(types[b])), rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(small_problems(), st.integers(0, 2**32 - 1))
 def test_detail_agrees_with_evaluate_to_the_last_bit(problem: Problem, seed: int) -> None:
     types = np.repeat(np.random.default_rng(seed).integers(0, problem.type_count, (5, 1)), problem.layer_count, 1)

@@ -19,19 +19,19 @@ from heterps_compile.passes.placement.proof.effort import Effort, RangeEffort
 from heterps_compile.passes.placement.proof.time_search import CostSearch
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(small_problems(max_layers=6))
 def test_exact_finds_the_optimum_and_proves_it(problem: Problem) -> None:
     assert_same_optimum(problem)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(small_problems(max_layers=6, units=2))
 def test_exact_finds_the_optimum_where_stages_compete_for_units(problem: Problem) -> None:
     assert_same_optimum(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(small_problems(max_layers=6, units=9), st.integers(0, 2**32 - 1))
 def test_exact_finds_the_optimum_where_units_share_machines(problem: Problem, machines: int) -> None:
     assert_same_optimum(on_machines(problem, machines))
@@ -56,7 +56,7 @@ def test_the_optimum_does_not_depend_on_how_segments_are_kept(most_listed: int, 
         assert search.bound <= best.value * (1 + ROUNDING)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(small_problems(max_layers=6, units=4), st.integers(0, 25))
 def test_wherever_the_search_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
     best = solve(Brute(), problem)
@@ -68,7 +68,7 @@ def test_wherever_the_search_stops_its_bound_is_below_the_optimum(problem: Probl
     assert search.best >= best.value * (1 - ROUNDING)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(small_problems(max_layers=6), st.sampled_from([Greedy(), CpuOnly()]), st.sampled_from([0.0, None]))
 def test_a_certificate_is_below_the_optimum(problem: Problem, method: PlacementMethod, limit_s: float | None) -> None:
     best, found = solve(Brute(), problem), solve(method, problem)

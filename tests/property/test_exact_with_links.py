@@ -20,13 +20,13 @@ from heterps_compile.passes.placement.proof.linked_chain import LinkedChain, lin
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problem=st.builds(linked, small_problems(max_layers=6), SEEDS))
 def test_exact_finds_the_optimum_and_proves_it(problem: Problem) -> None:
     assert_same_optimum(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problem=st.builds(linked, small_problems(max_layers=6, units=2), SEEDS))
 def test_exact_finds_the_optimum_where_stages_compete_for_units(problem: Problem) -> None:
     assert_same_optimum(problem)
@@ -65,7 +65,7 @@ def test_without_counting_all_placements_the_bound_is_honest_and_chains_are_prov
             assert found.bound == found.value == pytest.approx(best.value, rel=ROUNDING)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, structure=st.booleans())
 def test_segments_that_know_their_neighbours_bound_stages_and_tell_them_on_chains(seed: int, structure: bool) -> None:
     problem = linked(small_problem(seed, layers=6, types=3, structure=structure), seed)

@@ -45,7 +45,7 @@ def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int)
         assert np.all(of_type.end <= reach.ends(entries_up_to(type_, units), slow_s)[-1][of_type.first])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), units=st.sampled_from([1, 2, 3, 7]))
 def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
     seed: int, slow: float, units: int
@@ -60,7 +60,7 @@ def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
             assert end == first or (first, end, type_) in found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), ratio=st.sampled_from([0.95, 0.99, 1.0, 1.2]))
 def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int, slow: float, ratio: float) -> None:
     chain = Chain(small_problem(seed, layers=30, types=2, units=40))
@@ -84,7 +84,7 @@ def bound(own: IntervalBound, entries: ReplicaRanges, slow_s: float) -> float:
     return float(own.longest.to_go(entries, own.longest.ends(entries, slow_s))[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), layers=st.integers(1, 24))
 def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_plan(
     seed: int, slow: float, layers: int
@@ -108,7 +108,7 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
             assert segment.demand.units(slow_s * (1 + ROUNDING)) <= entries.most[e]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), ratio=st.sampled_from([0.85, 0.9999, 1.0]))
 @example(seed=510521158, slow=0.125, ratio=0.85)
 def test_no_plan_has_cheaper_units_than_the_paths_over_furthest_segments(seed: int, slow: float, ratio: float) -> None:
@@ -133,7 +133,7 @@ def test_units_that_share_machines_make_no_plan_cheaper_than_the_bound(seed: int
     assert bound(own, own.entries(slow_s, np.inf), slow_s) <= cheapest * (1 + ROUNDING)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), spare=st.sampled_from([1.0001, 1.01, 1.1]))
 def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, slow: float, spare: float) -> None:
     chain = Chain(small_problem(seed, layers=14, types=3, units=60))

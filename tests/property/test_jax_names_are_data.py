@@ -26,7 +26,7 @@ NAMES = st.sampled_from(HOSTILE) | st.text(
 X = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(NAMES, min_size=6, max_size=6, unique=True), NAMES)
 def test_a_name_is_only_a_name(names: list[str], node: str) -> None:
     x, w, b, product, moved, y = names

@@ -26,7 +26,7 @@ def cheapest_rest(segments: Segments, cost: np.ndarray) -> np.ndarray:
     return to_go
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     prices=st.tuples(*[st.integers(1, 9)] * TYPES),
     noise=st.integers(0, 2**32 - 1),

@@ -13,7 +13,7 @@ from heterps_compile.passes.max_load import contiguous as line
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.max_load.split import evaluate_split, faults, to_split_json
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+SLOW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 def check(workload: Workload) -> None:
@@ -51,7 +51,7 @@ def test_with_too_many_down_sets_or_loose_blocks_the_bound_still_holds(workload,
     assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(workloads(), st.data())
 def test_any_split_is_evaluated_by_the_definition_and_written_with_every_id_once(workload, data):
     devices = data.draw(

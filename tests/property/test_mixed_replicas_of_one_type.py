@@ -114,7 +114,7 @@ def test_units_of_other_degrees_reduce_their_own_parts() -> None:
     assert all_reduce_s(problem, [("a", 1, 2), ("b", 1, 4)], "all-reduce") == pytest.approx(alike)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4])), st.tuples(RATES, RATES),
     st.tuples(RATES, RATES), st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2])),

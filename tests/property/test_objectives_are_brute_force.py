@@ -17,7 +17,7 @@ OBJECTIVES = ["price", "throughput", "latency", "max-load"]
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("units", [2, 6])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_exact_finds_the_optimum_and_proves_it(objective: str, units: int, data: st.DataObject) -> None:
     problem = data.draw(small_problems_for(objective, max_layers=5, units=units))
@@ -25,7 +25,7 @@ def test_exact_finds_the_optimum_and_proves_it(objective: str, units: int, data:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), most=st.sampled_from([0, 20]))
 def test_a_bound_without_programmes_is_below_the_optimum(objective: str, data: st.DataObject, most: int) -> None:
     problem = data.draw(small_problems_for(objective, max_layers=5, units=2))
@@ -37,7 +37,7 @@ def test_a_bound_without_programmes_is_below_the_optimum(objective: str, data: s
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_certificate_is_below_the_optimum(objective: str, data: st.DataObject) -> None:
     problem = data.draw(small_problems_for(objective, max_layers=5))

@@ -64,7 +64,10 @@ def pins_by(old_names: dict[str, str], pins: tuple[tuple[str, str], ...]) -> tup
     return tuple((new.get(pattern, pattern), device) for pattern, device in pins)
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "throughput in training" else ()) for name in ASKED],
+)
 def test_the_order_of_nodes_changes_nothing(name: str) -> None:
     asked = {"method": "exact", **ASKED[name]}
     one = run_to(Draft(graph=TOWERS, cluster=POOL, request=Request(**asked)), Placed)

@@ -65,7 +65,7 @@ def tables_model(names: Sequence[str], listed: Sequence[int], joined: str) -> on
 
 
 @pytest.mark.parametrize("joined", ["side by side", "summed"])
-@pytest.mark.parametrize("count", [10, 30, pytest.param(17, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, *(pytest.param(count, marks=pytest.mark.slow) for count in (17, 30))])
 def test_equal_tables_of_an_onnx_model_stay_where_they_are(count, joined):
     names = [f"emb_{i}" for i in range(count)]
     first = tables_model(names, range(count), joined)

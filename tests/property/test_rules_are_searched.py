@@ -37,7 +37,7 @@ def drawn(problem: Problem, seed: int, chance: float = 0.25, *, rents: bool = Tr
 
 
 @pytest.mark.parametrize("objective", TRAINED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=SEEDS)
 def test_a_placement_is_worth_what_the_formulas_say(objective: str, data: st.DataObject, seed: int) -> None:
     problem = drawn(data.draw(small_problems_for(objective, units=9)), seed)

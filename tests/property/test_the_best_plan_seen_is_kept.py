@@ -91,7 +91,7 @@ def check(problem: Problem, method: str, baselines: tuple[str, ...], proof_s: fl
 
 
 @pytest.mark.parametrize("method", QUICK)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_nothing_that_was_evaluated_is_better_than_the_plan(method: str, data: st.DataObject) -> None:
     problem = data.draw(st.one_of(small_problems(6), small_problems_for("throughput"), small_problems_for("latency")))
@@ -99,6 +99,7 @@ def test_nothing_that_was_evaluated_is_better_than_the_plan(method: str, data: s
     check(problem, method, baselines, data.draw(st.sampled_from([0.0, 20.0])))
 
 
+@pytest.mark.slow  # trains a policy
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(problem=small_problems(6))
 def test_nothing_that_a_policy_drew_is_better_than_the_plan(problem: Problem) -> None:

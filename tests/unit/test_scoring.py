@@ -71,7 +71,9 @@ def difference(one, other) -> float:
 MIXED = {"backend": "cpu-core=torch,v100=jax", "pins": {"embedding": "cpu-core", "linear*": "v100"}}
 
 
-@pytest.fixture(scope="module", params=["torch", "jax", "mixed"])
+@pytest.fixture(
+    scope="module", params=["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jax", "mixed"))]
+)
 def frozen_in_two(request, tmp_path_factory) -> tuple[Frozen, Tensor, CompiledModel, Path]:
     """Return the module, ids, what it was compiled to, and the folder that it was saved in."""
     if request.param != "torch":

@@ -139,7 +139,9 @@ def numbers(value: Any) -> Any:
     return np.asarray(value.detach() if isinstance(value, Tensor) else value)
 
 
-@pytest.mark.parametrize("backend", ["torch", "onnxruntime", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onnxruntime", "jax"))]
+)
 def test_every_edge_is_that_of_pytorch(backend: str) -> None:
     graph = import_torch(Edges().eval(), (INPUTS,))
     cut, chosen = cut_graph(graph, [range(len(graph.nodes))]), find_backend(backend)

@@ -10,6 +10,7 @@ import heterps_compile
 from heterps_compile.backends.jax.ops.elementwise import log_softmax, softmax
 
 
+@pytest.mark.slow  # a compilation of a model of images with jax
 def test_huge_logits_that_rounding_spreads_stay_finite() -> None:
     """The weights of the shipped model are constants: its logits are 7e9, and alike but for rounding."""
     compiled = heterps_compile.compile(path("squeezenet"), backend="jax", method="greedy", min_stages=4)

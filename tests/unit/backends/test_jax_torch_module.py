@@ -81,7 +81,7 @@ def assert_near(found: dict[str, Tensor | None], expected: dict[str, Tensor | No
             torch.testing.assert_close(found[name], gradient, rtol=1e-12, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("outputs", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("outputs", [(0,), pytest.param((1,), marks=pytest.mark.slow)])
 def test_gradients_are_pytorchs_and_what_has_none_has_none(outputs: tuple[int, ...]) -> None:
     model, (x, ids) = peculiar()
     staged, _ = as_modules(model, (x, ids))

@@ -342,16 +342,15 @@ ROWS = torch.tensor([[True, True, False], [False, False, False], [True, False, T
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         pytest.param({"is_causal": True}, marks=pytest.mark.slow, id="is_causal"),  # a mask like those below
-        {"scale": 0.3},
+        pytest.param({"scale": 0.3}, marks=pytest.mark.slow, id="scale"),
         {"attn_mask": ROWS},
         pytest.param(
             {"attn_mask": torch.linspace(-1, 1, 9).reshape(3, 3)}, marks=pytest.mark.slow, id="attn_mask of numbers"
         ),
-        {"enable_gqa": True},
+        pytest.param({"enable_gqa": True}, marks=pytest.mark.slow, id="enable_gqa"),
     ],
-    ids=lambda options: "-".join(options) or "plain",
+    ids="-".join,
 )
 def test_attention_with_dropout_is_written_out(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
@@ -374,7 +373,7 @@ def test_the_gradient_of_a_norm_of_zero_is_zero() -> None:
     assert np.asarray(gradient).tolist() == [[0.0, 0.0], np.float32([0.6, 0.8]).tolist()]
 
 
-@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("flat", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_pool_that_tells_the_places_of_the_largest_has_the_gradient_of_the_values(flat: bool) -> None:
     class Pooled(nn.Module):
         def __init__(self) -> None:

@@ -21,10 +21,25 @@ CASES = (*contrib_cases(), *ml_cases())
 OPS = sorted({(case.domain, case.op) for case in CASES})
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+QUICK_IN_JAX = {"FusedGemm", "FusedMatMul", "LabelEncoder", "QGemm", "RotaryEmbedding", "SkipLayerNormalization"}
+
+
+def is_slow(backend: str, op: str) -> bool:
+    return "Tree" in op or (backend == "jax" and op not in QUICK_IN_JAX)
+
+
 @pytest.mark.parametrize(
-    "op",
-    [pytest.param(op, id="::".join(filter(None, op)), marks=pytest.mark.slow if "Tree" in op[1] else ()) for op in OPS],
+    ("op", "backend"),
+    [
+        pytest.param(
+            op,
+            backend,
+            id="-".join(["::".join(filter(None, op)), backend]),
+            marks=pytest.mark.slow if is_slow(backend, op[1]) else (),
+        )
+        for op in OPS
+        for backend in ("torch", "jax")
+    ],
 )
 def test_an_op_computes_what_onnx_runtime_does(backend: str, op: tuple[str, str]) -> None:
     run = import_module(f"heterps_compile.backends.{backend}.run_onnx").run_onnx

@@ -7,7 +7,14 @@ from staged_onnx import BACKEND, by_rounding, cut_evenly, largest_difference, ru
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.laws import verify_graph
 
-_LARGE = ("bvlc_alexnet", "vgg19", "zfnet512", "resnet50", "densenet121")  # the most weights, and the most nodes
+_LARGE = (
+    "bvlc_alexnet",
+    "vgg19",
+    "zfnet512",
+    "resnet50",
+    "densenet121",
+    "inception_v2",
+)  # the most weights, and the most nodes
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in _LARGE else n for n in NAMES])

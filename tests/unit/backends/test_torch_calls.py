@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
@@ -302,6 +302,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@settings(max_examples=40)
 @given(constants)
 def test_every_constant_reads_back_as_itself(value: Any) -> None:
     source = literal(value, str)

@@ -29,8 +29,14 @@ def read(built: Built, *, training: bool = False) -> tuple[nn.Module, Graph]:
     return model, import_torch(model, args, kwargs)
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        pytest.param(name, training, marks=pytest.mark.slow if (number + training) % 2 else ())
+        for number, name in enumerate(REAL)
+        for training in (False, True)
+    ],
+)
 def test_three_stages_give_the_whole_models_outputs(name: str, training: bool) -> None:
     _, graph = read(REAL[name](), training=training)
     assert whole_and_staged(graph, 3) <= 1e-5

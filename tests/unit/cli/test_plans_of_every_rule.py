@@ -22,6 +22,7 @@ WRITTEN = (
     "local(steps=4, rule=mm, blocks=2, block_steps=8)",
     "adsaga(batches=10, delay=2)",
 )
+QUICK = ("topk", "local")  # the others are printed by the same lines
 READING = {
     "show": ("show", "plan.json"),
     "show --json": ("show", "plan.json", "--json"),
@@ -51,7 +52,9 @@ def test_every_rule_is_tried():
 
 
 @pytest.mark.usefixtures("_files")
-@pytest.mark.parametrize("rule", WRITTEN)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule.startswith(QUICK) else pytest.mark.slow) for rule in WRITTEN]
+)
 def test_every_command_that_reads_a_plan_says_its_rule(rule, capsys):
     Path("plan.json").write_text(plan_text(rule), "ascii")
     silent = []

@@ -83,19 +83,19 @@ def of_units(cluster: Cluster, count: int) -> Cluster:
     return replace(cluster, device_types=tuple(replace(each, max_units=count) for each in cluster.device_types))
 
 
-@pytest.mark.parametrize("network", [0.0, 2e-5])
 @pytest.mark.parametrize(
     ("density", "chosen"), [(0.24, "topk(density=0.24)"), (0.25, "all-reduce"), (0.26, "all-reduce")]
 )
-def test_the_planner_switches_where_the_density_is_one_over_the_machines(density, chosen, network):
+def test_the_planner_switches_where_the_density_is_one_over_the_machines(density, chosen):
     """4 replicas, each a machine; fewer messages alone are no reason for topk."""
-    cluster = of_units(pool(network_latency_s=network), 4)
+    cluster = of_units(pool(network_latency_s=2e-5), 4)
     asked = {"objective": "throughput", "min_throughput": 0.0, "budget": 1e6, "max_stages": 1}
     made = agreeing(cluster, synchronisation=f"auto(topk(density={density}))", allow="bounded", **asked)
     assert made.stages[0].replicas == 4
     assert rule(made) == chosen
 
 
+@pytest.mark.slow  # searches thrice
 def test_the_planner_counts_machines_and_not_replicas():
     """8 replicas in 2 machines of 4: topk goes between machines alone, so that 1 / density is held against 2."""
     cluster = pool(units_per_machine=4, inner_bytes_per_s=4e10)
@@ -151,6 +151,7 @@ def test_what_cannot_be_is_refused(asked: dict[str, Any], error, message):
         agreeing(pool(1e9) if "reach" in message else None, **{"min_throughput": 2.8e5, **asked})
 
 
+@pytest.mark.slow  # searches twice
 def test_a_rule_whose_memory_has_no_room_is_not_chosen_and_parts_stages():
     """Besides, topk holds 8.64 MiB and local 8 MiB, 1.2 times which is 10.4 and 9.6; there are 10 MiB."""
     [stage] = plan().stages
@@ -259,6 +260,7 @@ def test_a_floor_that_an_all_reduce_is_too_slow_for_names_the_rule_that_meets_it
     assert float(cheap[1]) == pytest.approx(met.price_per_hour, rel=0.01)
 
 
+@pytest.mark.slow  # searches twice
 def test_a_floor_that_a_rule_is_too_slow_for_names_its_time_and_what_helps():
     said = said_of(pool(8e8), synchronisation="adasum", min_throughput=6e5)
     assert "; what rules it out is the time until replicas agree by adasum, " in said

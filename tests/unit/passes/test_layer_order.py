@@ -85,7 +85,9 @@ def assert_same_problem(one: Problem, other: Problem) -> None:
             assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "bert" else ()) for name in GRAPHS]
+)
 def test_the_same_graph_has_the_same_layers_in_the_same_order(name):
     layers = group_nodes(graph_of(name))
     parts = [[graph_of(name).nodes[i].name for i in layer.nodes] for layer in layers.layers]

@@ -24,7 +24,12 @@ def change(method: Any, *args: Any) -> None:
     method(*args)
 
 
-@pytest.mark.parametrize("name", KEEPING)
+QUICK = ("a running average", "an element put", "a new tensor", "spectral norm")  # the others change buffers as they do
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KEEPING]
+)
 def test_stages_keep_what_the_model_keeps_and_train_through_it(name: str) -> None:
     module = KEEPING[name]().train()
     alone, before = copy.deepcopy(module), copy.deepcopy(module.state_dict())

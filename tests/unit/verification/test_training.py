@@ -28,8 +28,17 @@ def gradients(module: nn.Module, run: Any) -> dict[str, Tensor | None]:
     return {"x": x.grad} | {name: p.grad for name, p in module.named_parameters()}
 
 
+QUICK = {"reversal with plain ops", "no_grad", "detach", "frozen parameters", "tied weights"}  # others are alike
+
+
 @pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
-@pytest.mark.parametrize("name", [*EQUAL, *REFUSED, *FOUND])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EQUAL),
+        *(*REFUSED, *FOUND),
+    ],
+)
 def test_what_changes_gradients_is_equal_or_refused(name: str) -> None:
     module = (EQUAL | FOUND | {n: make for n, (make, _) in REFUSED.items()})[name]().train()
     if name not in EQUAL:

@@ -77,7 +77,9 @@ def one_addend(y: Tensor) -> Tensor:
     return y.index_put((y > 0,), torch.tensor([2.0]), accumulate=True)
 
 
-@pytest.mark.parametrize("make", [one_value, one_row, one_addend])
+@pytest.mark.parametrize(
+    "make", [one_row, *(pytest.param(make, marks=pytest.mark.slow) for make in (one_value, one_addend))]
+)
 def test_what_a_mask_assigns_leaves_the_other_gradients(make: Callable[[Tensor], Tensor]) -> None:
     assert compiled(Made(make)).plan.verification.gradients == 5  # four parameters, one input
 

@@ -29,12 +29,17 @@ def published(file: str, **pool: int):
 @pytest.mark.parametrize(
     ("file", "optimum"),
     [
-        ("LayerGraphs/bert24_inference", 17.7899),
         ("LayerGraphs/bert24_training", 41.7458),
-        ("LayerGraphs/resnet50_inference", 33.7747),
         ("LayerGraphs/gnmt_inference", 32.9107),
         ("OperatorGraphs/bert_l-3_inference", 27.9186),
-        ("OperatorGraphs/bert_l-6_inference", 29.5795),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("LayerGraphs/bert24_inference", 17.7899),
+                ("LayerGraphs/resnet50_inference", 33.7747),
+                ("OperatorGraphs/bert_l-6_inference", 29.5795),
+            )
+        ),
     ],
 )
 def test_contiguous_optima_of_published_workloads(file, optimum):

@@ -45,16 +45,11 @@ def feasible() -> list[int]:
 
 
 FEASIBLE = feasible()
-QUICK = {"rl": FEASIBLE[0]}
 
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [
-        pytest.param(name, seed, marks=pytest.mark.slow if name in LONG and seed != QUICK.get(name) else [])
-        for name in GOOD
-        for seed in FEASIBLE
-    ],
+    [pytest.param(name, seed, marks=pytest.mark.slow if name in LONG else []) for name in GOOD for seed in FEASIBLE],
 )
 def test_a_search_reaches_the_optimum_of_a_small_problem(name: str, seed: int) -> None:
     posed = problem(seed)

@@ -43,7 +43,7 @@ def test_stages_that_are_equally_slow_both_get_units() -> None:
 
 
 def test_the_cheapest_type_alone_is_the_cheapest_where_limits_do_not_bind() -> None:
-    found = mix_types(replace(ONE_LAYER, max_units=np.array([99, 99])), None)
+    found = mix_types(replace(ONE_LAYER, max_units=np.array([12, 12])), None)
     assert found.plans[0][0].mixed_stages == 0
     assert found.bound <= found.value
 

@@ -182,7 +182,7 @@ def test_a_kept_index_of_records_is_used(tmp_path, monkeypatch):
 FIELDS = st.text(st.sampled_from('ab",;\n\r é'), max_size=6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20),
     chunk_bytes=st.integers(1, 40),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from small_problems import plain_problem
 
 from heterps_compile.api import read_model
@@ -36,6 +37,7 @@ def test_a_layer_that_branches_share_comes_before_all_of_them() -> None:
     assert branch_order(problem, orders) == (0, 2, 1, 3)
 
 
+@pytest.mark.slow  # searches two orders of 12 towers
 def test_a_step_takes_the_order_of_branches_where_it_is_shorter() -> None:
     graph = read_model(towers(12), (), None, batch=4096, shapes={}, dynamic_shapes=None)
     request = Request(mode="training", objective="throughput")

@@ -83,7 +83,7 @@ def test_free_units_that_stages_share_are_shared_out(seed: int, free: int) -> No
     assert found.value == pytest.approx(Brute()(replace(problem, price_per_hour=price)).value)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_long_chain_needs_no_list_of_its_segments(seed: int) -> None:
     problem = synthetic_problem(Recipe(seed=seed, layers=420, types=4, branched=seed % 2 == 1))
     assert Chain(problem).length > 300

@@ -141,6 +141,7 @@ def test_the_search_finds_nothing_better_than_the_best_and_mostly_that(first):
     assert max(gaps) < 0.05
 
 
+@pytest.mark.slow  # searches every plan
 def test_the_bound_of_the_steady_state_is_one_of_steps():
     for seed in SEEDS:
         of = drawn(seed)

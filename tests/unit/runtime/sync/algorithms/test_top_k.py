@@ -37,7 +37,7 @@ FLATS = st.lists(
 
 
 @SELECTIONS
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(values=FLATS, data=st.data(), double=st.booleans())
 def test_exactly_k_distinct_indices_and_none_left_out_that_is_larger(select, values, data, double):
     """Ties, zeros, denormals and the largest float32 (whose mean must not overflow) among them."""
