@@ -24,10 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sync_beside import beside
 from sync_data import rules_of_data
-from sync_data_laws import LAWS_OF_DATA
 from sync_factors import factors
-from sync_laws import LAWS as LAWS_OF_RULES
-from sync_laws import Line
+from sync_laws import LAWS, Line
 from sync_link import link
 from sync_picture import run_picture
 from sync_processes import processes
@@ -35,7 +33,6 @@ from sync_runs import RULES, Ended, block_cycle, byte_lines, click_lines, run_ta
 from sync_staleness import staleness
 from sync_tasks import tasks
 
-LAWS = {**LAWS_OF_RULES, **LAWS_OF_DATA}
 MODES = ("--staleness", "--processes", "--data", "--beside", "--factors", "--link")
 HEAD = ("| rule | what | expected | measured | holds | expected from |", "|---|---|---|---|---|---|")
 

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
-from sync_laws import Line
+from sync_laws import Line, steady_models
 from sync_processes import compile_clicks, write
 from sync_tasks import ClickModel, Clicks
 from torch import Tensor, nn
 
 import heterps_compile
-from heterps_compile.runtime.sync.algorithms.local_steps import steady_models
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import FlatBuffer, SyncGroup
 

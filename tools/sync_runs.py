@@ -1,6 +1,6 @@
 """Trainings under every rule of synchronisation, with the replicas in this process; `bench_sync.py --runs` prints them.
 
-Replicas are flat tensors and step one after the other; the rules' arithmetic is that of runtime/sync/algorithms, and
+Replicas are flat tensors and step one after the other; the rules' arithmetic is that of runtime/sync, and
 bytes are counted message by message. Time is not measured: a step takes as long as it is said to compute, and waits for
 what its rule leaves exposed on a link.
 """
@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 
 import torch
 from sync_laws import Line
+from sync_replicas import (
+    BlockPredictors,
+    CountedLink,
+    average,
+    combine_all,
+    replica_gap,
+    send_with_feedback,
+    sum_dense,
+    sum_of_selections,
+)
 from sync_tasks import Adam, Batch, ClickModel, Clicks, FlatModel, Task, click_loss
 from torch import Tensor
 
-from heterps_compile.runtime.sync.algorithms.adasum import combine_all
-from heterps_compile.runtime.sync.algorithms.counted_link import CountedLink, sum_of_selections
-from heterps_compile.runtime.sync.algorithms.error_feedback import send_with_feedback
-from heterps_compile.runtime.sync.algorithms.hierarchy import sum_dense
-from heterps_compile.runtime.sync.algorithms.local_steps import BlockPredictors, average
-from heterps_compile.runtime.sync.algorithms.shadow import (
-    BlockMomentum,
-    elastic_centre,
-    pulled,
-    replica_gap,
-)
-from heterps_compile.runtime.sync.algorithms.top_k import select_threshold
+from heterps_compile.runtime.sync.shadow import BlockMomentum
+from heterps_compile.runtime.sync.top_k import select_threshold
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.all_reduce_rule import AllReduce
 from heterps_compile.sync_rules.local_steps import LocalSteps
@@ -121,9 +121,9 @@ class Together:
                 k = rule.kept(gradients[0].numel())
                 parts = zip(gradients, self._kept, strict=True)
                 sent = [send_with_feedback(own / REPLICAS, kept, k, select_threshold) for own, kept in parts]
-                self._kept = [one.residual if feedback else None for one in sent]
-                self.link.all_gather(ranks, [one.selection.size_bytes for one in sent])
-                return sum_of_selections([one.selection for one in sent], gradients[0].numel())
+                self._kept = [residual if feedback else None for _, residual in sent]
+                self.link.all_gather(ranks, [selection.size_bytes for selection, _ in sent])
+                return sum_of_selections([selection for selection, _ in sent], gradients[0].numel())
             case Adasum():
                 self.link.halve(ranks, gradients[0].numel(), 4, len(self._model.sizes))
                 return combine_all(gradients, self._model.sizes)
@@ -131,9 +131,7 @@ class Together:
                 self.link.between_bytes += 2 * REPLICAS * size_bytes
                 return average(gradients)
             case _:
-                found = sum_dense(gradients, 1)
-                self.link.between_bytes += found.between_bytes
-                return found.total / REPLICAS
+                return sum_dense(self.link, gradients) / REPLICAS
 
     @property
     def weights(self) -> Tensor:
@@ -177,21 +175,19 @@ class Apart:
                     adam.put(mean)
 
     def _mean(self, models: Sequence[Tensor]) -> Tensor:
-        found = sum_dense(models, 1)
-        self.link.between_bytes += found.between_bytes
-        return found.total / REPLICAS
+        return sum_dense(self.link, models) / REPLICAS
 
     def _arrive(self, rule: SyncRule, snapshots: Sequence[Tensor]) -> None:
         mean, pull, target = self._mean(snapshots), 1.0, None
         kind = rule.rule if isinstance(rule, Shadow) else "average"
         if kind == "easgd":
             pull, target = 0.9 / REPLICAS, self._centre
-            self._centre = elastic_centre(self._centre, mean, REPLICAS, pull)
+            self._centre = self._centre + REPLICAS * pull * (mean - self._centre)
         elif kind == "bmuf":
             self._momentum = self._momentum.after_block(mean, 1 - 1 / REPLICAS)
             target = self._momentum.weights
         for adam, snapshot in zip(self._adams, snapshots, strict=True):
-            adam.put(pulled(adam.now, snapshot, mean if target is None else target, pull))
+            adam.put(adam.now + pull * ((mean if target is None else target) - snapshot))
 
     @property
     def weights(self) -> Tensor:

@@ -39,8 +39,8 @@ def measure_step_rates(device: str, now: Now) -> StepRates:
     """
     import torch  # noqa: PLC0415 - torch only when something is run
 
-    from heterps_compile.runtime.sync.algorithms.adasum import combine  # noqa: PLC0415 - as above
-    from heterps_compile.runtime.sync.algorithms.top_k import select_threshold  # noqa: PLC0415
+    from heterps_compile.runtime.sync.adasum import combine  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.sync.top_k import select_threshold  # noqa: PLC0415
 
     draws = torch.Generator().manual_seed(0)
 

@@ -8,9 +8,12 @@
         return Lamb([parameter for _, parameter in parameters], lr=2e-3)
 
 Replicas that take the same steps hold the same weights and gradients, so each sums the squares of its stretch of them
-alone, and one all-reduce of two float64 a layer brings all sums to all (Shi et al., MLSys 2021, arXiv 2010.10458;
-``sync/algorithms/layerwise_norms.py``): 2 (k - 1) 16 T bytes of T layers in a step, over k replicas. Where there is one
-process, or replicas step alone, every rank has whole norms.
+alone, and one all-reduce of two float64 a layer brings all sums to all (Shi et al., MLSys 2021, arXiv 2010.10458): 2
+(k - 1) 16 T bytes of T layers in a step, over k replicas. Where there is one process, or replicas step alone, every
+rank has whole norms. Replica r of N sums the r-th of N equal stretches of the flat tensors, as layers differ in size::
+
+    layers       | a      | b  | c             |
+    replicas     | 0         | 1         | 2   |          a: 0;  b: 0 and 1;  c: 1 and 2
 
 A layer is a parameter; parameter groups with ``adapts=False`` (biases, norms) take the rate as it is.
 
@@ -27,7 +30,6 @@ from torch.optim import Optimizer
 
 from heterps_compile.errors import InputError, RunError
 
-from .sync.algorithms.layerwise_norms import lamb_ratios, lars_ratios, squares_in_stretch
 from .sync.contract import Shared
 
 if TYPE_CHECKING:
@@ -123,6 +125,38 @@ def _squares(layers: Sequence[_Layer], shared: Shared | None) -> dict[int, tuple
     of_weights, of_beside = torch.split(both, len(layers))
     pairs = zip(of_weights, of_beside, strict=True)
     return {id(layer.parameter): pair for layer, pair in zip(layers, pairs, strict=True)}
+
+
+def squares_in_stretch(layers: Sequence[Tensor], replica: int, replicas: int) -> Tensor:
+    """Return the sum of squares of every layer's entries in a replica's stretch of all of them, float64.
+
+    Args:
+        layers: Of any shapes, one behind the other.
+        replica: Which stretch, from 0.
+        replicas: Of how many.
+    """
+    length = sum(layer.numel() for layer in layers)
+    first, end = length * replica // replicas, length * (replica + 1) // replicas
+    sums, begin = [], 0
+    for layer in layers:
+        part = layer.reshape(-1)[max(first - begin, 0) : max(end - begin, 0)]
+        sums.append(part.double().square().sum())
+        begin += layer.numel()
+    return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64)
+
+
+def lars_ratios(weight_squares: Tensor, gradient_squares: Tensor, trust: float = 0.001, decay: float = 0.0) -> Tensor:
+    """Compute LARS factors of rates from summed squares."""
+    weights, gradients = weight_squares.sqrt(), gradient_squares.sqrt()
+    whole = (weights > 0) & (gradients > 0)
+    return torch.where(whole, trust * weights / torch.where(whole, gradients + decay * weights, 1.0), 1.0)
+
+
+def lamb_ratios(weight_squares: Tensor, update_squares: Tensor) -> Tensor:
+    """Compute LAMB factors of updates from summed squares."""
+    weights, updates = weight_squares.sqrt(), update_squares.sqrt()
+    whole = (weights > 0) & (updates > 0)
+    return torch.where(whole, weights / torch.where(whole, updates, 1.0), 1.0)
 
 
 def sharing_norms(optimizer: Optimizer | None, shared: "SharedState | None") -> Optimizer | None:

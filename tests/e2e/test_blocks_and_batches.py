@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from commands import heterps
+from plain_rules import steady_models
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from wording import names
 
 import heterps_compile
-from heterps_compile.runtime.sync.algorithms.local_steps import steady_models
 
 pytestmark = pytest.mark.slow  # some twenty runs of the command
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.sync.algorithms.local_steps import mean_with
+from heterps_compile.runtime.sync.local_steps import mean_with
 from heterps_compile.sync_rules.local_steps import LocalSteps
 
 from .checkpoint_state import BlockState

@@ -12,7 +12,7 @@ With one replica and no delay this is SAGA. In the first ``delay`` steps nothing
 is on its way at a checkpoint is in it. The sum over replicas of tables is all that counts of them, so a run with other
 replicas divides that evenly, as it does with what ``topk`` has not sent.
 
-Left out: delays by chance, for which ranks would not go step by step: ``algorithms/adsaga.py`` has them on a clock;
+Left out: delays by chance, for which ranks would not go step by step;
 sparse gradients; losses that are scaled, as a step that is skipped would be in the table.
 """
 

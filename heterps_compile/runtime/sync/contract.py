@@ -17,7 +17,7 @@ samples alone is M/m of its buffer (``Shared.share`` is m/M). In float16 all of 
 and a step whose result is not finite is skipped on every rank.
 
 Left out: which rules there are (``find.py``), what they can be combined with (``capabilities.py``), arithmetic on
-plain tensors (``algorithms/``).
+plain tensors (the file of each rule).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

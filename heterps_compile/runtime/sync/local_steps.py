@@ -80,3 +80,8 @@ class LocalSteps(Rule):
         refuse_residuals(self.asked.name, self.shared.where, state)
         if put_own(self.shared.parameters, state):
             self._is_agreed = False
+
+
+def mean_with(mean: Tensor, seen: int, model: Tensor) -> Tensor:
+    """Return the mean of so many models with one more."""
+    return mean + (model - mean) / (seen + 1)

@@ -28,16 +28,16 @@ between them is told instead.
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.sync_rules import shadow as rules
 from heterps_compile.sync_rules.rule import SyncRule
 
-from .algorithms.shadow import BlockMomentum
 from .capabilities import SHADOW, Capabilities
 from .collective import Collective
 from .contract import WEIGHT, Flat, Rule, Shared, flats_of, put, put_own, refuse_residuals
@@ -77,7 +77,7 @@ class Shadow(Rule):
             self._thread.start()
 
     def after_step(self, step: int, *, is_skipped: bool) -> None:
-        """Add the move that has been found meanwhile, and hand over a copy where one is due; waits for nobody."""
+        """Add the last move; hand over a copy where due."""
         self._is_due |= (step + 1) % self._asked.every == 0
         with self._changed:
             self._raise_fault()
@@ -111,7 +111,7 @@ class Shadow(Rule):
             self._thread = None
 
     def state(self) -> dict[str, Tensor]:
-        """Return the weights of this rank, and what moves are made of."""
+        """Return this rank's weights and the state of moves."""
         self._rest()
         own = {f"{WEIGHT}:{name}": p.detach().clone() for name, p in self.shared.parameters.items()}
         return own | self._moves.state()
@@ -181,8 +181,43 @@ class Shadow(Rule):
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class BlockMomentum:
+    """BMUF: the global model, which goes on in the direction of the last blocks.
+
+    Attributes:
+        weights: The global model.
+        velocity: Its last move.
+    """
+
+    weights: Tensor
+    velocity: Tensor
+
+    @classmethod
+    def beginning(cls, weights: Tensor) -> "BlockMomentum":
+        """Return the state before the first block."""
+        return cls(weights.clone(), torch.zeros_like(weights))
+
+    def after_block(self, mean: Tensor, momentum: float, rate: float = 1.0) -> "BlockMomentum":
+        """Return the state after a block at whose end the replicas' mean was ``mean``.
+
+        With momentum 0 and rate 1 the global model is the mean. Where every block moves the mean by d from the global
+        model, the latter moves by ``rate d / (1 - momentum)`` in the end: with a momentum of ``1 - 1 / replicas``, the
+        usual choice, by the sum of the replicas' moves.
+
+        Raises:
+            InputError: The momentum is not at least 0 and below 1, or the rate not above 0.
+        """
+        if not 0 <= momentum < 1 or not rate > 0:
+            raise InputError(
+                f"block momentum needs a momentum from 0 to below 1 and a rate above 0, not {momentum:g} and {rate:g}"
+            )
+        velocity = momentum * self.velocity + rate * (mean - self.weights)
+        return BlockMomentum(self.weights + velocity, velocity)
+
+
 class Moves:
-    """By how much the weights of a replica are moved, from one sum to the next.
+    """Moves of a replica's weights, one a sum.
 
     Attributes:
         gap: Root mean square distance of replicas from their mean, over the length of the mean, as last seen.
@@ -222,7 +257,7 @@ class Moves:
         return moves
 
     def _beginning(self, means: Sequence[Flat]) -> list[BlockMomentum]:
-        """Begin at what a checkpoint had, or at the mean."""
+        """Begin at the checkpoint or at the mean."""
         found = []
         for mean in means:
             of_kind = {
@@ -242,7 +277,7 @@ class Moves:
         return float(total.sqrt()) / length**0.5 if length > 0 else 0.0
 
     def state(self) -> dict[str, Tensor]:
-        """Return what moves are made of, by kind and name."""
+        """Return the state of moves by kind and name."""
         found: dict[str, Tensor] = dict(self._known)
         for flat, block in zip(flats_of(self._shared.parameters), self._blocks or (), strict=bool(self._blocks)):
             found |= {f"{CENTRE}:{name}": part.clone() for name, part in flat.by_name(block.weights).items()}

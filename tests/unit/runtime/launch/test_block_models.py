@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from plain_rules import steady_models
 from torch import Tensor, nn
 from wording import names
 
@@ -28,7 +29,6 @@ from heterps_compile.runtime.launch.checkpoint_state import BlockState, RunState
 from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.layerwise import Lamb
-from heterps_compile.runtime.sync.algorithms.local_steps import steady_models
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule_text import rule_text

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hand_made import BATCH, MICRO_BATCHES, HandMade, plan_of, reader
+from plain_rules import replica_gap
 from ranks import run_ranks
 from torch import Tensor, nn
 
@@ -15,10 +16,9 @@ from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
-from heterps_compile.runtime.sync.algorithms.shadow import BlockMomentum, replica_gap
 from heterps_compile.runtime.sync.contract import Shared, flats_of, put
 from heterps_compile.runtime.sync.counted_group import CountedGroup
-from heterps_compile.runtime.sync.shadow import Moves, Shadow
+from heterps_compile.runtime.sync.shadow import BlockMomentum, Moves, Shadow
 from heterps_compile.sync_rules.assignment import parse_rule
 
 RATE = 0.5

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from plain_rules import combine_all
 from ranks import run_ranks
 from torch import Tensor, nn
 
 from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.sync import find
-from heterps_compile.runtime.sync.algorithms.adasum import combine_all
 from heterps_compile.runtime.sync.capabilities import Capabilities
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup

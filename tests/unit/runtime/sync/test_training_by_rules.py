@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hand_made import BATCH, MICRO_BATCHES, HandMade, largest_relative_difference, looking_up_stages, plan_of, reader
+from plain_rules import send_with_feedback
 from ranks import run_ranks
 from torch import Tensor
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -15,8 +16,7 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.scaling import Scaling
-from heterps_compile.runtime.sync.algorithms.error_feedback import send_with_feedback
-from heterps_compile.runtime.sync.algorithms.top_k import select_exact
+from heterps_compile.runtime.sync.top_k import select_exact
 from heterps_compile.sync_rules.assignment import parse_rule
 
 pytestmark = pytest.mark.slow  # some forty trainings in three processes
@@ -280,9 +280,8 @@ def test_topk_with_feedback_trains_as_a_loop_with_it_does(by_rank):
         total = torch.zeros(24)
         for place, stage in enumerate(replicas):
             gradient = torch.cat([p.grad.flatten() for p in stage.parameters()])
-            sent = send_with_feedback(gradient, residuals[place], round(0.2 * 24), select_exact)
-            residuals[place] = sent.residual
-            total += sent.selection.dense(24)
+            selection, residuals[place] = send_with_feedback(gradient, residuals[place], round(0.2 * 24), select_exact)
+            total += selection.dense(24)
         for stage in replicas:
             sizes = [p.numel() for p in stage.parameters()]
             for parameter, part in zip(stage.parameters(), total.split(sizes), strict=True):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.sync.algorithms.top_k import select_exact, select_threshold
+from heterps_compile.runtime.sync.top_k import select_exact, select_threshold
 
 SELECTIONS = pytest.mark.parametrize("select", [select_exact, select_threshold])
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_rules import combine_all, tree
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.sync.algorithms.adasum import combine, combine_all, products, tree
+from heterps_compile.runtime.sync.adasum import combine, products
 
 COUNTS = [1, 2, 3, 4, 5, 6, 7, 8, 13]
 
@@ -56,15 +57,8 @@ def test_products_of_parts_add_up_to_those_of_the_whole():
     torch.testing.assert_close(products(a, b), products(a[:4], b[:4]) + products(a[4:], b[4:]))
 
 
-def test_a_single_gradient_is_copied():
-    gradient = torch.ones(2)
-    assert combine_all([gradient]) is not gradient
-
-
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="dtype"):
         combine(torch.zeros(2), torch.zeros(3))
     with pytest.raises(InputError, match=r"\b3\b.*\b2\b"):
         combine(torch.zeros(2), torch.zeros(2), [1, 2])
-    with pytest.raises(InputError, match=r"\b0\b"):
-        combine_all([])

@@ -3,19 +3,13 @@
 import pytest
 import torch
 
-from heterps_compile.errors import InputError
-from heterps_compile.runtime.sync.algorithms.layerwise_norms import (
-    lamb_ratios,
-    lars_ratios,
-    shard_bounds,
-    squares_of_shard,
-)
+from heterps_compile.runtime.layerwise import lamb_ratios, lars_ratios, squares_in_stretch
 
 SIZES = [3, 0, 1000, 1, 77, 4096]
 
 
 def summed(flat: torch.Tensor, replicas: int) -> torch.Tensor:
-    return sum(squares_of_shard(flat, SIZES, replica, replicas) for replica in range(replicas))
+    return sum(squares_in_stretch(flat.split(SIZES), replica, replicas) for replica in range(replicas))
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 8])
@@ -37,15 +31,6 @@ def test_a_layer_of_zeros_steps_with_the_plain_rate():
 
 
 def test_stretches_are_equal_and_leave_nothing_out():
-    bounds = [shard_bounds(10, replica, 3) for replica in range(3)]
-    assert bounds == [(0, 3), (3, 6), (6, 10)]
-    squares = [squares_of_shard(torch.arange(6.0), [1, 2, 3], replica, 2).tolist() for replica in range(2)]
+    layers = torch.arange(6.0).split([1, 2, 3])
+    squares = [squares_in_stretch(layers, replica, 2).tolist() for replica in range(2)]
     assert squares == [[0.0, 5.0, 0.0], [0.0, 0.0, 50.0]]
-
-
-def test_what_does_not_split_is_refused():
-    with pytest.raises(InputError, match=r"\b3\b"):
-        squares_of_shard(torch.zeros(2), [3], 0, 1)
-    with pytest.raises(InputError, match=r"replica 2\b.*\b2\b"):
-        squares_of_shard(torch.zeros(2), [2], 2, 2)
-    assert squares_of_shard(torch.zeros(0), [], 0, 1).tolist() == []
