@@ -3,7 +3,7 @@
 ::
 
     clicks.csv  --checked text-->  pyarrow.csv  --columns of bytes-->  typed columns  -->  KEY.parquet
-                8 MiB at a time                                        nulls, first faults
+                4 MiB at a time                                        nulls, first faults
 
 The key is a hash of the file's version and fingerprint and of the layout. Ranks that start together wait for one lock:
 the first converts, the others find the result. A file is written under a temporary name and renamed, so a run that is
@@ -15,7 +15,7 @@ while pyarrow reads, and counts the records for comparison.
 A field of another type than its column does not end the conversion, since the run may not read that column: the rest of
 the column is null, and the first fault is noted in the Parquet file. So is the first missing value of each column.
 
-Not covered: removal of old copies (delete the folder); records above 8 MiB.
+Not covered: removal of old copies (delete the folder); records above 4 MiB.
 """
 
 import fcntl
@@ -51,7 +51,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 INFERRED_RECORDS = 4095
 """The types of columns follow from the first records of the data."""
 
-BLOCK_BYTES = 8 * 2**20
+BLOCK_BYTES = 4 * 2**20
 """Parsed at a time; the longest record."""
 
 _GROUP_ROWS = 32_768
@@ -397,6 +397,7 @@ class _Column:
         """Convert the next fields, of which the first is in ``record``; null from the first wrong one on."""
         import pyarrow  # noqa: ICN001, PLC0415 - an extra
 
+        arrow: Any = pyarrow
         if self.missing is None and raw.null_count:
             self.missing = record + _first(raw.is_null())
         if self.wrong is None:
@@ -404,7 +405,7 @@ class _Column:
             if row is None:
                 return column
             self.wrong = record + row, raw[row].as_py().decode("utf-8", "backslashreplace")[:_SHOWN]
-        return pyarrow.nulls(len(raw), self.type)
+        return arrow.nulls(len(raw), self.type)
 
     def _until_wrong(self, raw: Any) -> tuple[Any, int | None]:
         """Return the fields as a column, and the first of another type if there is one."""
