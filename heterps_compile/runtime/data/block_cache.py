@@ -33,7 +33,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 from .data_file import DataFile
-from .remote_file import RemoteFile, file_over
+from .remote_file import RemoteFile, file_over, fingerprint_over
 
 VARIABLE = "HETERPS_DATA_CACHE"
 BLOCK_BYTES = 2**20
@@ -168,6 +168,11 @@ class CachedFile:
         """Return 56 bits that differ when the file does."""
         return self.remote.version_number
 
+    @property
+    def is_versioned(self) -> bool:
+        """Return whether the server reports a version."""
+        return self.remote.is_versioned
+
     def check_decoded(self) -> None:
         """Check nothing, as for the remote file."""
 
@@ -185,7 +190,7 @@ class CachedFile:
 
     def fingerprint(self) -> str:
         """Return its ETag and size; where there is none a hash of its size and ends."""
-        return self.remote.fingerprint()
+        return fingerprint_over(self, self.remote.version)
 
 
 def with_blocks_kept(file: RemoteFile) -> DataFile:

@@ -41,7 +41,7 @@ class DataFile(Protocol):
     """A file as it was when it was opened.
 
     ``shown`` is its place for messages, in quotation marks; ``name`` the last part of that; ``version_number`` 56 bits
-    that differ when the file does.
+    that differ when the file does. ``is_versioned`` is False if a server reports nothing that changes with the file.
     """
 
     @property
@@ -55,6 +55,9 @@ class DataFile(Protocol):
 
     @property
     def version_number(self) -> int: ...  # noqa: D102
+
+    @property
+    def is_versioned(self) -> bool: ...  # noqa: D102
 
     def check(self) -> None:
         """Compare the file with its record; a remote server is asked.
@@ -130,6 +133,11 @@ class LocalFile:
     def version_number(self) -> int:
         """Return 56 bits of a hash of its inode and time of change."""
         return number_of(self.inode, self.changed_ns)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Return True."""
+        return True
 
     def check(self) -> None:
         """Compare inode, size and time of change with the record."""

@@ -28,13 +28,14 @@ from heterps_compile.escape import printable
 
 from .arrow import Conversion
 from .criteo import CATEGORIES_COLUMN, HASH_ROWS, CriteoSource
-from .csv_file import KINDS, CsvSource
+from .csv_file import CsvSource
 from .find_files import find_files, suffix_at
 from .hashed_ids import NO_TABLES, TableRows
 from .model_inputs import InputSpec
 from .parquet import ParquetSource
 from .random_source import RandomColumn, RandomSource
 from .sample_source import Source
+from .to_parquet import KINDS
 
 _RANDOM = "random"
 _LONGEST = 12  # digits of rows
@@ -229,8 +230,7 @@ def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec], in
     if kind == ".parquet":
         return ParquetSource(path, how=how, tables=tables)
     if kind == ".csv":
-        types, delimiter = options.types, options.delimiter
-        return CsvSource(path, how=how, types=types, delimiter=delimiter, wanted=wanted, index_folder=index_folder)
+        return CsvSource(path, how=how, types=options.types, delimiter=options.delimiter, wanted=wanted)
     options.rows.check_columns(repr(printable(path)), [CATEGORIES_COLUMN])
     said = options.rows.with_tables(repr(printable(path)), [CATEGORIES_COLUMN], tables)
     rows = options.rows.of(CATEGORIES_COLUMN) or min(HASH_ROWS, said.of(CATEGORIES_COLUMN) or HASH_ROWS)

@@ -46,6 +46,7 @@ class ParquetSource:
         how: Conversion = AS_THEY_ARE,
         tables: Mapping[str, int] = MappingProxyType({}),
         cache_bytes: int = CACHE_BYTES,
+        files: Sequence[DataFile] = (),
     ) -> None:
         """Read the footers.
 
@@ -54,6 +55,7 @@ class ParquetSource:
             how: Values become numbers.
             tables: Rows of the table that a column is looked up in, by its name; for text of which ``how`` says none.
             cache_bytes: Decoded row groups that are kept.
+            files: At the path, if they were found before.
 
         Raises:
             InputError: where a file is missing, damaged or empty, or files of one folder have different columns.
@@ -69,7 +71,7 @@ class ParquetSource:
         self._footers: list[Any] = []
         groups: list[RowGroup] = []
         self._columns: tuple[str, ...] = ()
-        for file in find_files(os.fspath(path), ".parquet"):
+        for file in files or find_files(os.fspath(path), ".parquet"):
             groups += self._add(file, sum(group.rows for group in groups))
         shown, schema = self._files[0].shown, self._footers[0].schema.to_arrow_schema()
         how.rows.check_columns(shown, self._columns)
@@ -109,7 +111,7 @@ class ParquetSource:
     def _add(self, file: DataFile, before: int) -> Iterator[RowGroup]:
         """Read the footer of a file; yield its row groups, the first of which begins with sample ``before``."""
         try:
-            footer = self._arrow.parquet.read_metadata(file.for_arrow())
+            footer = self._arrow.parquet.read_metadata(self._for_arrow(file))
             schema = footer.schema.to_arrow_schema()
         except (OSError, self._arrow.ArrowException) as error:
             raise self._damaged(file, error) from error
@@ -135,7 +137,7 @@ class ParquetSource:
         file.check()
         try:
             with self._arrow.parquet.ParquetFile(
-                file.for_arrow(), metadata=self._footers[group.file], page_checksum_verification=True
+                self._for_arrow(file), metadata=self._footers[group.file], page_checksum_verification=True
             ) as opened:
                 # one thread: the cores compute, and a thread of ours reads ahead of them
                 table = opened.read_row_group(group.index, columns=list(columns), use_threads=False)
@@ -150,6 +152,10 @@ class ParquetSource:
             if len(tensors[name]) != group.rows:
                 raise self._damaged(file, f"column {printable(name)!r} has {len(tensors[name])} rows of {group.rows}")
         return tensors
+
+    def _for_arrow(self, file: DataFile) -> Any:
+        """Return the path or file object that pyarrow reads a file from."""
+        return file.for_arrow()
 
     def _damaged(self, file: DataFile, error: object) -> InputError:
         return InputError(

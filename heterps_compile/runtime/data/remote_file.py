@@ -73,6 +73,11 @@ class RemoteFile:
         """Return 56 bits of a hash of its address, size and version."""
         return number_of(self.url, self.size_bytes, self.version)
 
+    @property
+    def is_versioned(self) -> bool:
+        """Return whether the server reports a version."""
+        return bool(self.version)
+
     def check_decoded(self) -> None:
         """Check nothing: a request for every micro-batch costs more than it finds."""
 
@@ -105,13 +110,18 @@ class RemoteFile:
 
     def fingerprint(self) -> str:
         """Return its ETag and size; where there is none a hash of its size and ends."""
-        kind, _, said = self.version.partition(" ")
-        if kind == ETAG:
-            return f"{ETAG}:{said}:{self.size_bytes}"
-        made = hashlib.sha256(b"%d" % self.size_bytes)
-        for piece in ends(self):
-            made.update(piece)
-        return f"ends:{made.hexdigest()}"
+        return fingerprint_over(self, self.version)
+
+
+def fingerprint_over(file: DataFile, version: str) -> str:
+    """Return the ETag and size of a file of a server; without an ETag a hash of its size and ends."""
+    kind, _, said = version.partition(" ")
+    if kind == ETAG:
+        return f"{ETAG}:{said}:{file.size_bytes}"
+    made = hashlib.sha256(b"%d" % file.size_bytes)
+    for piece in ends(file):
+        made.update(piece)
+    return f"ends:{made.hexdigest()}"
 
 
 def file_over(file: DataFile) -> Any:

@@ -6,7 +6,7 @@ Decoded columns are kept while there is room, since a micro-batch is mostly smal
     file 1   | group 0: rows 200-249 |
     samples 150 to 219        group 1 of file 0 from row 50, group 0 of file 1 to row 20
 
-Left out: how a group is decoded (``parquet.py``, ``csv_file.py``).
+Left out: how a group is decoded (``parquet.py``).
 """
 
 from bisect import bisect_right

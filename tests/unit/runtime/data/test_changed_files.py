@@ -79,16 +79,18 @@ def test_a_file_replaced_while_it_is_opened_is_refused(tmp_path, monkeypatch):
         open_source(str(path))
 
 
-def test_a_kept_index_is_of_one_file(tmp_path):
-    path, other = tmp_path / "x.csv", tmp_path / "other"
-    numbers = [*range(1000, 6000), 22]  # two groups
-    for place, rows in ((path, numbers), (other, numbers[::-1])):
-        place.write_text("".join(f"{text}\n" for text in ("label", *rows)))
-    assert open_source(str(path), index_folder=tmp_path).samples == len(numbers)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_what_is_kept_is_of_one_file(tmp_path, suffix):
+    path, other = tmp_path / f"x{suffix}", tmp_path / f"other{suffix}"
+    write(path, 10)
+    assert open_source(str(path), index_folder=tmp_path).samples == ROWS
+    lines = path.read_text().splitlines(keepends=True)
+    other.write_text("".join([*lines[:1], *lines[:0:-1]]))
     os.utime(other, ns=(0, path.stat().st_mtime_ns))
     other.replace(path)
-    found = open_source(str(path), index_folder=tmp_path).read(0, len(numbers), ["label"])["label"]
-    assert found.tolist() == numbers[::-1]
+    found = open_source(str(path), index_folder=tmp_path).read(0, ROWS, ["label"])["label"]
+    first = [] if suffix == ".csv" else [10]
+    assert found.tolist() == [*first, *range(9 + ROWS, 9 + len(first), -1)]
 
 
 def test_a_file_that_changed_since_it_was_opened_has_no_fingerprint(tmp_path):

@@ -1,7 +1,10 @@
-"""CSV files: read by the range, and what is wrong is named with line and column."""
+"""CSV files: converted once, read by the range, and a fault is named with line and column."""
 
 import csv
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile import hash_ids
-from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.runtime.data import csv_file
+from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.runtime.data import to_parquet
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.csv_file import CsvSource
 from heterps_compile.runtime.data.data_file import local_file
 from heterps_compile.runtime.data.hashed_ids import TableRows
-from heterps_compile.runtime.data.line_index import line_index
 from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.open_source import open_source
 
@@ -96,9 +98,10 @@ def test_types_are_said_or_follow_from_the_model(tmp_path):
     ],
 )
 def test_a_wrong_field_is_named_with_line_and_column(tmp_path, text, kind, fault):
-    source = CsvSource(written(tmp_path, text), types={"a": "text", "b": kind}, how=HASHED)
-    with pytest.raises(InputError, match=re.compile(fault, re.DOTALL)):
-        source.read(0, source.samples, ["b"])
+    path = written(tmp_path, text)
+    for _ in range(2):  # converted, and found again
+        with pytest.raises(InputError, match=re.compile(fault, re.DOTALL)):
+            CsvSource(path, types={"a": "text", "b": kind}, how=HASHED).read(0, 1, ["b"])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,9 @@ def test_a_wrong_field_is_named_with_line_and_column(tmp_path, text, kind, fault
     [
         ('a,b\n1,5" pipe\n', r"line 2\b"),
         ('a,b\n1,2\n1,"open\n1,2\n', r"line 3\b"),
-        ("a,b\n", "records"),
+        ("a,b\n", "no rows"),
+        ("a,b", "no rows"),
+        ("a,b\n1,2\r3,4\n", "carriage"),
         ("a,b,a\n1,2,3\n", "'a'"),
         ("a,b\n1,2\n".encode("utf-16"), "read"),
         ("", "empty"),
@@ -172,11 +177,79 @@ def test_what_is_read_is_known_by_content_and_options(tmp_path):
     assert open_source(f"{path}?fill=1").parts() != plain  # type: ignore[attr-defined]
 
 
-def test_a_kept_index_of_records_is_used(tmp_path, monkeypatch):
+def test_a_column_that_is_not_read_may_have_any_fault(tmp_path):
+    rows = "".join(f"{n},{n},{'x' if n == 5000 else n}\n" for n in range(9000))
+    source = CsvSource(written(tmp_path, f"a,b,c\n{rows}7,,\n"))
+    assert source.read(4999, 4001, ["a"])["a"].tolist() == [*range(4999, 9000)]
+    with pytest.raises(InputError, match=r"line 5,002\b.*'c'.*'x'"):
+        source.read(0, 1, ["c"])
+    with pytest.raises(InputError, match=r"line 9,002\b.*'b'.*fill=0"):
+        source.read(0, 1, ["b"])
+
+
+def test_a_file_is_converted_once_for_this_user_alone_and_again_if_it_changes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = written(tmp_path, CITY)
-    CsvSource(path, index_folder=tmp_path / "kept")
-    monkeypatch.setattr("heterps_compile.runtime.data.line_index._make_index", None)
-    assert CsvSource(path, index_folder=tmp_path / "kept").samples == 4
+    for _ in range(2):
+        assert CsvSource(path, how=HASHED).samples == 4
+    (copy,) = (tmp_path / "cache").rglob("*.parquet")
+    said = capsys.readouterr().err
+    assert said.count("x.csv") == said.count(str(copy)) == 1
+    assert (copy.stat().st_mode & 0o777, copy.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    stamp = path.stat().st_mtime_ns
+    path.write_text(CITY.replace("0.5", "7.5"))
+    os.utime(path, ns=(stamp, stamp))  # same inode, size and time of change: the hash differs
+    assert CsvSource(path).read(0, 1, ["x"])["x"].tolist() == [7.5]
+    assert "converted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 no such file", None])
+def test_a_copy_that_cannot_be_read_is_written_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = written(tmp_path, CITY)
+    CsvSource(path)
+    (copy,) = (tmp_path / "cache").rglob("*.parquet")
+    copy.write_bytes(copy.read_bytes()[:-20] if damage is None else damage)
+    assert CsvSource(path).read(0, 1, ["id"])["id"].tolist() == [1]
+
+
+def test_a_copy_that_is_gone_during_the_run_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = CsvSource(written(tmp_path, CITY))
+    (copy,) = (tmp_path / "cache").rglob("*.parquet")
+    copy.unlink()
+    with pytest.raises(InputError, match=rf"{copy.name}'.*x\.csv'"):
+        source.read(0, 1, ["id"])
+
+
+def test_a_cache_that_cannot_be_written_is_one_message_and_nothing_is_left(tmp_path, monkeypatch):
+    path = written(tmp_path, "a,b\n" + "1,2\n" * 1000)
+    monkeypatch.setenv("HETERPS_DATA_CACHE", str(path))
+    with pytest.raises(RunError, match=r"x\.csv'.*HETERPS_DATA_CACHE"):
+        CsvSource(path)
+    monkeypatch.setenv("HETERPS_DATA_CACHE", str(tmp_path / "full"))
+    child = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
+    child += f"from heterps_compile.runtime.data.csv_file import CsvSource; CsvSource({str(path)!r})"
+    run = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)
+    assert re.search(r"RunError: .*x\.csv'.*full.*HETERPS_DATA_CACHE", run.stderr)
+    assert {found.name for found in (tmp_path / "full" / "csv").iterdir()} == {"lock"}
+
+
+def test_processes_that_start_together_convert_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = written(tmp_path, "a,b\n" + "1,2\n" * 200_000)
+    child = f"from heterps_compile.runtime.data.csv_file import CsvSource; print(CsvSource({str(path)!r}).samples)"
+    command = [sys.executable, "-c", child]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    out, err = zip(*(rank.communicate() for rank in ranks), strict=True)
+    assert out == ("200000\n",) * 2
+    assert "".join(err).count("converted") == 1
+
+
+def test_a_record_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(to_parquet, "BLOCK_BYTES", 64)
+    with pytest.raises(InputError, match=r"x\.csv'.*\b64\b"):
+        CsvSource(written(tmp_path, f"a\n{'1' * 200}\n"))
 
 
 FIELDS = st.text(st.sampled_from('ab",;\n\r é'), max_size=6)
@@ -185,17 +258,18 @@ FIELDS = st.text(st.sampled_from('ab",;\n\r é'), max_size=6)
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20),
-    chunk_bytes=st.integers(1, 40),
+    block_bytes=st.integers(40, 120),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_python_writes_is_read_back_in_ranges_whatever_the_chunks(rows, chunk_bytes, end, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("csv")
-    with (folder / "x.csv").open("w", newline="", encoding="utf-8") as file:
+def test_what_python_writes_is_read_back_in_ranges_whatever_the_blocks(rows, block_bytes, end, tmp_path_factory):
+    path = tmp_path_factory.mktemp("csv") / "x.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("p", "q"), *rows])
-    index = line_index(local_file(folder / "x.csv"), delimiter=ord(","), chunk_bytes=chunk_bytes)
-    assert index.lines == len(rows) + 1
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(csv_file, "_GROUP_RECORDS", 7)
-        source = CsvSource(folder / "x.csv", types={"p": "text", "q": "text"}, how=HASHED)
+        patched.setattr(to_parquet, "BLOCK_BYTES", block_bytes)
+        source = CsvSource(path, types={"p": "text", "q": "text"}, how=HASHED)
         found = [source.read(n, 1, ["q"])["q"].item() for n in range(len(rows))]
+        lines = [to_parquet.line_of(local_file(path), n) for n in range(len(rows) + 1)]
     assert found == hash_ids([q for _, q in rows], column="q", rows=1000).tolist()
+    texts = [("p", "q"), *rows]
+    assert lines == [1 + sum("".join(text).count("\n") + 1 for text in texts[:n]) for n in range(len(texts))]

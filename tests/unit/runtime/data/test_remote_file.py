@@ -68,6 +68,13 @@ def test_a_file_that_changes_is_refused(memory):
         source.read(0, 1, ["x"])
 
 
+def test_text_of_a_server_that_reports_no_version_is_refused(memory, monkeypatch):
+    memory.pipe("/b/x.csv", b"x\n1\n")
+    monkeypatch.setattr(module, "_TIMES", ())
+    with pytest.raises(InputError, match=r"ETag.*'memory://b/x.csv'"):
+        open_source("memory://b/x.csv")
+
+
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
