@@ -43,7 +43,7 @@ _MOST_PLANS = 16
 def place_given_steps(
     given: GivenProblem, posed: PosedGiven, steady: SearchResult, starts: Sequence[Placement], deadline: Deadline
 ) -> PlacedGiven:
-    """Return plans of short steps, the best by the search first, and a bound of all that keep the order.
+    """Search plans of short steps, and bound all plans.
 
     Args:
         given: The problem.

@@ -143,14 +143,14 @@ def best_of_stage_counts(posed: PosedGiven, deadline: Deadline, *, is_roomy: boo
 
 
 def roomy_rivals(given: GivenProblem, posed: PosedGiven, deadline: Deadline) -> Iterator[Rival]:
-    """Return the best plans of every number of stages, in the order of their values."""
+    """List the best plans of every number of stages."""
     found = {each for is_roomy in (True, False) for each in best_of_stage_counts(posed, deadline, is_roomy=is_roomy)}
     rivals = sorted((rival(given, posed, each) for each in found), key=lambda each: each.value)
     return (each for each in rivals if has_units(given, each.plan))
 
 
 def rival(given: GivenProblem, posed: PosedGiven, placement: Placement) -> Rival:
-    """Return the plan of a placement with the replicas that are best for it."""
+    """Price a placement with its best replicas."""
     priced = detail(posed.problem, placement)
     plan = plan_of(given, posed, placement, [stage.replicas for stage in priced.stages])
     return Rival(plan, priced.value, priced.price_per_hour)
