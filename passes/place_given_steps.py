@@ -14,14 +14,14 @@ Left out: stages of several device types, batches of one replica each, both of w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan, has_units
@@ -30,60 +30,54 @@ from heterps_compile.problem_file.message_times import group_network, has_unknow
 from heterps_compile.problem_file.pose_given import PosedGiven, of_each, parallel_of, plan_of, times_of
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
 from heterps_compile.schedule.step_problem import PartTimes, StepProblem
-from heterps_compile.units import format_rate
+from heterps_compile.units import counted, format_rate
 
 from .placement.steps.minimise_step import least_factor, search_steps
 from .placement.steps.step_closing import close_steps
 from .placement.steps.step_plans import SteppedPlan
-from .rivals_of_given import Rival, every_rival, is_small
+from .rivals_of_given import PlacedGiven, Rival, every_rival, is_small, rival
 
 _MOST_PLANS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSteps:
-    """Plans for their steps.
-
-    Attributes:
-        plans: With the price per hour of each, the best by the search first.
-        bound: No step of a plan that keeps the order has a lower value; 0 where none is proven.
-        most_micro_batches: Of the plans that the bound is of.
-        others: Yields all plans of a small problem, each with a lower bound on the value of its step, ascending.
-        notes: Limits that the search met, in sentences.
-    """
-
-    plans: tuple[tuple[GivenPlan, float], ...]
-    bound: float
-    most_micro_batches: int
-    others: Callable[[], Iterator[Rival]]
-    notes: tuple[str, ...]
-
-
 def place_given_steps(
-    given: GivenProblem, posed: PosedGiven, starts: Sequence[Placement], deadline: Deadline, *, seed: int
-) -> GivenSteps:
-    """Return plans of short steps, found from some placements, and a bound of all.
+    given: GivenProblem, posed: PosedGiven, steady: SearchResult, starts: Sequence[Placement], deadline: Deadline
+) -> PlacedGiven:
+    """Search plans of short steps, and bound all plans.
+
+    Args:
+        given: The problem.
+        posed: Its arrays.
+        steady: The best plan of the steady state.
+        starts: Further placements to begin from.
+        deadline: When to stop.
 
     Raises:
         InfeasibleError: where none of them reaches the floor, and all plans are too many to look at.
     """
     of = _steps(given, posed)
-    others = _others(given, posed, of, deadline)
-    found = search_steps(of, starts, deadline, seed=seed)
-    if found.plan is None:
-        if is_small(posed.problem):
-            return GivenSteps((), 0.0, of.all_counts[-1], others, found.notes)
+    found = search_steps(of, [steady.placement, *starts], deadline, seed=steady.seed)
+    rivals, bound = [replace(rival(given, posed, steady.placement), price_per_hour=np.inf)], 0.0
+    if found.plan is not None:
+        bound = max(0.0, close_steps(_least(given, of), found.plan, deadline).bound)
+        ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
+        plans = (Rival(_given(given, posed, plan), plan.value, plan.price_per_hour) for plan in ranked)
+        rivals = list(islice((each for each in plans if has_units(given, each.plan)), _MOST_PLANS)) or rivals
+    elif not is_small(posed.problem):
         floor, reached = posed.problem.min_throughput, rate(posed.problem.batch, found.shortest_s)
         raise InfeasibleError(
             f"no plan was found that reaches the floor of {format_rate(floor)} with {ONE_BATCH_ALONE}: the quickest "
             f"step makes {format_rate(reached)}; ask for less (--min-throughput), or for --reading steady-state"
         )
-    least = _least(given, of)
-    bound = close_steps(least, found.plan, deadline).bound
-    ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
-    found_plans = ((_given(given, posed, plan), plan.price_per_hour) for plan in ranked)
-    plans = tuple(islice((each for each in found_plans if has_units(given, each[0])), _MOST_PLANS))
-    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1], others, found.notes)
+    most = counted(of.all_counts[-1], "micro-batch")
+    return PlacedGiven(
+        tuple(rivals),
+        bound,
+        f"plans that keep the layers in this order, in at most {most}, {ONE_BATCH_ALONE}",
+        steady.method,
+        notes=(*steady.notes, *found.notes),
+        others=_others(given, posed, of, deadline),
+    )
 
 
 def _others(

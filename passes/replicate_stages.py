@@ -38,37 +38,17 @@ from heterps_compile.problem_file.message_times import crossings, group_network,
 from heterps_compile.problem_file.pose_given import nothing_to_plan
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.sync_rules.network import Network, ring_share
-from heterps_compile.units import format_bytes
+from heterps_compile.units import format_bytes, format_seconds
 
 from .chain_search import CLOSE, Ends, Link, find_chain, raise_threshold
 from .free_layers import JoinedLayers, join_layers
 from .partial_orders import DownSets, enumerate_down_sets, sample_down_sets
+from .rivals_of_given import PlacedGiven, Rival
 
 MOST_DOWN_SETS = 3000
 _SAMPLED_ORDERS = 8
 _AT_ONCE = 4096  # values between layers
 _MEET = 1e-12  # relative: what rounding makes of one time
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicatedStages:
-    """The best plan.
-
-    Attributes:
-        plan: Its stages with their replicas.
-        batch_s: Time from a batch to the next.
-        bound_s: No plan takes less, of the down-sets that were looked at.
-        down_sets: How many.
-        is_every_order: Whether these are all.
-        alone_s: The time with the least degree of tensor parallelism alone, where there are more; inf for no plan.
-    """
-
-    plan: GivenPlan
-    batch_s: float
-    bound_s: float
-    down_sets: int
-    is_every_order: bool
-    alone_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,19 +81,15 @@ class _Stage:
     batch_s: float
 
 
-def replicate_stages(
-    problem: GivenProblem, device: str, units: int, deadline: Deadline = NO_DEADLINE
-) -> ReplicatedStages:
+def replicate_stages(problem: GivenProblem, deadline: Deadline = NO_DEADLINE) -> PlacedGiven:
     """Return the plan with the least time from a batch to the next.
 
     Args:
         problem: Its batches are of one replica each.
-        device: Name of the type of all units.
-        units: How many there are.
         deadline: When to stop with the best plan so far.
 
     Raises:
-        InputError: where the problem has no times on the type, none of them above 0, or measured all-reduces.
+        InputError: where the problem has times on several types, none above 0, or measured all-reduces.
         InfeasibleError: where no stages fit the units.
     """
     if problem.all_reduces:
@@ -121,11 +97,14 @@ def replicate_stages(
             f"problem {shown(problem.name)} has measured all-reduces, and replicas are planned with those of a ring "
             "over the pool's rates; leave all_reduces out"
         )
-    for layer in problem.layers:
-        if not _of(layer, device):
-            raise InputError(
-                f"problem {shown(problem.name)} has no times of layer {shown(layer.name)} on {shown(device)}"
-            )
+    devices = sorted({device for layer in problem.layers for device, _ in layer.by_group})
+    if len(devices) != 1:
+        raise InputError(
+            f"problem {shown(problem.name)} has times on {', '.join(map(shown, devices[:8]))}; batches of one "
+            "replica each are planned on one device type: give a pool with one of them"
+        )
+    [device] = devices
+    units = problem.known_pool.device_type(device).max_units
     if not any(_work_s(problem, each) for layer in problem.layers for each in _of(layer, device)):
         raise nothing_to_plan(problem, device)
     joined = join_layers(problem, device, joins=_may_join(problem, device))
@@ -161,7 +140,13 @@ def replicate_stages(
     )
     plan = GivenPlan(stages, problem.batch, problem.batch)
     low_s = high_s if low_s > high_s * (1 - 3 * CLOSE) else low_s
-    return ReplicatedStages(plan, high_s, low_s, len(family), is_every_order, alone_s)
+    every = "all divisions of the layers into stages" if is_every_order else "the orders that were looked at"
+    notes: list[str] = []
+    if high_s < alone_s < np.inf:
+        notes = [f"with the least degree of tensor parallelism alone a batch takes {format_seconds(alone_s)}"]
+    return PlacedGiven(
+        (Rival(plan, high_s),), low_s, f"{every} ({len(family):,} down-sets)", "replicate-stages", notes=tuple(notes)
+    )
 
 
 def _longest_s(stages: Sequence[_Stage]) -> float:

@@ -1,4 +1,4 @@
-"""More plans of a problem with given costs, if the best one of the search has no room for what its schedule holds.
+"""Plans of a problem with given costs, and more where the best one has no room for what its schedule holds.
 
 The search counts the activations of one sample in each stage, which no schedule holds less than. What a plan holds also
 depends on the stages after it::
@@ -10,14 +10,14 @@ Not covered: what a plan holds, which its prediction says.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, product
 
 import numpy as np
 
 from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
-from heterps_compile.cost.evaluate import detail, evaluate, evaluate_one, slowest_batch_s, to_placement
+from heterps_compile.cost.evaluate import detail, evaluate, slowest_batch_s, to_placement
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.problem_file.given_plan import GivenPlan, has_units
@@ -40,14 +40,50 @@ class Rival:
     Attributes:
         plan: Stages and replicas; the batch undivided.
         value: Of the objective, in the steady state.
-        price_per_hour: Of its units.
+        price_per_hour: Of its units; inf where it is not counted.
         bound: No plan that comes later has a lower value.
     """
 
     plan: GivenPlan
     value: float
-    price_per_hour: float
+    price_per_hour: float = np.inf
+    bound: float = -np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGiven:
+    """Plans of a problem with given costs.
+
+    Attributes:
+        rivals: The best first, of which the one of the shortest or cheapest step is to be taken. In the steady state
+            none is worse than the best one whose stages have one type each, but for the throughput of training, whose
+            steps do not overlap.
+        bound: No plan of those that were looked at has a lower value.
+        holds_for: Which these are, in words.
+        method: That found them.
+        search_s: Seconds it took, the proof included.
+        notes: What the reader should know.
+        others: Yields further plans, the lowest value first: the first that fits is taken if no rival does. With a
+            step's value to minimise all plans of a small problem, by lower bounds on their values.
+    """
+
+    rivals: tuple[Rival, ...]
     bound: float
+    holds_for: str
+    method: str
+    search_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    others: Callable[[], Iterator[Rival]] = lambda: iter(())
+
+    @property
+    def plan(self) -> GivenPlan:
+        """Return the best plan."""
+        return self.rivals[0].plan
+
+    @property
+    def value(self) -> float:
+        """Return the value of the best plan."""
+        return self.rivals[0].value
 
 
 def is_small(problem: Problem) -> bool:
@@ -107,10 +143,14 @@ def best_of_stage_counts(posed: PosedGiven, deadline: Deadline, *, is_roomy: boo
 
 
 def roomy_rivals(given: GivenProblem, posed: PosedGiven, deadline: Deadline) -> Iterator[Rival]:
-    """Yield the best plans of every number of stages, in the order of their values."""
+    """List the best plans of every number of stages."""
     found = {each for is_roomy in (True, False) for each in best_of_stage_counts(posed, deadline, is_roomy=is_roomy)}
-    for placement in sorted(found, key=lambda each: evaluate_one(posed.problem, each)):
-        priced = detail(posed.problem, placement)
-        plan = plan_of(given, posed, placement, [stage.replicas for stage in priced.stages])
-        if has_units(given, plan):
-            yield Rival(plan, priced.value, priced.price_per_hour, -np.inf)
+    rivals = sorted((rival(given, posed, each) for each in found), key=lambda each: each.value)
+    return (each for each in rivals if has_units(given, each.plan))
+
+
+def rival(given: GivenProblem, posed: PosedGiven, placement: Placement) -> Rival:
+    """Price a placement with its best replicas."""
+    priced = detail(posed.problem, placement)
+    plan = plan_of(given, posed, placement, [stage.replicas for stage in priced.stages])
+    return Rival(plan, priced.value, priced.price_per_hour)

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from truth.sailor import Sailor
 
-from heterps_compile.passes.place_given import PlacedGiven, place_given
+from heterps_compile.passes.place_given import place_given
+from heterps_compile.passes.rivals_of_given import PlacedGiven
 from heterps_compile.plan.request import make_request
 from heterps_compile.prediction.choose_micro_batch import choose_of_rivals
 from heterps_compile.prediction.predict_step import Prediction, predict_step

@@ -8,7 +8,7 @@ Left out: the search (``passes/placement``).
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -92,17 +92,15 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
     count, optimizer = len(layers), goal.optimizer if training else None
     directions = 2.0 if training else 1.0
     edges = [edge for edge in layer_graph.edges if edge.producer >= 0 and edge.consumers]
-    starts = np.zeros(len(edges) + 1, np.int64)
-    np.cumsum([len(edge.consumers) for edge in edges], out=starts[1:])
     orders = orders_of(layer_graph, costs, optimizer=optimizer)
     tied = [(first, second, size) for readers, size in orders.ties for first, second in pairwise(readers)]
     networks = [network_of(cluster, device.name) for device in devices]
-    seconds_per_byte, latency_s = way_tables(cluster, [device.name for device in devices])
-    has_ways = has_own_ways(cluster)
     problem = Problem(
+        **pool_arguments(cluster, [device.name for device in devices]),
+        **goal_arguments(goal, count),
+        **edge_arguments([(edge.producer, edge.size_bytes * directions, edge.consumers) for edge in edges]),
         layer_names=tuple(layer.name for layer in layers),
         type_names=tuple(device.name for device in devices),
-        type_kinds=tuple(device.kind for device in devices),
         layer_kinds=tuple(str(layer.kind) for layer in layers),
         batch=graph.batch,
         compute_s=times.compute_s,
@@ -113,13 +111,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         ),
         compute_parallel=np.array([0.0 if graph.mixes else device.compute_parallel for device in devices]),
         data_parallel=np.array([0.0 if graph.mixes else device.data_parallel for device in devices]),
-        edge_producer=np.array([edge.producer for edge in edges], np.int64),
-        edge_bytes=np.array([edge.size_bytes * directions for edge in edges], np.float64),
-        edge_readers=np.array([reader for edge in edges for reader in edge.consumers], np.int64),
-        edge_starts=starts,
         uncuttable=orders.uncuttable(range(count)),
-        seconds_per_byte=seconds_per_byte.min(axis=1),
-        latency_s=latency_s.min(axis=1),
         price_per_hour=np.array([device.price_per_hour or FREE_PRICE_PER_HOUR for device in devices]),
         max_units=np.array([device.max_units for device in devices], np.int64),
         memory_bytes=np.array([device.memory_bytes for device in devices]),
@@ -134,16 +126,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         tied_second=np.array([second for _, second, _ in tied], np.int64),
         tied_bytes=np.array([size for _, _, size in tied], np.float64),
         allowed=allowed_types(layer_graph, cluster, goal.pins, goal.forbidden, costs),
-        min_throughput=goal.min_throughput,
-        min_stages=goal.min_stages,
-        max_stages=count if goal.max_stages is None else goal.max_stages,
         shared_s=_shared(layer_graph, costs, cluster),
-        objective=goal.objective,
-        budget_per_hour=math.inf if goal.budget_per_hour is None else goal.budget_per_hour,
-        link_seconds_per_byte=seconds_per_byte if has_ways else None,
-        link_latency_s=latency_s if has_ways else None,
-        ring_seconds_per_byte=ring_table(cluster, [device.name for device in devices]) if cluster.links else None,
-        currency=cluster.currency,
         machines=Machines.of_networks(networks) if training else None,
         rented_together=_rented_together(cluster),
         layer_compute_parallel=None if graph.mixes else times.fractions(ALPHA),
@@ -188,10 +171,25 @@ def network_of_types(cluster: Cluster, units: Sequence[tuple[str, int]]) -> Netw
     )
 
 
-def ring_table(cluster: Cluster, names: Sequence[str]) -> Floats:
-    """Return seconds per byte [T, T] over what connects replicas of two types of one stage."""
-    pairs = [[[(here, 1), (there, 1)] for there in names] for here in names]
-    return np.array([[network_of_types(cluster, pair).seconds_per_byte for pair in row] for row in pairs])
+def goal_arguments(goal: Goal, layer_count: int) -> dict[str, Any]:
+    """Return the fields of a problem that a goal decides."""
+    return {
+        "objective": goal.objective,
+        "min_throughput": goal.min_throughput,
+        "budget_per_hour": math.inf if goal.budget_per_hour is None else goal.budget_per_hour,
+        "min_stages": goal.min_stages,
+        "max_stages": layer_count if goal.max_stages is None else goal.max_stages,
+    }
+
+
+def edge_arguments(edges: Sequence[tuple[int, float, Sequence[int]]]) -> dict[str, Any]:
+    """Return the fields of a problem that say who makes, and who reads, so many bytes of a batch."""
+    return {
+        "edge_producer": np.array([producer for producer, _, _ in edges], np.int64),
+        "edge_bytes": np.array([size_bytes for _, size_bytes, _ in edges], np.float64),
+        "edge_readers": np.array([reader for _, _, readers in edges for reader in readers], np.int64),
+        "edge_starts": np.cumsum([0, *(len(readers) for _, _, readers in edges)], dtype=np.int64),
+    }
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:
@@ -205,18 +203,31 @@ def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluste
     return np.outer(read, 1 / rates)
 
 
-def way_tables(cluster: Cluster, names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return seconds per byte and latency [T, T] of a stage on one of the types that talks with one on another."""
+def pool_arguments(cluster: Cluster, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a problem that a pool decides: kinds of the types and what they talk over.
+
+    Args:
+        cluster: The pool.
+        names: [T], the device type that each type of the problem is of.
+
+    Raises:
+        UnknownNameError: for an unknown type.
+    """
     ways = [[cluster.way(here, there) for there in names] for here in names]
-    return (
-        np.array([[1 / way.bytes_per_s for way in row] for row in ways]),
-        np.array([[way.latency_s for way in row] for row in ways]),
-    )
-
-
-def has_own_ways(cluster: Cluster) -> bool:
-    """Return whether some pair of types talks over something else than the network of each."""
-    return bool(cluster.links) or any(device.is_one_machine for device in cluster.device_types)
+    seconds_per_byte = np.array([[1 / way.bytes_per_s for way in row] for row in ways])
+    latency_s = np.array([[way.latency_s for way in row] for row in ways])
+    has_ways = bool(cluster.links) or any(device.is_one_machine for device in cluster.device_types)
+    pairs = [[[(here, 1), (there, 1)] for there in names] for here in names]
+    rings = (network_of_types(cluster, pair).seconds_per_byte for row in pairs for pair in row)
+    return {
+        "type_kinds": tuple(cluster.device_type(name).kind for name in names),
+        "currency": cluster.currency,
+        "seconds_per_byte": seconds_per_byte.min(axis=1),
+        "latency_s": latency_s.min(axis=1),
+        "link_seconds_per_byte": seconds_per_byte if has_ways else None,
+        "link_latency_s": latency_s if has_ways else None,
+        "ring_seconds_per_byte": np.reshape([*rings], (len(names), -1)) if cluster.links else None,
+    }
 
 
 def input_bytes(layer_graph: LayerGraph) -> list[int]:

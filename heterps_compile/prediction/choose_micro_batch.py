@@ -12,7 +12,7 @@ from typing import NamedTuple
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.place_given import PlacedGiven
+from heterps_compile.passes.rivals_of_given import PlacedGiven, Rival
 from heterps_compile.plan.request import Request
 from heterps_compile.problem_file.given_plan import GivenPlan
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
@@ -36,23 +36,22 @@ def choose_of_rivals(
     Raises:
         InfeasibleError: where no plan fits its units, however its batch is divided.
     """
-    rivals = placed.rivals or ((placed.plan, placed.value),)
-    steps = [(*divided, value) for plan, value in rivals if (divided := choose_micro_batch(problem, plan)) is not None]
+    steps = [(*divided, rival) for rival in placed.rivals if (divided := choose_micro_batch(problem, rival.plan))]
     if not steps:
         tried = [placed.plan]
         for rival in placed.others():
             if divided := choose_micro_batch(problem, rival.plan):
-                found = replace(placed, plan=divided[0], value=rival.value, bound=max(placed.bound, rival.bound))
+                found = replace(placed, rivals=(rival,), bound=max(placed.bound, rival.bound))
                 return _priced(problem, found, objective), *divided
             tried.append(rival.plan)
         raise InfeasibleError(_too_large(problem, tried))
-    plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
+    plan, prediction, best_rival = min(steps, key=lambda step: step[1].step_s)
     notes = placed.notes
-    if value > rivals[0][1]:
-        least = 0.0 if _costs_nothing(problem, rivals[0][0], objective) else rivals[0][1]
+    if best_rival.value > placed.value:
+        least = 0.0 if _costs_nothing(problem, placed.plan, objective) else placed.value
         best = OBJECTIVES[objective].describe(least, problem.batch, problem.known_pool.currency)
         notes = (*notes, f"a plan of {best} takes {format_seconds(steps[0][1].step_s)} a step, and this one less")
-    return _priced(problem, replace(placed, plan=plan, value=value, notes=notes), objective), plan, prediction
+    return _priced(problem, replace(placed, rivals=(best_rival,), notes=notes), objective), plan, prediction
 
 
 def choose_of_steps(
@@ -63,15 +62,14 @@ def choose_of_steps(
     Raises:
         InfeasibleError: where no plan fits its units, or none reaches the floor.
     """
-    starts = placed.steps or ((placed.plan, inf),)
-    best = min((step for start in starts for step in _steps(problem, request, *start)), key=_RANK, default=None)
+    best = min((step for rival in placed.rivals for step in _steps(problem, request, rival)), key=_RANK, default=None)
     bound, tried = placed.bound, [placed.plan]
     for rival in placed.others():
         if best is not None and max(bound, rival.bound) >= best.value * (1 - _ROUNDING):
             bound = best.value
             break
         tried.append(rival.plan)
-        steps = (*_steps(problem, request, rival.plan, rival.price_per_hour), *filter(None, [best]))
+        steps = (*_steps(problem, request, rival), *filter(None, [best]))
         best = min(steps, key=_RANK, default=None)
     if best is None:
         raise InfeasibleError(_too_large(problem, tried))
@@ -82,7 +80,7 @@ def choose_of_steps(
             f"{ONE_BATCH_ALONE}: the quickest predicted step makes {reached}; ask for less (--min-throughput), or for "
             f"--reading steady-state"
         )
-    placed = replace(placed, plan=best.plan, value=best.value, bound=min(bound, best.value))
+    placed = replace(placed, rivals=(Rival(best.plan, best.value),), bound=min(bound, best.value))
     return _priced(problem, placed, request.objective), best.plan, best.prediction
 
 
@@ -98,12 +96,12 @@ class _Step(NamedTuple):
 _RANK = itemgetter(0, 1)
 
 
-def _steps(problem: GivenProblem, request: Request, plan: GivenPlan, price_per_hour: float) -> Iterator[_Step]:
+def _steps(problem: GivenProblem, request: Request, rival: Rival) -> Iterator[_Step]:
     """Yield a plan's shortest step under each schedule that fits."""
     for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
-        if divided := choose_micro_batch(problem, replace(plan, schedule=schedule)):
+        if divided := choose_micro_batch(problem, replace(rival.plan, schedule=schedule)):
             step_s, reached = divided[1].step_s, rate(problem.batch, divided[1].step_s)
-            paid = OBJECTIVES[request.objective].paid(price_per_hour, reached)
+            paid = OBJECTIVES[request.objective].paid(rival.price_per_hour, reached)
             is_quick = reached * (1 + FLOOR_TOLERANCE) >= request.min_throughput
             yield _Step((step_s if paid is None else paid) if is_quick else inf, step_s, *divided)
 
@@ -124,7 +122,7 @@ def _priced(problem: GivenProblem, placed: PlacedGiven, objective: str) -> Place
         f"the pool has no price of {', '.join(names)}: the plan costs nothing, and of such plans one with few hours of "
         f"units was looked for; give a price, or ask for --objective throughput"
     )
-    return replace(placed, value=0.0, bound=0.0, notes=(*placed.notes, note))
+    return replace(placed, rivals=(Rival(placed.plan, 0.0),), bound=0.0, notes=(*placed.notes, note))
 
 
 def choose_micro_batch(problem: GivenProblem, plan: GivenPlan) -> tuple[GivenPlan, Prediction] | None:

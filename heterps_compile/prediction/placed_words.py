@@ -16,7 +16,7 @@ from heterps_compile.columns.glance import Glance, print_glance
 from heterps_compile.columns.terminal import terminal_table
 from heterps_compile.console import PlainConsole, note_text, pairs_table
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.passes.place_given import PlacedGiven
+from heterps_compile.passes.rivals_of_given import PlacedGiven
 from heterps_compile.plan.idle_units import idle_of
 from heterps_compile.plan.plan_notes import is_warning
 from heterps_compile.plan.request import ALONE, STEADY, Request
@@ -53,7 +53,7 @@ class PlannedGiven:
     @property
     def reading(self) -> str:
         """Say which reading the value is of."""
-        return ONE_BATCH_ALONE if self.placed.steps else f"in the {STEADY_STATE}"
+        return ONE_BATCH_ALONE if self.request.reading == ALONE else f"in the {STEADY_STATE}"
 
     @property
     def gap(self) -> float:
@@ -163,7 +163,7 @@ def placed_document(planned: PlannedGiven) -> str:
         "directory": planned.directory,
         "method": placed.method,
         "objective": {"name": planned.request.objective, "value": placed.value},
-        "reading": ALONE if placed.steps else STEADY,
+        "reading": ALONE if planned.request.reading == ALONE else STEADY,
         "bound": placed.bound,
         "bound_holds_for": placed.holds_for,
         "gap": planned.gap,

@@ -21,7 +21,7 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.all_reduce import Machines
 from heterps_compile.cost.mixed_units import MixedPlacement
-from heterps_compile.cost.pose import has_own_ways, ring_table, way_tables
+from heterps_compile.cost.pose import edge_arguments, goal_arguments, pool_arguments
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.command_options import COMPILE, PROBLEM
@@ -88,7 +88,6 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         )
     pool = given.known_pool
     groups = _groups(given, pool, every_degree=every_degree)
-    seconds_per_byte, latency_s = way_tables(pool, [group.device for group in groups])
     networks = [group_network(given, each) for each in groups]
     times = times_of(given, groups)
     allowed = np.array([[each is not None for each in row] for row in times])
@@ -101,9 +100,14 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
     devices = [pool.device_type(each.device) for each in groups]
     offers = [_offer(device, each.tensor_parallel) for device, each in zip(devices, groups, strict=True)]
     together = np.array([offer.together for offer in offers], np.int64)
-    edges = [(edge, [given.position[reader] for reader in edge.readers]) for edge in given.edges]
-    starts = np.zeros(len(edges) + 1, np.int64)
-    np.cumsum([len(set(readers)) for _, readers in edges], out=starts[1:])
+    edges = [
+        (
+            given.position[edge.producer],
+            edge.bytes_per_sample * given.batch * given.directions,
+            sorted({given.position[reader] for reader in edge.readers}),
+        )
+        for edge in given.edges
+    ]
     work_s = of_each(times, lambda each: each.forward_time_s(given.batch) + each.backward_time_s(given.batch), math.inf)
     update_s = of_each(times, lambda each: each.update_s, 0.0)
     compute_s = work_s + update_s
@@ -119,13 +123,14 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         )
     )
     none = np.zeros(0, np.int64)
-    has_ways = has_own_ways(pool)
     problem = Problem(
+        **pool_arguments(pool, [group.device for group in groups]),
+        **goal_arguments(request, len(given.layers)),
+        **edge_arguments(edges),
         layer_names=tuple(layer.name for layer in given.layers),
         type_names=tuple(
             each.device if each.tensor_parallel == 1 else f"{each.tensor_parallel} x {each.device}" for each in groups
         ),
-        type_kinds=tuple(device.kind for device in devices),
         layer_kinds=("other",) * len(given.layers),
         batch=given.batch,
         compute_s=compute_s,
@@ -135,13 +140,7 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         * [endless_s(1.0, network.seconds_per_byte) for network in networks],
         compute_parallel=np.array([device.compute_parallel for device in devices]),
         data_parallel=np.array([device.data_parallel for device in devices]),
-        edge_producer=np.array([given.position[edge.producer] for edge, _ in edges], np.int64),
-        edge_bytes=np.array([edge.bytes_per_sample * given.batch * given.directions for edge, _ in edges], np.float64),
-        edge_readers=np.array([reader for _, readers in edges for reader in sorted(set(readers))], np.int64),
-        edge_starts=starts,
         uncuttable=np.zeros(len(given.layers) + 1, np.bool_),
-        seconds_per_byte=seconds_per_byte.min(axis=1),
-        latency_s=latency_s.min(axis=1),
         price_per_hour=np.array([offer.price_per_hour for offer in offers]),
         max_units=np.array([offer.most for offer in offers], np.int64),
         memory_bytes=np.array([device.memory_bytes for device in devices]) * degrees,
@@ -152,15 +151,6 @@ def pose_given(given: GivenProblem, request: Request, *, every_degree: bool = Fa
         tied_second=none,
         tied_bytes=np.zeros(0),
         allowed=allowed,
-        min_throughput=request.min_throughput,
-        min_stages=request.min_stages,
-        max_stages=len(given.layers) if request.max_stages is None else request.max_stages,
-        objective=request.objective,
-        budget_per_hour=math.inf if request.budget_per_hour is None else request.budget_per_hour,
-        link_seconds_per_byte=seconds_per_byte if has_ways else None,
-        link_latency_s=latency_s if has_ways else None,
-        ring_seconds_per_byte=ring_table(pool, [group.device for group in groups]) if pool.links else None,
-        currency=pool.currency,
         machines=Machines.of_networks(networks) if given.training else None,
         rented_together=together if np.any(together > 1) else None,
     )
@@ -267,11 +257,4 @@ def mixed_plan_of(given: GivenProblem, posed: PosedGiven, placement: MixedPlacem
 
 def plan_of(given: GivenProblem, posed: PosedGiven, placement: Placement, replicas: list[int]) -> GivenPlan:
     """Return the plan of a placement with so many replicas of each stage, its batch undivided."""
-    starts = (*placement.starts(), len(placement.types))
-    stages = []
-    for (begin, end), count in zip(pairwise(starts), replicas, strict=True):
-        group = posed.groups[placement.types[begin]]
-        stages.append(
-            GivenStage(tuple(range(begin, end)), (GivenReplicas(group.device, count, group.tensor_parallel),))
-        )
-    return GivenPlan(tuple(stages), given.batch, given.batch)
+    return mixed_plan_of(given, posed, MixedPlacement.of_plain(posed.problem, placement, replicas))

@@ -149,7 +149,7 @@ def compare(folder: Path, workers: int, bandwidth: float) -> list[Against]:
     rows = []
     for path in sorted(folder.glob("*.graph.txt")):
         problem = read_pipedream(path, pool(workers, bandwidth))
-        our_search_s, found = _timed(partial(replicate_stages, problem, "gpu", workers))
+        our_search_s, found = _timed(partial(replicate_stages, problem))
         their_search_s, their_s = _timed(partial(their_search, problem, workers, bandwidth))
         plan = found.plan
         our_s, predicted_s, widths = by_their_formula_s(problem, plan, bandwidth)

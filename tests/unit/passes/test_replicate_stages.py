@@ -61,11 +61,11 @@ def brute_s(problem: GivenProblem, units: int) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_as_good_as_the_best_of_all_plans(seed: int) -> None:
     problem = drawn(seed)
-    found = replicate_stages(problem, "gpu", 3)
-    assert found.is_every_order
-    assert found.batch_s == pytest.approx(brute_s(problem, 3), rel=1e-9)
-    assert found.bound_s == pytest.approx(found.batch_s, rel=1e-9)
-    assert predict_step(problem, found.plan).step_s == pytest.approx(found.batch_s, rel=1e-9)
+    found = replicate_stages(problem)
+    assert found.holds_for.startswith("all divisions")
+    assert found.value == pytest.approx(brute_s(problem, 3), rel=1e-9)
+    assert found.bound == pytest.approx(found.value, rel=1e-9)
+    assert predict_step(problem, found.plan).step_s == pytest.approx(found.value, rel=1e-9)
 
 
 def test_layers_that_cost_nothing_join_others() -> None:
@@ -81,7 +81,7 @@ def test_what_fits_no_unit_is_told() -> None:
         problem.name, problem.layers, problem.edges, pool(3, "2 B"), problem.asked, 1, REPLICA, held_per_parameter=4
     )
     with pytest.raises(InfeasibleError, match=r"'drawn'.*\b3\b.*'gpu'"):
-        replicate_stages(small, "gpu", 3)
+        replicate_stages(small)
 
 
 _COSTS = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=4.0"

@@ -11,7 +11,7 @@ from agreeing import BATCH, agreeing, pool
 from heterps_compile.cli.main import run
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes.place_given import place_given
-from heterps_compile.plan.request import make_request
+from heterps_compile.plan.request import ALONE, make_request
 from heterps_compile.prediction.choose_micro_batch import choose_of_rivals, choose_of_steps
 from heterps_compile.prediction.predict_step import Prediction, predict_step
 from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
@@ -60,9 +60,9 @@ def predicted(given: dict[str, Any], asked: dict[str, Any]) -> Prediction:
 def planned(given: GivenProblem, **asked: Any) -> tuple[Any, Any, Prediction]:
     request = make_request("USD", **{**given.asked, **asked})
     placed = place_given(given, request)
-    return (
-        choose_of_steps(given, placed, request) if placed.steps else choose_of_rivals(given, placed, request.objective)
-    )
+    if request.reading == ALONE:
+        return choose_of_steps(given, placed, request)
+    return choose_of_rivals(given, placed, request.objective)
 
 
 @pytest.mark.parametrize(
