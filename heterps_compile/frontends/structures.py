@@ -188,3 +188,36 @@ def _older(tree: Any) -> Structure:
     }
     read = structure_from_json(content | {"type": "" if kind else name.rpartition(".")[2]})
     return dataclasses.replace(read, parts=parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What an input may be.
+
+    Attributes:
+        dtype: Of the tensor, as in ``"float32"``; None for a number, or for a tensor of any dtype and shape.
+        shape: Of the tensor, None for a dimension that may vary, its name where it has one; None for any shape.
+    """
+
+    dtype: str | None = None
+    shape: tuple[int | str | None, ...] | None = None
+
+
+def accepts_to_json(accepts: Mapping[str, Accepts]) -> dict[str, Any]:
+    """Return dtype and shape of every input as JSON has them."""
+    return {name: (each.dtype, each.shape) for name, each in accepts.items()}
+
+
+def accepts_from_json(content: Mapping[str, Any]) -> dict[str, Accepts]:
+    """Return what :func:`accepts_to_json` wrote.
+
+    Raises:
+        TypeError, ValueError, AttributeError: if it is not such a thing.
+    """
+    found = {}
+    for name, (dtype, shape) in content.items():
+        sizes = None if shape is None else tuple(shape)
+        if not isinstance(dtype, str | None) or not all(isinstance(size, int | str | None) for size in sizes or ()):
+            raise ValueError(f"input {name!r} has no dtype and shape")
+        found[str(name)] = Accepts(dtype, sizes)
+    return found

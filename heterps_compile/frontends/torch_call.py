@@ -20,7 +20,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import TORCH
 
-from .structures import Structure, structures_of_call
+from .structures import Accepts, Structure, accepts_from_json, accepts_to_json, structures_of_call
 from .torch_structure import structure_of
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -43,19 +43,6 @@ class Printed:
 
 Leaf = str | Fixed
 """A leaf of a structure: the name of a value, or something fixed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepts:
-    """What an input may be.
-
-    Attributes:
-        dtype: Of the tensor, as in ``"float32"``; None for a number, or for a tensor of any dtype and shape.
-        shape: Of the tensor, None for a dimension that may vary; None for any.
-    """
-
-    dtype: str | None = None
-    shape: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +137,7 @@ class CallStructure:
                 "returns": _as_data(self.out_spec).to_json(),
                 "outputs": [_leaf_json(leaf) for leaf in self.out_leaves],
                 "names": self.names,
-                "accepts": {name: [a.dtype, a.shape] for name, a in self.accepts.items()},
+                "accepts": accepts_to_json(self.accepts),
             },
             allow_nan=False,
         )
@@ -196,10 +183,7 @@ def call_from_json(content: Mapping[str, Any]) -> CallStructure:
             out_spec=returns,
             out_leaves=tuple(map(_leaf_from_json, content["outputs"])),
             names=tuple(map(str, content["names"])),
-            accepts={
-                str(name): Accepts(dtype, None if shape is None else tuple(shape))
-                for name, (dtype, shape) in content["accepts"].items()
-            },
+            accepts=accepts_from_json(content["accepts"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"the plan does not say how the model is called: {printable(str(error))}") from error

@@ -15,7 +15,8 @@ from torch import fx
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, TORCH, Graph, Node, Parameter, Value
 
-from .torch_call import Accepts, CallStructure, Fixed, Leaf
+from .structures import Accepts
+from .torch_call import CallStructure, Fixed, Leaf
 from .torch_draws import draws
 from .torch_memory import Order
 from .torch_program import Program, storage_key

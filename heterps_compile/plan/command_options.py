@@ -286,7 +286,8 @@ PREDICT = Command(
         _for(REQUEST["mode"], GRAPH, default="training"),
         _for(
             REQUEST["reading"], GRAPH,
-            help="Whether batches are of one replica each, or those of a step that ends before the next.",
+            help="Of a graph: batches of one replica each (steady-state), or a step that ends before the next "
+            "(one-batch-alone). A problem file states its own reading: batch_of.",
             default_words="steady-state",
         ),
         replace(_JSON, help="Print one JSON document instead of tables."),

@@ -8,11 +8,12 @@ Left out: what the values are; a stage checks its own.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from heterps_compile.errors import InputError, PlanError
-from heterps_compile.frontends.structures import structures_of_call
+from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.structures import Accepts, accepts_from_json, accepts_to_json, structures_of_call
 from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.plan.plan import Plan
 
@@ -44,10 +45,12 @@ class ArraySignature:
     Attributes:
         inputs: Names, in the model's order.
         outputs: Names, in the model's order, repeats allowed.
+        accepts: Dtype and shape of each input, dimensions that may vary by name; empty in an older plan.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    accepts: Mapping[str, Accepts] = field(default_factory=dict)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return graph inputs by name."""
@@ -71,8 +74,8 @@ class ArraySignature:
         return [values[name] for name in self.outputs]
 
     def to_json(self) -> str:
-        """Return text; the names stand in the plan already."""
-        return json.dumps({"kind": "arrays"})
+        """Return text; the plan has the names already."""
+        return json.dumps({"kind": "arrays", "accepts": accepts_to_json(self.accepts)})
 
 
 def signature_of_graph(graph: Graph) -> Signature:
@@ -82,7 +85,8 @@ def signature_of_graph(graph: Graph) -> Signature:
 
         structure: CallStructure = graph.source.call
         return structure
-    return ArraySignature(graph.inputs, graph.outputs)
+    accepts = {name: Accepts(graph.values[name].dtype, graph.values[name].shape) for name in graph.inputs}
+    return ArraySignature(graph.inputs, graph.outputs, accepts)
 
 
 def is_of_a_module(plan: Plan) -> bool:
@@ -101,7 +105,7 @@ def signature_of_plan(plan: Plan) -> Signature:
     """
     content = _content(plan)
     if content["kind"] == "arrays":
-        return ArraySignature(plan.graph_inputs, plan.graph_outputs)
+        return ArraySignature(plan.graph_inputs, plan.graph_outputs, _accepts_of_arrays(content))
     from heterps_compile.frontends.torch_call import call_from_json  # noqa: PLC0415 - torch only for torch models
 
     structure: Signature = call_from_json(content)
@@ -116,8 +120,20 @@ def check_signature(plan: Plan) -> None:
         InputError: where it does not say how the model is called.
     """
     content = _content(plan)
-    if content["kind"] != "arrays":
+    if content["kind"] == "arrays":
+        _accepts_of_arrays(content)
+    else:
         structures_of_call(content)
+
+
+def _accepts_of_arrays(content: Mapping[str, Any]) -> dict[str, Accepts]:
+    try:
+        return accepts_from_json(content.get("accepts", {}))
+    except (TypeError, ValueError, AttributeError) as error:
+        shown = shorten(printable(str(error)), 100)
+        raise PlanError(
+            f"model.signature: the inputs have no dtypes and shapes: {shown}. Fix: compile again"
+        ) from error
 
 
 def _content(plan: Plan) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """What a model takes, against what the data give: names, dtypes, shapes.
 
-A plan of a PyTorch model says what every input may be; of one that ONNX Runtime runs, its stages' files say it. Data
-fit where the shapes of a sample are equal and the numbers are of the same sort: whole numbers in another width where
-they lie in its range, floats in another precision, whole numbers where floats are wanted. Floats never become whole
-numbers.
+A plan says what every input may be; of an older one that ONNX Runtime runs, its stages' files say it. Data fit where
+the shapes of a sample are equal and the numbers are of the same sort: whole numbers in another width where they are in
+its range, floats in another precision, whole numbers where floats are wanted. Floats never become whole numbers.
 
 Left out: what the numbers mean; an id beyond its table is found by the stage that looks it up.
 """
@@ -11,6 +10,7 @@ Left out: what the numbers mean; an id beyond its table is found by the stage th
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,11 +34,13 @@ class InputSpec:
         dtype: As in ``"float32"``; None where it is not known.
         shape: Of a sample; None for a dimension that may vary, None in place of all where it is not known.
         rows: Of the table that it is looked up in; None where there is none, or not one alone.
+        planned: Shape of a sample that the plan is for, if one of its sizes may vary and all are known; else None.
     """
 
     dtype: str | None = None
     shape: tuple[int | None, ...] | None = None
     rows: int | None = None
+    planned: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         sizes = "..." if self.shape is None else ", ".join("any" if size is None else str(size) for size in self.shape)
@@ -56,7 +58,7 @@ def inputs_of_plan(plan: Plan, folder: Path | None = None) -> dict[str, InputSpe
         PlanError: where the plan's signature is none.
     """
     accepts: Mapping[str, Any] = getattr(signature_of_plan(plan), "accepts", {})
-    known = {name: _of_shape(a.dtype, a.shape) for name, a in accepts.items() if a.dtype is not None}
+    known = {name: _of_shape(a.dtype, a.shape, plan.bindings) for name, a in accepts.items() if a.dtype is not None}
     if folder is not None:
         for artifacts in plan.artifacts:
             if artifacts and artifacts[0].file.endswith(".onnx"):
@@ -65,8 +67,14 @@ def inputs_of_plan(plan: Plan, folder: Path | None = None) -> dict[str, InputSpe
     return {name: replace(known.get(name, InputSpec()), rows=tables.get(name)) for name in plan.graph_inputs}
 
 
-def _of_shape(dtype: str | None, shape: Sequence[int | None] | None) -> InputSpec:
-    return InputSpec(dtype, None if shape is None else tuple(shape[1:]))
+def _of_shape(
+    dtype: str | None, shape: Sequence[int | str | None] | None, bindings: Mapping[str, int] = MappingProxyType({})
+) -> InputSpec:
+    if shape is None:
+        return InputSpec(dtype)
+    free = tuple(size if isinstance(size, int) else None for size in shape[1:])
+    planned = tuple(size if isinstance(size, int) else bindings.get(size or "", -1) for size in shape[1:])
+    return InputSpec(dtype, free, planned=planned if None in free and -1 not in planned else None)
 
 
 def _of_onnx(path: Path) -> dict[str, InputSpec]:

@@ -183,7 +183,7 @@ def _parsed(item: str) -> re.Match[str]:
 
 
 def _column(name: str, said: re.Match[str] | None, wanted: InputSpec) -> RandomColumn:
-    dtype, shape = wanted.dtype, wanted.shape
+    dtype, shape = wanted.dtype, wanted.planned or wanted.shape
     limit, zipf = wanted.rows, 0.0
     if said is not None:
         if said["dtype"]:

@@ -8,12 +8,15 @@ import torch
 from onnx import TensorProto, helper
 from plans import PLAN
 
-from heterps_compile.errors import InputError
-from heterps_compile.frontends.structures import Structure
-from heterps_compile.frontends.torch_call import Accepts, CallStructure
+from heterps_compile.errors import InputError, PlanError
+from heterps_compile.frontends.structures import Accepts, Structure
+from heterps_compile.frontends.torch_call import CallStructure
 from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.model_inputs import InputSpec, fit, inputs_of_plan, require_columns
+from heterps_compile.runtime.data.open_source import random_columns
+from heterps_compile.runtime.data.random_source import RandomColumn
 from heterps_compile.runtime.data.sample_source import TensorSource
+from heterps_compile.runtime.signature import ArraySignature
 
 IDS = {"ids": InputSpec("int64", (3,))}
 
@@ -39,6 +42,33 @@ def test_an_onnx_stage_says_what_its_inputs_are(tmp_path):
     )
     assert inputs_of_plan(plan, tmp_path) == {"ids": InputSpec("int64", (26,)), "dense": InputSpec("float32", (None,))}
     assert inputs_of_plan(plan) == {"ids": InputSpec(), "dense": InputSpec()}
+
+
+def test_a_plan_of_an_onnx_model_has_dtypes_and_shapes_of_random_data():
+    """Without a stage's file: stages of torch and jax have none that is ONNX."""
+    accepts = {
+        "ids": Accepts("int64", ("N", "S")),
+        "dense": Accepts("float32", ("N", 8)),
+        "odd": Accepts("int32", ("N", "?")),
+    }
+    text = ArraySignature(tuple(accepts), (), accepts).to_json()
+    plan = replace(PLAN, graph_inputs=tuple(accepts), signature=text, bindings={"N": 16, "S": 5}, id_tables={"ids": 50})
+    wanted = inputs_of_plan(plan)
+    assert wanted["ids"] == InputSpec("int64", (None,), 50, (5,))
+    assert wanted["dense"] == InputSpec("float32", (8,))
+    assert wanted["odd"] == InputSpec("int32", (None,))
+    known = {name: wanted[name] for name in ("ids", "dense")}
+    assert random_columns("", known) == [RandomColumn("ids", "int64", (5,), 50), RandomColumn("dense", "float32", (8,))]
+    with pytest.raises(InputError, match="odd"):
+        random_columns("", wanted)
+
+
+@pytest.mark.parametrize(
+    "accepts", ["[1]", '{"x": 3}', '{"x": [1, [2]]}', '{"x": ["float32", [[1]]]}', '{"x": ["float32", 3]}']
+)
+def test_a_signature_without_sound_dtypes_is_refused(accepts):
+    with pytest.raises(PlanError, match="signature"):
+        inputs_of_plan(replace(PLAN, signature=f'{{"kind": "arrays", "accepts": {accepts}}}'))
 
 
 @pytest.mark.parametrize(
