@@ -217,5 +217,5 @@ def _about(asked: Asked) -> dict[str, Any]:
 
 
 def _compiling(asked: Asked) -> dict[str, Any]:
-    """Return what the folder that is written depends on."""
+    """Collect the inputs that the written folder depends on."""
     return asked.some("force", "backend", "shapes", "seed", "precision", "optimizer")

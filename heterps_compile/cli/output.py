@@ -116,7 +116,7 @@ class _Defaults(logging.Handler):
 
 
 class ProgressLine:
-    """One line on a terminal that says what is being done; nothing where there is no terminal."""
+    """Status line on a terminal; silent without one."""
 
     def __init__(self, stream: TextIO | None, *, wanted: bool) -> None:
         self._stream = stream if wanted and stream is not None and stream.isatty() else None

@@ -113,7 +113,7 @@ def _check_count(plan: "Plan", micro_batches: int | None) -> None:
 def _today(
     plan: "Plan", model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
 ) -> "tuple[Plan, list[str]]":
-    """Return the plan with the estimates to simulate, and notes."""
+    """Estimate the plan again for the simulation, and collect notes."""
     from heterps_compile.review.stale import pool_has_moved_on, pool_of_today  # noqa: PLC0415 - pydantic
 
     moved = pool_has_moved_on(plan) if cluster is None and plan.pool is not None else ""
