@@ -11,7 +11,7 @@ The keys of the two directions are made from secret and nonces, and messages are
 out, repeated, sent back, or comes from another connection or run has another HMAC-SHA-256 and is refused. Messages can
 be read on the way; they hold no secret.
 
-Left out: what messages say (``store_server.py``), who has the secret (``rendezvous.py``).
+Left out: what messages say (``store_server.py``), who has the secret (``run_secret.py``).
 """
 
 import hmac
