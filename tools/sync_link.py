@@ -1,10 +1,10 @@
 """The step under every rule on a throttled link, predicted beside measured: `bench_sync.py --link`.
 
-Replicas are ranks of `heterps-compile run --hosts`, each in a network namespace of its own, whose card `tc` holds to a
-rate (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same plan on a pool with that
-link, by a profile that is measured on all hosts at once, as they share a machine; nothing of it is fitted to the
-runs. Samples are made once, as a plan has no reading of data: numbers drawn for every step take a core that computes 31
-ns each, which made steps 2 and 3 ms longer.
+Replicas are ranks of `heterps-compile run`, each started by an agent of torchrun in a network namespace of its own,
+whose card `tc` holds to a rate (`throttled_hosts.py`). The prediction is that of `heterps-compile sync` for the same
+plan on a pool with that link, by a profile that is measured on all hosts at once, as they share a machine; nothing of
+it is fitted to the runs. Samples are made once, as a plan has no reading of data: numbers drawn for every step take a
+core that computes 31 ns each, which made steps 2 and 3 ms longer.
 
 A pool's bandwidth is what reaches a process. It is measured with PyTorch's own all-reduce between the hosts, before the
 runs (`link_rounds.py`), for here the processors of the hosts are the link as well: they part messages into packets. A
@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -213,9 +212,6 @@ class Prepared:
         # estimates give both hosts a replica, also where the profile says that they take each other's cores
         wanted = ("--objective", "throughput", "--cluster", "fast.toml")
         self._command("model.onnx", *plan, *wanted, "-o", "out")
-        slots = "".join(f'[[host]]\naddress = "{host.address}"\nslots = 1\n' for host in hosts)
-        (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\n{slots}', encoding="utf-8")
-        (folder / "hosts.toml").chmod(0o600)
 
     def steps(self, label: str, rate: float) -> Iterator[Step]:
         """Yield a step under every rule on a link."""
@@ -251,10 +247,12 @@ class Prepared:
         log = self._folder / "log.jsonl"
         log.unlink(missing_ok=True)
         data = ("--data", "random:x=float32")  # one a sample: to draw inputs would take the core that computes
-        words = ("--hosts", "hosts.toml", "--train", "train.py", *data, "--steps", str(STEPS))
-        words = (*words, "--sync", rule, "--log", str(log), "-q")
-        run = (sys.executable, "-m", "heterps_compile", "run", "out", *words, "--host")
-        self._end([self._start(host.words(*run, str(number))) for number, host in enumerate(self._hosts, 1)], rule)
+        words = ("--train", "train.py", *data, "--steps", str(STEPS), "--sync", rule, "--log", str(log), "-q")
+        agent = (sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(self._hosts)}")
+        agent = (*agent, f"--master-addr={self._hosts[0].address}", "--master-port=29500")
+        run = ("-m", "--", "heterps_compile", "run", "out", *words)
+        ranks = [host.words(*agent, f"--node-rank={number}", *run) for number, host in enumerate(self._hosts)]
+        self._end([self._start(rank) for rank in ranks], rule)
         told = (json.loads(line) for line in log.read_text("utf-8").splitlines())
         return [line for line in told if "pace_s" in line]
 

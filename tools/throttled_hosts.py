@@ -2,7 +2,7 @@
 
 Each has an address and a card whose sending `tc` holds to the rate; they have a bridge in common. The rate is that of
 the wire, with a token bucket that holds one burst; no delay is added, so that a message takes what the kernel and two
-processes take.
+processes take. A command there has the namespace for its host name, as ranks of one name are on one machine.
 """
 
 import os
@@ -36,7 +36,8 @@ class Host:
 
     def words(self, *command: str) -> list[str]:
         """Return what runs a command there."""
-        return ["ip", "netns", "exec", self.namespace, *command]
+        named = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.namespace)
+        return ["ip", "netns", "exec", self.namespace, *named, *command]
 
     def throttle(self, bits_per_s: float) -> None:
         """Hold what it sends to a rate."""
@@ -51,9 +52,9 @@ def throttled_hosts(count: int) -> Iterator[tuple[Host, ...]]:
     Raises:
         NotPermittedError: where this machine does not let us.
     """
-    for command in ("ip", "tc"):
+    for command in ("ip", "tc", "unshare", "hostname"):
         if shutil.which(command) is None:
-            raise NotPermittedError(f"there is no {command} (package iproute2)")
+            raise NotPermittedError(f"there is no {command} (packages iproute2, util-linux and hostname)")
     name = f"heterps-{os.getpid()}"
     hosts = tuple(Host(f"{name}-{number}", f"10.231.79.{number}") for number in range(1, count + 1))
     hub = f"{name}-hub"

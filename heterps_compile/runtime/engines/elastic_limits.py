@@ -103,8 +103,8 @@ class Limits:
             )
         if options.speeds:
             raise InputError(
-                f"{self.words} and --speeds do not go together: they are of replicas, and the widths change; give "
-                f"speed = X to hosts in the file of hosts"
+                f"{self.words} and --speeds do not go together: they are of replicas, and the widths change. Fix: "
+                f"leave one of them out"
             )
         if machines is not None and machines < least:
             raise InputError(

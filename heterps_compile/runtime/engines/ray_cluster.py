@@ -55,7 +55,7 @@ class Ray:
         command = shlex.join(["python3", "-m", "heterps_compile", *job.run_words()])
         return (
             f'# placement group, a bundle a rank; "GPU": 1 is added for GPUs if the cluster counts them\n{bundles}\n'
-            f"# command of every actor, with its rank in the environment and a file of hosts of its own\n{command}\n"
+            f"# command of every actor, with its rank in the environment\n{command}\n"
         )
 
     def start(self, job: Job, streams: Streams) -> int:

@@ -5,7 +5,7 @@ JSON and small numbers, and everything read from it is checked against a grammar
 never a path.
 
 Left out: who writes what (``watch.py``, ``preflight.py``, ``checkpoint_collective.py``), the other side
-(``store_server.py``), and how a rank finds it (``env_rank.py``).
+(``store_server.py``), and how a rank finds it (``run_secret.py``, ``env_rank.py``).
 """
 
 import re
