@@ -21,7 +21,7 @@ from heterps_compile.tuning.subspaces import Subspace, split_space
 SPACE = """
 [train]
 lr = { float = [1e-4, 1e-1], log = true }
-batch = { ordered = [256, 512, 1024, 2048] }
+batch = { choice = [256, 512, 1024, 2048] }
 decay = { float = [0.0, 0.1] }
 epochs = 3
 [train.optimizer]
