@@ -8,7 +8,7 @@ Left out: starting processes (the engines), printing (``cli/tune.py``).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -304,15 +304,14 @@ class SearchRun:
     def _report(self) -> None:
         """Write down the validations of trials that run, as they come."""
         for running in self._running.values():
-            self._note_validations(running, values_of(running.log.read(), self._record.metric))
+            self._note_validations(running)
 
-    def _note_validations(self, running: _Running, validations: Sequence[tuple[int, float]]) -> None:
+    def _note_validations(self, running: _Running) -> None:
         assert self._plans.length is not None, "known before trials start"  # noqa: S101
         number = running.assigned.number
-        for steps, value in validations:
+        for steps, value in values_of(running.log.read(), self._record.metric):
             reached = self._plans.length.fidelity(steps, running.plan.batch)
-            if reached not in dict(self._state.trials[number].curve):
-                self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
+            self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
 
     def _take(self, left: Left) -> None:
         """Make of a trial that has left a result, or a failure."""
@@ -322,7 +321,7 @@ class SearchRun:
         if fault or result is None or result.value is None:
             self._failed(left.worker, running, fault or _without_result(running.folder, result))
             return
-        self._note_validations(running, result.validations)
+        self._note_validations(running)
         number, now_s = running.assigned.number, self._now_s()
         trial = self._state.trials[number]
         time_s = max(now_s - trial.attempts[-1].started_at_s, LEAST_S)
