@@ -130,37 +130,27 @@ class Told(_Event):
     Attributes:
         trial: Its number.
         value: The metric at its end.
-        time_s: What its last attempt took.
-        money: What all its attempts cost, in the currency of the search.
         checkpoint: Of the trial, below the folder of the search; None where it left none.
     """
 
     trial: Count
     value: float
-    time_s: Amount
-    money: Amount
     checkpoint: str | None = None
     event: Literal["told"] = "told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(_Event):
-    """An attempt failed.
+    """The running attempt at a trial failed.
 
     Attributes:
         trial: Its number.
-        attempt: Which one.
         reason: Why, in one sentence.
-        time_s: What the attempt took.
-        money: What all attempts so far cost.
         is_left: Whether the trial is left; else it is started again.
     """
 
     trial: Count
-    attempt: Count
     reason: Reason
-    time_s: Amount
-    money: Amount
     is_left: bool
     event: Literal["failed"] = "failed"
 
