@@ -185,13 +185,14 @@ def _forbidden(given: object) -> tuple[Condition, ...]:
 
 def _values(name: str, given: object) -> tuple[Value, ...]:
     """Return a value, or the values of a list, as values of a parameter."""
-    values = given if isinstance(given, list) else [given]
-    for value in values:
+    values: list[Value] = []
+    for value in given if isinstance(given, list) else [given]:
         if not isinstance(value, str | bool | int | float):
             raise InputError(f"{_shown(name)}: {short(value)} is no value; values are texts, numbers, true and false")
         if isinstance(value, int) and abs(value) > _MOST:
             number = str(value) if abs(value) < _MOST**4 else "a number of very many digits"
             raise InputError(f"{_shown(name)}: {number} is beyond 2**53, up to which floats tell whole numbers apart")
+        values.append(value)
     return tuple(values)
 
 
