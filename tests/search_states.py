@@ -21,7 +21,7 @@ from heterps_compile.tuning.subspaces import Subspace, split_space
 SPACE = """
 [train]
 lr = { float = [1e-4, 1e-1], log = true }
-batch = { ordered = [256, 512, 1024, 2048] }
+batch = { choice = [256, 512, 1024, 2048] }
 decay = { float = [0.0, 0.1] }
 epochs = 3
 [train.optimizer]
@@ -116,7 +116,6 @@ class Simulated:
         self.free = [(of, worker) for of in self.record.classes for worker in of.worker_names]
         self.running: list[tuple[float, int, int, float, ComputeClass, str]] = []
         self.trials: dict[int, Trial] = {}
-        self.money: dict[int, float] = {}
 
     def ask(self) -> None:
         """Ask for trials as long as there are free workers."""
@@ -152,13 +151,11 @@ class Simulated:
 
     def end_one(self) -> None:
         """Let the attempt end that ends first; one that fails is tried again, as often as the search retries."""
-        self.now_s, number, attempt, took, of, worker = heapq.heappop(self.running)
+        self.now_s, number, attempt, _, of, worker = heapq.heappop(self.running)
         reason = self.fails(number, attempt)
-        money = self.money[number] = self.money.get(number, 0.0) + of.price_per_hour * took / 3600
-        paid = {"at_s": self.now_s, "trial": number, "time_s": took, "money": money}
         if reason:
             is_left = attempt >= self.record.retries
-            self.events.append(Failed(**paid, attempt=attempt, reason=reason, is_left=is_left))
+            self.events.append(Failed(at_s=self.now_s, trial=number, reason=reason, is_left=is_left))
             if not is_left:
                 self.start(number, attempt + 1, of, worker)
                 return
@@ -169,7 +166,9 @@ class Simulated:
                 reached = self.value(trial.config, to)
                 self.events.append(Reported(at_s=self.now_s, trial=number, fidelity=to, value=reached))
             reached = self.value(trial.config, trial.fidelity)
-            self.events.append(Told(**paid, value=reached, checkpoint=f"trials/{number}/checkpoint"))
+            self.events.append(
+                Told(at_s=self.now_s, trial=number, value=reached, checkpoint=f"trials/{number}/checkpoint")
+            )
             self.method.tell(number, self.record.loss_of(reached))
         self.free.append((of, worker))
         self.ended += 1

@@ -110,7 +110,7 @@ def network_table(data: str, folder: Path, whole_trials: int) -> Problem:
             Integer("model.width", 0, len(WIDTHS) - 1),
             Integer("train.rate", 0, len(rates) - 1),
             Integer("train.decay", 0, len(decays) - 1),
-            Choice("train.batch", batches, ordered=True),
+            Choice("train.batch", batches),
         ]
     )
     shape = (len(WIDTHS), len(rates), len(decays), len(batches), EPOCHS)

@@ -76,8 +76,9 @@ def configspace_json(space: Space) -> dict:
         default = each.choices[0] if isinstance(each, Choice) else each.at(0.5)
         about: dict[str, object] = {"name": each.name, "meta": None, "default_value": default}
         if isinstance(each, Choice):
-            values = {"sequence": each.choices} if each.ordered else {"choices": each.choices, "weights": None}
-            found.append({"type": "ordinal" if each.ordered else "categorical", **about, **values})
+            ordered = not {*each.choices} <= {0, 1} and all(type(choice) in (int, float) for choice in each.choices)
+            values = {"sequence": each.choices} if ordered else {"choices": each.choices, "weights": None}
+            found.append({"type": "ordinal" if ordered else "categorical", **about, **values})
         else:
             kind = "uniform_int" if isinstance(each, Integer) else "uniform_float"
             found.append({"type": kind, **about, "lower": each.low, "upper": each.high, "log": each.log})

@@ -39,7 +39,7 @@ EPOCHS = 9
 SPACE = """
 [train]
 lr = { float = [1e-4, 3e-1], log = true }
-batch = { ordered = [128, 256, 512, 1024] }
+batch = { choice = [128, 256, 512, 1024] }
 decay = { float = [1e-6, 1e-2], log = true }
 [train.optimizer]
 exclusive = true

@@ -72,7 +72,7 @@ class ComputeClass:
 
     def price_of(self, time_s: float) -> float:
         """Return what a worker costs for a time."""
-        return self.price_per_hour * time_s / _SECONDS_AN_HOUR
+        return time_s / _SECONDS_AN_HOUR * self.price_per_hour
 
 
 @dataclass(frozen=True, slots=True)

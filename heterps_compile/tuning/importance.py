@@ -167,5 +167,5 @@ def _shuffled_shares(ranks: Floats, groups: Groups, random: np.random.Generator)
 def _best(parameter: Parameter, values: Sequence[Value], groups: Groups, ranks: Floats) -> tuple[Value, Value]:
     means = np.bincount(groups, ranks) / np.bincount(groups)
     own = [value for value, group in zip(values, groups.tolist(), strict=True) if group == int(means.argmin())]
-    ordered = sorted(own, key=parameter.order)
+    ordered = sorted(own, key=parameter.place)
     return ordered[0], ordered[-1]

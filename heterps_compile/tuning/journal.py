@@ -24,17 +24,17 @@ line that is no event is refused with its number.
 Left out: what the events amount to (``search_state.py``).
 """
 
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.escape import printable, short
+from heterps_compile.escape import printable
 from heterps_compile.strict_json import STRICT, fault_of
 
 from .parameters import Value
@@ -43,7 +43,9 @@ JOURNAL_FILE = "journal.jsonl"
 MOST_EVENTS = 2_000_000
 MOST_LINE_BYTES = 256 * 1024
 
-_LONGEST_REASON = 2_000
+Amount = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Reason = Annotated[str, Field(max_length=2_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +58,7 @@ class _Event:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    at_s: float
-
-    def __post_init__(self) -> None:
-        """Check that numbers are finite, and none negative but values of the metric and of configurations.
-
-        Raises:
-            InputError: naming the first that is not.
-        """
-        for one in fields(self):
-            found = getattr(self, one.name)
-            if isinstance(found, str) and len(found) > _LONGEST_REASON:
-                raise InputError(f"{one.name} has {len(found):,} characters; {_LONGEST_REASON:,} are the most")
-            if isinstance(found, bool) or not isinstance(found, int | float):
-                continue
-            if not math.isfinite(found) or (found < 0 and one.name != "value"):
-                raise InputError(f"{one.name} is {short(found)}; it must be a finite number, and not negative")
+    at_s: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +75,13 @@ class Asked(_Event):
         predicted_s: What it is predicted to take, in seconds.
     """
 
-    trial: int
-    part: int
+    trial: Count
+    part: Count
     class_name: str
     config: Mapping[str, Value]
-    fidelity: float
-    continues: int | None
-    predicted_s: float
+    fidelity: Amount
+    continues: Count | None
+    predicted_s: Amount
     event: Literal["asked"] = "asked"
 
 
@@ -103,7 +90,7 @@ class Nothing(_Event):
     """A class asked for a trial and there was none for it: the budget does not last, or nothing fits it."""
 
     class_name: str
-    reason: str
+    reason: Reason
     event: Literal["nothing"] = "nothing"
 
 
@@ -112,7 +99,7 @@ class Misfit(_Event):
     """A configuration that fits no class; it counts as a failed one for the search, and has no number."""
 
     config: Mapping[str, Value]
-    reason: str
+    reason: Reason
     event: Literal["misfit"] = "misfit"
 
 
@@ -120,8 +107,8 @@ class Misfit(_Event):
 class Started(_Event):
     """An attempt at a trial began, from 0 on, on a worker of its class."""
 
-    trial: int
-    attempt: int
+    trial: Count
+    attempt: Count
     worker: str
     event: Literal["started"] = "started"
 
@@ -130,8 +117,8 @@ class Started(_Event):
 class Reported(_Event):
     """A validation on the way: how far the trial had trained, and the metric's value."""
 
-    trial: int
-    fidelity: float
+    trial: Count
+    fidelity: Amount
     value: float
     event: Literal["reported"] = "reported"
 
@@ -143,37 +130,27 @@ class Told(_Event):
     Attributes:
         trial: Its number.
         value: The metric at its end.
-        time_s: What its last attempt took.
-        money: What all its attempts cost, in the currency of the search.
         checkpoint: Of the trial, below the folder of the search; None where it left none.
     """
 
-    trial: int
+    trial: Count
     value: float
-    time_s: float
-    money: float
     checkpoint: str | None = None
     event: Literal["told"] = "told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(_Event):
-    """An attempt failed.
+    """The running attempt at a trial failed.
 
     Attributes:
         trial: Its number.
-        attempt: Which one.
         reason: Why, in one sentence.
-        time_s: What the attempt took.
-        money: What all attempts so far cost.
         is_left: Whether the trial is left; else it is started again.
     """
 
-    trial: int
-    attempt: int
-    reason: str
-    time_s: float
-    money: float
+    trial: Count
+    reason: Reason
     is_left: bool
     event: Literal["failed"] = "failed"
 
@@ -186,7 +163,7 @@ class Resumed(_Event):
         trials: How many are to be run in all now.
     """
 
-    trials: int
+    trials: Count
     event: Literal["resumed"] = "resumed"
 
 
@@ -194,7 +171,7 @@ class Resumed(_Event):
 class Ended(_Event):
     """The search ended, in one sentence why; it may still be resumed."""
 
-    why: str
+    why: Reason
     event: Literal["ended"] = "ended"
 
 
@@ -226,7 +203,6 @@ def read_journal(folder: Path) -> Journal:
     shown = printable(str(path))
     events: list[Event] = []
     size_bytes = 0
-    read_event = _reader()
     try:
         with path.open("rb") as file:
             while line := file.readline(MOST_LINE_BYTES + 1):
@@ -237,7 +213,7 @@ def read_journal(folder: Path) -> Journal:
                     return Journal(tuple(events), True, size_bytes)
                 if len(events) == MOST_EVENTS:
                     raise InputError(f"{shown} has more than {MOST_EVENTS:,} lines, which are the most of a journal")
-                events.append(read_event(where, line))
+                events.append(_read_event(where, line))
                 size_bytes += len(line)
     except FileNotFoundError:
         return Journal((), False, 0)
@@ -246,20 +222,16 @@ def read_journal(folder: Path) -> Journal:
     return Journal(tuple(events), False, size_bytes)
 
 
-def _reader() -> Any:
-    from pydantic import Field, TypeAdapter, ValidationError  # noqa: PLC0415 - only where a journal is read
+@cache
+def _adapter() -> TypeAdapter[Event]:
+    return TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
-    adapter: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
 
-    def read_event(where: str, line: bytes) -> Event:
-        try:
-            return adapter.validate_json(line)
-        except ValidationError as error:
-            raise InputError(f"{where} is no event of a search: {fault_of(error)}") from error
-        except InputError as error:
-            raise InputError(f"{where} is no event of a search: {error}") from error
-
-    return read_event
+def _read_event(where: str, line: bytes) -> Event:
+    try:
+        return _adapter().validate_json(line)
+    except ValidationError as error:
+        raise InputError(f"{where} is no event of a search: {fault_of(error)}") from error
 
 
 class JournalWriter:
@@ -271,9 +243,6 @@ class JournalWriter:
         Raises:
             RunError: where it cannot be written.
         """
-        from pydantic import TypeAdapter  # noqa: PLC0415 - only where a journal is written
-
-        self._adapter: TypeAdapter[Event] = TypeAdapter(Event)
         self._path = folder / JOURNAL_FILE
         try:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -287,7 +256,7 @@ class JournalWriter:
         Raises:
             RunError: where it cannot be written.
         """
-        line = self._adapter.dump_json(event) + b"\n"
+        line = _adapter().dump_json(event) + b"\n"
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]

@@ -12,7 +12,7 @@ from heterps_compile.errors import InfeasibleError, InputError
 
 from .assignment import AssignedSearch
 from .journal import Asked, Event, Failed, Nothing, Told
-from .search_state import SearchState
+from .search_state import LEAST_S, SearchState
 
 
 def replay(search: AssignedSearch, state: SearchState, events: Sequence[Event]) -> None:
@@ -41,9 +41,10 @@ def tell_result(search: AssignedSearch, state: SearchState, event: Told | Failed
         state: A state after the event.
         event: The result; nothing is told of a trial that runs again.
     """
-    lost_s = sum(state.trials[event.trial].failed_s)
+    trial = state.trials[event.trial]
+    lost_s = sum(trial.failed_s)
     if isinstance(event, Told):
-        search.tell(event.trial, state.record.loss_of(event.value), event.time_s, lost_s)
+        search.tell(event.trial, state.record.loss_of(event.value), trial.time_s or LEAST_S, lost_s)
     elif event.is_left:
         search.tell_failed(event.trial, lost_s)
 

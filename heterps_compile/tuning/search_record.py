@@ -95,7 +95,7 @@ class SearchRecord(SearchOptions):
     hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     started_at: str = ""
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2
 
     def __post_init__(self) -> None:
         """Check the numbers, and that classes have different names.

@@ -20,6 +20,7 @@ from heterps_compile.plain_file import open_plain
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
 from heterps_compile.runtime.validation.best import LOSS
+from heterps_compile.strict_json import read_utf8
 from heterps_compile.units import counted
 
 from .ask_tell import Fidelity
@@ -28,7 +29,7 @@ from .brackets import trials_to_longest
 from .search_methods import lengths_of, make_search
 from .search_record import RECORD_FILE, SearchOptions, SearchRecord, write_record
 from .space import Space
-from .space_file import read_space_text, space_of_text
+from .space_file import space_of_text
 from .tune_options import ENGINE_NAMES, RULE_NAMES, TUNE
 from .worker_classes import WorkerClass, recorded_classes, worker_classes
 
@@ -115,7 +116,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     if request.engine not in ENGINE_NAMES:
         raise UnknownNameError("engine", request.engine, ENGINE_NAMES)
     _check_address(request.engine, request.address)
-    space_text = read_space_text(Path(request.space))
+    space_text = read_utf8(request.space, printable(request.space))
     space = space_of_text(request.space, space_text)
     least, most, unit = parse_fidelity(request.fidelity)
     fidelity = Fidelity(least, most, request.eta, unit)

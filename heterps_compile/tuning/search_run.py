@@ -8,7 +8,7 @@ Left out: starting processes (the engines), printing (``cli/tune.py``).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from .parameters import Value
 from .replay import replay, tell_result
 from .search_figures import lengths
 from .search_request import Search
-from .search_state import LEAST_S, TOLD, SearchState, state_of
+from .search_state import TOLD, SearchState, TrialState, state_of
 from .space import split_parts
 from .trial_engine import Left, TrialEngine, Worker
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
@@ -304,15 +304,14 @@ class SearchRun:
     def _report(self) -> None:
         """Write down the validations of trials that run, as they come."""
         for running in self._running.values():
-            self._note_validations(running, values_of(running.log.read(), self._record.metric))
+            self._note_validations(running)
 
-    def _note_validations(self, running: _Running, validations: Sequence[tuple[int, float]]) -> None:
+    def _note_validations(self, running: _Running) -> None:
         assert self._plans.length is not None, "known before trials start"  # noqa: S101
         number = running.assigned.number
-        for steps, value in validations:
+        for steps, value in values_of(running.log.read(), self._record.metric):
             reached = self._plans.length.fidelity(steps, running.plan.batch)
-            if reached not in dict(self._state.trials[number].curve):
-                self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
+            self._note(Reported(at_s=self._now_s(), trial=number, fidelity=reached, value=value))
 
     def _take(self, left: Left) -> None:
         """Make of a trial that has left a result, or a failure."""
@@ -322,45 +321,22 @@ class SearchRun:
         if fault or result is None or result.value is None:
             self._failed(left.worker, running, fault or _without_result(running.folder, result))
             return
-        self._note_validations(running, result.validations)
-        number, now_s = running.assigned.number, self._now_s()
-        trial = self._state.trials[number]
-        time_s = max(now_s - trial.attempts[-1].started_at_s, LEAST_S)
+        self._note_validations(running)
+        number = running.assigned.number
         (running.folder / LOG_FILE).unlink(missing_ok=True)  # the journal has its validations
         checkpoint = running.folder / "checkpoint"
-        relative = checkpoint.relative_to(self._search.folder)
-        self._note_result(
-            Told(
-                at_s=now_s,
-                trial=number,
-                value=result.value,
-                time_s=time_s,
-                money=left.worker.of.compute.price_of(time_s + sum(trial.failed_s)),
-                checkpoint=str(relative) if checkpoint.is_dir() else None,
-            )
-        )
-        self._tell(self._told_words(number, left.worker, result.value, time_s))
+        relative = str(checkpoint.relative_to(self._search.folder)) if checkpoint.is_dir() else None
+        self._note_result(Told(at_s=self._now_s(), trial=number, value=result.value, checkpoint=relative))
+        self._tell(self._told_words(self._state.trials[number], left.worker))
 
     def _failed(self, worker: Worker, running: _Running, reason: str, *, is_certain: bool = False) -> None:
         """Take a failure: the trial waits for another attempt, or is left."""
-        number, now_s = running.assigned.number, self._now_s()
-        trial = self._state.trials[number]
-        time_s = max(now_s - trial.attempts[-1].started_at_s, LEAST_S)
-        is_left = is_certain or len(trial.failed_s) >= self._record.retries
+        number = running.assigned.number
+        is_left = is_certain or len(self._state.trials[number].failed_s) >= self._record.retries
         if not is_left:
             self._waiting.append(running.assigned)
         reason = one_line(reason)[:1500]
-        self._note_result(
-            Failed(
-                at_s=now_s,
-                trial=number,
-                attempt=len(trial.attempts) - 1,
-                reason=reason,
-                time_s=time_s,
-                money=worker.of.compute.price_of(sum(trial.failed_s) + time_s),
-                is_left=is_left,
-            )
-        )
+        self._note_result(Failed(at_s=self._now_s(), trial=number, reason=reason, is_left=is_left))
         then = "it is left" if is_left else "it is started again"
         self._tell(f"trial {number} failed on {printable(worker.name)}, {then}: {printable(reason)}")
         if is_left:
@@ -392,13 +368,13 @@ class SearchRun:
     def _started_at_s(self, running: _Running) -> float:
         return self._state.trials[running.assigned.number].attempts[-1].started_at_s
 
-    def _told_words(self, number: int, worker: Worker, value: float, time_s: float) -> str:
-        state = self._state
-        trial, best = state.trials[number], state.best
-        far = lengths(state, trial.fidelity)
-        metric = printable(self._record.metric)
+    def _told_words(self, trial: TrialState, worker: Worker) -> str:
+        best, metric = self._state.best, printable(self._record.metric)
         beside = "" if best is None else f"; best {best.value:.6g} of trial {best.number}"
-        return f"trial {number} on {printable(worker.name)}: {metric} {value:.6g} after {far}, {time_s:.1f} s{beside}"
+        return (
+            f"trial {trial.number} on {printable(worker.name)}: {metric} {trial.value:.6g} after "
+            f"{lengths(self._state, trial.fidelity)}, {trial.time_s:.1f} s{beside}"
+        )
 
     def _note(self, event: Event) -> None:
         self._state.take(event)

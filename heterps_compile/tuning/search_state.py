@@ -6,10 +6,12 @@ Left out: deciding what to run next (``search_run.py``).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, short
 
+from .compute_classes import ComputeClass
 from .journal import (
     JOURNAL_FILE,
     Asked,
@@ -49,6 +51,11 @@ class Attempt:
     ended_at_s: float | None = None
     reason: str = ""
 
+    @property
+    def took_s(self) -> float:
+        """Return how long it took, in seconds; 0 while it runs."""
+        return 0.0 if self.ended_at_s is None else max(self.ended_at_s - self.started_at_s, LEAST_S)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialState(Asked):
@@ -85,8 +92,7 @@ class TrialState(Asked):
     @property
     def failed_s(self) -> list[float]:
         """Measure each failed attempt, in seconds."""
-        failed = [attempt for attempt in self.attempts if attempt.reason]
-        return [max(each.ended_at_s - each.started_at_s, LEAST_S) for each in failed if each.ended_at_s is not None]
+        return [attempt.took_s for attempt in self.attempts if attempt.reason]
 
     @property
     def is_open(self) -> bool:
@@ -168,7 +174,7 @@ class SearchState:
             case Told():
                 self._tell(event)
             case Failed():
-                self._fail(event)
+                self._end(event, FAILED if event.is_left else WAITING, event.reason)
             case Resumed():
                 self._resume(event)
             case Ended():
@@ -198,28 +204,17 @@ class SearchState:
         self._put(replace(trial, status=RUNNING, attempts=(*trial.attempts, attempt), curve=()))
 
     def _tell(self, event: Told) -> None:
-        trial = self._end_attempt(self._of(event.trial, RUNNING), event.at_s, "")
         checkpoint = event.checkpoint
         if checkpoint is not None and (Path(checkpoint).is_absolute() or ".." in Path(checkpoint).parts):
             raise InputError(f"the checkpoint {short(checkpoint)} does not lie below the folder of the search")
-        self._put(
-            replace(
-                trial,
-                status=TOLD,
-                value=event.value,
-                time_s=event.time_s,
-                money=event.money,
-                checkpoint=checkpoint,
-            )
-        )
+        self._end(event, TOLD, value=event.value, checkpoint=checkpoint)
 
-    def _fail(self, event: Failed) -> None:
-        trial = self._of(event.trial, RUNNING)
-        if event.attempt != len(trial.attempts) - 1:
-            raise InputError(f"attempt {event.attempt} at trial {event.trial} is not the one that runs")
-        ended = self._end_attempt(trial, event.at_s, event.reason)
-        status, time_s = (FAILED, event.time_s) if event.is_left else (WAITING, None)
-        self._put(replace(ended, status=status, time_s=time_s, money=event.money))
+    def _end(self, event: Told | Failed, status: str, reason: str = "", **changes: Any) -> None:
+        """End the running attempt of a trial, which is paid for."""
+        trial = self._end_attempt(self._of(event.trial, RUNNING), event.at_s, reason)
+        took_s = trial.attempts[-1].took_s
+        money = trial.money + self._class(trial.class_name).price_of(took_s)
+        self._put(replace(trial, status=status, time_s=None if status == WAITING else took_s, money=money, **changes))
 
     def _resume(self, event: Resumed) -> None:
         if event.trials < len(self.trials):
@@ -235,9 +230,11 @@ class SearchState:
             if trial.status == RUNNING:
                 self._put(replace(self._end_attempt(trial, self.now_s, ""), status=WAITING))
 
-    def _class(self, name: str) -> None:
-        if name not in {each.name for each in self.record.classes}:
-            raise InputError(f"{short(name)} is no class of the search")
+    def _class(self, name: str) -> ComputeClass:
+        for each in self.record.classes:
+            if each.name == name:
+                return each
+        raise InputError(f"{short(name)} is no class of the search")
 
     def _of(self, number: int, *statuses: str) -> TrialState:
         if number >= len(self.trials):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.escape import printable, short
 
-from .parameters import Clause, Parameter, Value, holder
+from .parameters import Condition, Parameter, Value, among
 
 Config = Mapping[str, Value]
 """The active parameters of one trial, by name."""
@@ -36,11 +36,11 @@ class Space:
 
     Attributes:
         parameters: All of them.
-        forbidden: Clauses that must not all hold in one configuration.
+        forbidden: Conditions, none of which holds in a configuration.
     """
 
     parameters: tuple[Parameter, ...]
-    forbidden: tuple[tuple[Clause, ...], ...] = ()
+    forbidden: tuple[Condition, ...] = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, Parameter]:
@@ -66,12 +66,11 @@ class Space:
 
     def is_active(self, parameter: Parameter, config: Config) -> bool:
         """Return whether a parameter is active with the values that a configuration has before it."""
-        ways = parameter.when
-        return not ways or any(all(self._meets(clause, config) for clause in clauses) for clauses in ways)
+        return _holds(parameter.when, config)
 
     def is_allowed(self, config: Config) -> bool:
         """Return whether no forbidden combination is in a configuration."""
-        return not any(all(self._meets(clause, config) for clause in clauses) for clauses in self.forbidden)
+        return not any(_holds(condition, config) for condition in self.forbidden)
 
     def check(self, config: Config) -> None:
         """Check that a configuration is one of this space.
@@ -107,8 +106,9 @@ class Space:
             "combinations leave more of the space"
         )
 
-    def _meets(self, clause: Clause, config: Config) -> bool:
-        return clause.name in config and holder(clause, self.by_name[clause.name])(config[clause.name])
+
+def _holds(condition: Condition, config: Config) -> bool:
+    return all(clause.name in config and among(config[clause.name], clause.values) for clause in condition)
 
 
 def split_parts(config: Config) -> Mapping[str, dict[str, Value]]:

@@ -13,7 +13,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 from .make_space import make_space
-from .parameters import IN, Choice, Clause, Condition, Parameter, Value, holder
+from .parameters import Choice, Clause, Condition, Parameter, Value, among
 from .space import Space
 
 MOST = 256
@@ -60,8 +60,7 @@ def _split(space: Space, chosen: tuple[str, ...]) -> Iterator[tuple[str, Space]]
         return
     groups: dict[tuple[object, ...], list[Value]] = {}
     for value in switch.choices:
-        effect = tuple(_left(p.when, switch, (value,)) for p in space.parameters)
-        groups.setdefault(effect, []).append(value)
+        groups.setdefault(_effect(space, switch, value), []).append(value)
     for values in groups.values():
         words = " or ".join(_word(value) for value in values)
         part = _with(space, switch, tuple(values))
@@ -70,24 +69,19 @@ def _split(space: Space, chosen: tuple[str, ...]) -> Iterator[tuple[str, Space]]
 
 
 def _decides(space: Space, switch: Choice) -> bool:
-    """Whether the parameter's values differ in what they make active."""
-    effects = {tuple(_left(p.when, switch, (value,)) for p in space.parameters) for value in switch.choices}
-    return len(effects) > 1
+    """Return whether the parameter's values differ in what they make active."""
+    return len({_effect(space, switch, value) for value in switch.choices}) > 1
+
+
+def _effect(space: Space, switch: Choice, value: Value) -> tuple[Condition | None, ...]:
+    return tuple(_left(parameter.when, switch, (value,)) for parameter in space.parameters)
 
 
 def _left(condition: Condition, switch: Choice, values: tuple[Value, ...]) -> Condition | None:
-    """Return what is left of a condition where a parameter has one of some values; None where it cannot hold."""
-    if not condition:
-        return condition
-    narrowed = replace(switch, choices=values)
-    ways = []
-    for clauses in condition:
-        own = [clause for clause in clauses if clause.name == switch.name]
-        if all(narrowed.restricted(clause) is not None for clause in own):
-            ways.append(tuple(clause for clause in clauses if clause.name != switch.name))
-    if not ways:
+    """Return the rest of a condition where a parameter has one of some values; None if it cannot hold."""
+    if any(c.name == switch.name and not any(among(value, c.values) for value in values) for c in condition):
         return None
-    return () if () in ways else tuple(dict.fromkeys(ways))
+    return tuple(clause for clause in condition if clause.name != switch.name)
 
 
 def _with(space: Space, switch: Choice, values: tuple[Value, ...]) -> Space:
@@ -99,39 +93,32 @@ def _with(space: Space, switch: Choice, values: tuple[Value, ...]) -> Space:
             kept[parameter.name] = replace(switch, choices=values)
             continue
         condition = _left(parameter.when, switch, values)
-        if condition:
-            condition = tuple(clauses for clauses in condition if not any(c.name in gone for c in clauses)) or None
-        if condition is None:
+        if condition is None or any(clause.name in gone for clause in condition):
             gone.add(parameter.name)
         else:
             kept[parameter.name] = replace(parameter, when=condition)
     return make_space(kept.values(), _still_forbidden(space, kept))
 
 
-def _still_forbidden(space: Space, kept: Mapping[str, Parameter]) -> Iterator[tuple[Clause, ...]]:
-    """Yield what is forbidden of what is kept, in the values that are kept."""
-    for clauses in space.forbidden:
-        if all(clause.name in kept for clause in clauses):
-            found = [_in_values(clause, space.by_name[clause.name], kept[clause.name]) for clause in clauses]
+def _still_forbidden(space: Space, kept: Mapping[str, Parameter]) -> Iterator[Condition]:
+    """Yield the forbidden combinations of the parameters and values that are kept."""
+    for condition in space.forbidden:
+        if all(clause.name in kept for clause in condition):
+            found = tuple(Clause(c.name, tuple(v for v in c.values if kept[c.name].accepts(v))) for c in condition)
             if all(clause.values for clause in found):
-                yield tuple(found)
-
-
-def _in_values(clause: Clause, parameter: Parameter, kept: Parameter) -> Clause:
-    if not isinstance(kept, Choice):
-        return clause
-    holds = holder(clause, parameter)
-    return Clause(clause.name, IN, tuple(value for value in kept.choices if holds(value)))
+                yield found
 
 
 def _is_empty(space: Space) -> bool:
-    """Whether something forbidden holds whatever is drawn."""
-    return any(all(_is_certain(space.by_name[c.name], c) for c in clauses) for clauses in space.forbidden)
+    """Return whether a forbidden combination holds in every configuration."""
+    return any(all(_is_certain(space.by_name[c.name], c) for c in condition) for condition in space.forbidden)
 
 
 def _is_certain(parameter: Parameter, clause: Clause) -> bool:
     return (
-        isinstance(parameter, Choice) and not parameter.when and all(map(holder(clause, parameter), parameter.choices))
+        isinstance(parameter, Choice)
+        and not parameter.when
+        and all(among(choice, clause.values) for choice in parameter.choices)
     )
 
 

@@ -72,7 +72,7 @@ class Tpe(Method):
 
 
 def _as_suggested(parameter: Parameter, value: Value) -> Value:
-    return int(parameter.order(value)) if isinstance(parameter, Choice) else value
+    return parameter.index(value) if isinstance(parameter, Choice) else value
 
 
 def _suggest(trial: "optuna.Trial", parameter: Parameter) -> Value:

@@ -70,14 +70,12 @@ class TrialResult:
 
     Attributes:
         value: The metric at the end; None where the trial failed.
-        validations: Steps done, and the metric.
         error: Why it failed, in one sentence; "" where it did not.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     value: float | None
-    validations: tuple[tuple[int, float], ...] = ()
     error: str = ""
 
 

@@ -1,19 +1,18 @@
 """Validations of a trial while it runs, out of the log that its run writes: one line of JSON a step and a validation.
 
 Trials run the user's own code, which may write what it likes into their folder: a line that is no validation is passed
-over, and what is read at once is bounded.
+over, and a line is read in bounded pieces.
 
 Left out: writing the log (``runtime/telemetry/step_log.py``).
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LOG_FILE = "log.jsonl"
 
-_MOST_AT_ONCE_BYTES = 4 * 2**20
 _MOST_LINE_BYTES = 256 * 1024
 _VALIDATION = b'{"validation"'
 
@@ -31,39 +30,31 @@ class TrialLog:
 
     def read(self) -> list[Validation]:
         """Read the new validations. Half a line is left for the next time."""
+        found: list[Validation] = []
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                data = file.read(_MOST_AT_ONCE_BYTES)
+                while (line := file.readline(_MOST_LINE_BYTES)).endswith(b"\n") or len(line) == _MOST_LINE_BYTES:
+                    self._offset += len(line)
+                    found += _validations(line)
         except OSError:
-            return []  # it is not there yet, or not any more
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole or (len(data) if len(data) > _MOST_LINE_BYTES else 0)
-        found = map(_validation, data[:whole].splitlines())
-        return [one for one in found if one is not None]
+            pass  # it is not there yet, or not any more
+        return found
 
 
-def values_of(validations: Iterable[Validation], metric: str) -> list[tuple[int, float]]:
+def values_of(validations: Sequence[Validation], metric: str) -> list[tuple[int, float]]:
     """Select the finite values of a metric, with their steps."""
     values = [(steps, metrics.get(metric, math.nan)) for steps, metrics in validations]
     return [one for one in values if math.isfinite(one[1])]
 
 
-def validations_in(folder: Path) -> list[Validation]:
-    """Read all validations in the log of an attempt."""
-    try:
-        with (folder / LOG_FILE).open("rb") as file:
-            return [one for line in file if (one := _validation(line)) is not None]
-    except OSError:
+def _validations(line: bytes) -> list[Validation]:
+    """Return the validation of a line, or nothing."""
+    if not line.startswith(_VALIDATION):
         return []
-
-
-def _validation(line: bytes) -> Validation | None:
-    if not line.startswith(_VALIDATION) or len(line) > _MOST_LINE_BYTES:
-        return None
     try:
         said = json.loads(line)
         steps, metrics = said["after_steps"], {str(name): float(value) for name, value in said["validation"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        return None
-    return (steps, metrics) if type(steps) is int and steps >= 0 else None
+        return []
+    return [(steps, metrics)] if type(steps) is int and steps >= 0 else []

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from heterps_compile.escape import one_line, printable
 from heterps_compile.strict_json import read_json, write_json
 
 from .trial_job import OUTPUT_FILE, RESULT_FILE, TrialJob, TrialResult
-from .trial_log import LOG_FILE, Validation, validations_in, values_of
+from .trial_log import LOG_FILE, TrialLog
 from .trial_values import VARIABLE
 
 if TYPE_CHECKING:
@@ -90,11 +89,11 @@ def _trained(job: TrialJob) -> TrialResult:
     )
     if job.ray_address is not None:
         _run_on_ray(made, job.ray_address)
-        return _result(job, validations_in(Path(job.folder)))
-    result, _ = launch(made, sys.stderr, forks_this_process=True)
-    if result.stopped_by:
-        raise RunError(f"the trial was ended by signal {result.stopped_by} after {result.steps} steps")
-    return _result(job, [(one.step, one.metrics) for one in result.validations])
+    else:
+        result, _ = launch(made, sys.stderr, forks_this_process=True)
+        if result.stopped_by:
+            raise RunError(f"the trial was ended by signal {result.stopped_by} after {result.steps} steps")
+    return _result(job)
 
 
 def _run_on_ray(options: "RunOptions", address: str) -> None:
@@ -115,12 +114,13 @@ def _run_on_ray(options: "RunOptions", address: str) -> None:
         raise RunError(f"its run on Ray left with exit code {code}")
 
 
-def _result(job: TrialJob, validations: Sequence[Validation]) -> TrialResult:
-    """Return what a run came to by its validations.
+def _result(job: TrialJob) -> TrialResult:
+    """Return the result of a run: its last validation.
 
     Raises:
         RunError: where the metric is not among them, or is no number.
     """
+    validations = TrialLog(Path(job.folder)).read()
     if not validations:
         raise RunError(f"the metric {job.metric!r} was never reported: the trial ended without a validation")
     _, last = validations[-1]
@@ -129,7 +129,7 @@ def _result(job: TrialJob, validations: Sequence[Validation]) -> TrialResult:
         raise RunError(f"the metric {printable(job.metric)!r} was never reported; validations have {known}")
     if not math.isfinite(last[job.metric]):
         raise RunError(f"the metric {printable(job.metric)!r} is {last[job.metric]} at the end of the trial")
-    return TrialResult(value=last[job.metric], validations=tuple(values_of(validations, job.metric)))
+    return TrialResult(value=last[job.metric])
 
 
 def _given(job: TrialJob, options: dict[str, Any]) -> set[str]:

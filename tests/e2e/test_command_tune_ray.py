@@ -76,7 +76,7 @@ SPACE = """
 lr = { float = [1e-3, 3e-1], log = true }
 optimizer = "adam"
 [model]
-width = { ordered = [256, 512] }
+width = { choice = [256, 512] }
 [plan]
 schedule = "1f1b"
 """

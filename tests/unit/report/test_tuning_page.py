@@ -266,9 +266,7 @@ LARGEST = 1.7e308
 
 
 def stretched(event: Event, times: float, value: float) -> Event:
-    """Return an event of a search that took so many times as long, and paid and reached what few numbers say."""
-    if isinstance(event, Told):
-        event = replace(event, money=LARGEST, time_s=event.time_s * times)
+    """Return an event of a search that took so many times as long, and reached a value."""
     if isinstance(event, Told | Reported):
         event = replace(event, value=value if event.trial % 2 else -value)
     return replace(event, at_s=event.at_s * times)
@@ -277,9 +275,10 @@ def stretched(event: Event, times: float, value: float) -> Event:
 @pytest.mark.parametrize("times", [0.0, 1e-300, 2.5e305])
 @pytest.mark.parametrize("value", [0.0, 5e-324, LARGEST])
 def test_the_largest_and_the_least_numbers_of_a_journal_are_shown(times, value):
-    simulated = Simulated(replace(RECORD, trials=40))
+    dear = tuple(replace(each, price_per_hour=LARGEST) for each in RECORD.classes)
+    simulated = Simulated(replace(RECORD, trials=40, classes=dear))
     simulated.run()
-    of = state_of(RECORD, [stretched(event, times, value) for event in simulated.events])
+    of = state_of(simulated.record, [stretched(event, times, value) for event in simulated.events])
     assert not re.search(r"\bnan\b", told(tuning_page(of)))
     out = io.StringIO()
     print_board(make_console(out, 80), of)

@@ -68,11 +68,11 @@ def started(trial: int, at_s: float = 0.0, attempt: int = 0) -> Started:
 
 
 def told(trial: int, value: float, at_s: float = 0.0) -> Told:
-    return Told(at_s=at_s, trial=trial, value=value, time_s=1.5, money=0.25, checkpoint=f"trials/{trial}/checkpoint")
+    return Told(at_s=at_s, trial=trial, value=value, checkpoint=f"trials/{trial}/checkpoint")
 
 
-def failed(trial: int, attempt: int, *, is_left: bool) -> Failed:
-    return Failed(at_s=0.0, trial=trial, attempt=attempt, reason="it broke", time_s=1.0, money=0.5, is_left=is_left)
+def failed(trial: int, *, is_left: bool) -> Failed:
+    return Failed(at_s=0.0, trial=trial, reason="it broke", is_left=is_left)
 
 
 EVERY_EVENT: list[Event] = [
@@ -120,10 +120,13 @@ def test_half_a_line_at_the_end_is_dropped_and_told_and_what_follows_is_written_
         (b"[]", "Input should be an object"),
         (b'{"event":"bought","at_s":1}', "'bought' found using 'event'"),
         (b'{"event":"ended","at_s":NaN,"why":""}', "at_s: Input should be a finite number"),
-        (b'{"event":"ended","at_s":-1,"why":""}', "at_s is -1.0"),
+        (b'{"event":"ended","at_s":-1,"why":""}', "at_s: Input should be greater than or equal to 0, not -1"),
         (b'{"event":"ended","at_s":1}', "ended.why: the key is missing"),
         (b'{"event":"ended","at_s":1,"why":"","more":1}', "ended.more: unknown key"),
-        (b'{"event":"ended","at_s":1,"why":"' + b"x" * 2001 + b'"}', "why has 2,001 characters"),
+        (
+            b'{"event":"ended","at_s":1,"why":"' + b"x" * 2001 + b'"}',
+            "ended.why: String should have at most 2000 characters",
+        ),
         (b'{"event":"resumed","at_s":1,"trials":true}', "resumed.trials: Input should be a valid integer, not True"),
         (b'{"event":"misfit","at_s":1,"reason":"","config":{"a":[1]}}', "misfit.config.a"),
         (b"[" * 10_000, "Invalid JSON"),
@@ -150,7 +153,7 @@ def test_a_line_that_is_no_event_is_refused_with_its_number(tmp_path: Path, line
         ('"least": 1.0', '"least": 10.0'),
         ('"name": "slow"', '"name": "fast"'),
         ('"workers": 2', '"workers": 100001'),
-        ('"schema": 1', '"schema": 2'),
+        ('"schema": 2', '"schema": 1'),
         ('"eta": 3', '"eta": 3, "more": 1'),
         ('"eta": 3', '"eta": '),
     ],
@@ -178,14 +181,14 @@ def test_the_state_follows_the_events() -> None:
     assert statuses(asked(0)) == [WAITING]
     assert statuses(asked(0), started(0)) == [RUNNING]
     assert statuses(asked(0), started(0), told(0, 0.5)) == [TOLD]
-    assert statuses(asked(0), started(0), failed(0, 0, is_left=False)) == [WAITING]
-    assert statuses(asked(0), started(0), failed(0, 0, is_left=True)) == [FAILED]
+    assert statuses(asked(0), started(0), failed(0, is_left=False)) == [WAITING]
+    assert statuses(asked(0), started(0), failed(0, is_left=True)) == [FAILED]
     assert statuses(asked(0), started(0), Resumed(at_s=9.0, trials=10)) == [WAITING]
     assert statuses(asked(0), started(0), Ended(at_s=9.0, why="Ctrl-C")) == [WAITING]
 
 
 def test_a_second_attempt_begins_its_curve_anew_and_keeps_the_reason_of_the_first() -> None:
-    first = [asked(0), started(0), Reported(at_s=0, trial=0, fidelity=1, value=0.5), failed(0, 0, is_left=False)]
+    first = [asked(0), started(0), Reported(at_s=0, trial=0, fidelity=1, value=0.5), failed(0, is_left=False)]
     second = [started(0, 1.0, 1), Reported(at_s=2, trial=0, fidelity=3, value=0.6), told(0, 0.6, 3.0)]
     (trial,) = state_of(RECORD, [*first, *second]).trials
     assert trial.curve == ((3.0, 0.6),)
@@ -217,7 +220,6 @@ def test_the_best_is_the_best_of_the_longest() -> None:
         ([asked(1)], "line 1: trial 1 is asked for where trial 0 is the next"),
         ([started(0)], "line 1: trial 0 was never asked for"),
         ([asked(0), told(0, 1)], "line 2: trial 0 is waiting, where it should be running"),
-        ([asked(0), started(0), failed(0, 1, is_left=True)], "line 3: attempt 1 at trial 0 is not the one that runs"),
         ([asked(0), started(0, attempt=1)], "line 2: attempt 1 at trial 0 follows 0 others"),
         ([asked(0, 5.0), started(0, 4.0)], "line 2: it is of 4 s, and the line before it of 5 s"),
         ([asked(0), asked(1, continues=0)], "line 2: trial 0 is waiting, where it should be told or failed"),

@@ -155,7 +155,7 @@ def test_what_cannot_be_searched_is_refused(monkeypatch):
         make_search("tpe", SPACE, FIDELITY, 0)
 
 
-SMALL = parse_space({"model": {"width": {"ordered": [8, 16, 32]}, "kind": {"choice": ["a", "b", "c"]}, "depth": 2}})
+SMALL = parse_space({"model": {"width": {"choice": [8, 16, 32]}, "kind": {"choice": ["a", "b", "c"]}, "depth": 2}})
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from heterps_compile.tuning.trial_log import LOG_FILE, TrialLog, validations_in, values_of
+from heterps_compile.tuning.trial_log import LOG_FILE, TrialLog, values_of
 
 
 def line(steps: object, **metrics: object) -> str:
@@ -36,10 +36,10 @@ def test_lines_that_are_no_validations_are_passed_over(tmp_path: Path) -> None:
         + line(3, auc=0.6).encode()
     )
     assert values_of(TrialLog(tmp_path).read(), "auc") == [(3, 0.6)]
-    assert [steps for steps, _ in validations_in(tmp_path)] == [1, 2, 3]
+    assert [steps for steps, _ in TrialLog(tmp_path).read()] == [1, 2, 3]
 
 
 def test_a_line_without_an_end_does_not_stop_what_follows(tmp_path: Path) -> None:
     log = TrialLog(tmp_path)
     (tmp_path / LOG_FILE).write_bytes(b"x" * 5_000_000 + b"\n" + line(3, auc=0.6).encode())
-    assert [one for _ in range(3) for one in log.read()] == [(3, {"auc": 0.6})]
+    assert log.read() == [(3, {"auc": 0.6})]

@@ -235,7 +235,7 @@ def test_jobs_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     )  # fmt: skip
     assert read_json(write_job(job), TrialJob) == job
     path = Path(job.folder) / RESULT_FILE
-    result = TrialResult(value=0.5, validations=((3, 0.25), (9, 0.5)))
+    result = TrialResult(value=0.5)
     write_json(path, result)
     assert read_json(path, TrialResult) == result
     write_job(job)
