@@ -4,8 +4,8 @@ They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's a
 
     every rank                                  rank 0
     ask/RANK   <- token, host, device type      reads it
-    waits for ping/TOKEN                        ping/TOKEN
-    pong/TOKEN                                  waits for all; a token that an earlier start left has no pong
+    waits for ping/TOKEN                        ping/TOKEN <- a new number
+    pong/TOKEN/NUMBER                           waits for all; what an earlier start left has no such pong
     waits for go/TOKEN                          assigns the run's ranks, go/TOKEN <- rank, names
     its place/NAME <- the run's store           (the process that became the run's rank 0)
 
@@ -74,6 +74,15 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ping:
+    """The question of rank 0 whether a process runs now."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    number: _Hex
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer:
     """The run's rank of a process, whether all are on one machine, and the key under which the store's place is."""
 
@@ -123,8 +132,8 @@ def join(
     if member.rank == 0:
         _assign(store, member, asked, prepared)
     else:
-        _wait(store, f"ping/{asked.token}", member)
-        store.set(f"pong/{asked.token}", "1")
+        ping = _read(store, f"ping/{asked.token}", _Ping, member)
+        store.set(f"pong/{asked.token}/{ping.number}", "1")
     answer = _read(store, f"go/{asked.token}", _Answer, member)
     store.set(f"got/{asked.token}", "1")
     if answer.error:
@@ -190,7 +199,8 @@ def assigned(wanted: Sequence[str], reported: Sequence[str]) -> list[int]:
 
 def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared | HeterpsError) -> None:
     """Collect the ranks that have come and answer each; rank 0 does so."""
-    asked = [own, *(_alive(store, rank, member) for rank in range(1, member.world_size))]
+    ping = _Ping(token_hex(16))
+    asked = [own, *(_alive(store, rank, member, ping) for rank in range(1, member.world_size))]
     ranks, error = list(range(member.world_size)), next((each.error for each in asked if each.error), "")
     if not error and not isinstance(prepared, HeterpsError):
         try:
@@ -206,8 +216,8 @@ def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared 
             store.wait([f"got/{each.token}" for each in asked[1:]], timedelta(seconds=_LAST_WORD_S))
 
 
-def _alive(store: "Store", rank: int, member: Membership) -> _Asked:
-    """Wait for the word of a rank that runs now: one of an earlier start does not answer.
+def _alive(store: "Store", rank: int, member: Membership, ping: _Ping) -> _Asked:
+    """Wait for the word of a rank that runs now: one of an earlier start does not answer this ping.
 
     Raises:
         RunError: if it does not come in time.
@@ -215,9 +225,9 @@ def _alive(store: "Store", rank: int, member: Membership) -> _Asked:
     deadline_s = time.monotonic() + COME_S
     while time.monotonic() < deadline_s:
         asked = _read(store, f"ask/{rank}", _Asked, member)
-        store.set(f"ping/{asked.token}", "1")
+        store.set(f"ping/{asked.token}", _text(ping))
         try:
-            store.wait([f"pong/{asked.token}"], timedelta(seconds=_PONG_S))
+            store.wait([f"pong/{asked.token}/{ping.number}"], timedelta(seconds=_PONG_S))
         except RuntimeError:  # torch's word for a wait that took too long
             continue
         return asked
