@@ -28,17 +28,34 @@ RANKS = {
 }
 
 
+class CpuClock:
+    """CPU time of a rank that a test sets."""
+
+    time_s = 0.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+CPU_CLOCK = CpuClock()
+
+
 def recorders(folder: Path, trace_steps: range = range(0)) -> dict[int, TelemetryRecorder]:
     return {
         rank: TelemetryRecorder(
-            folder, rank_starts(rank, position=stage, replica=replica, stages=(stage,)), trace_steps=trace_steps
+            folder,
+            rank_starts(rank, position=stage, replica=replica, stages=(stage,)),
+            trace_steps=trace_steps,
+            cpu_clock=CPU_CLOCK,
         )
         for rank, (stage, replica, _) in RANKS.items()
     }
 
 
-def tell_step(recorder: TelemetryRecorder, rank: int, step: int, loss: float | None = None) -> None:
-    """Tell a recorder what its rank does in a step."""
+def tell_step(
+    recorder: TelemetryRecorder, rank: int, step: int, loss: float | None = None, cpu_share: float = 1.0
+) -> None:
+    """Tell a recorder what its rank does in a step, with a share of a core to compute on."""
     stage, _, actions = RANKS[rank]
     began_s = 100.0 + step * PACE_S
     free_s = began_s
@@ -50,15 +67,16 @@ def tell_step(recorder: TelemetryRecorder, rank: int, step: int, loss: float | N
             source = micro_batch if stage == 1 else 2
             recorder.message(step, source, rank, BYTES, free_s, start_s)
         recorder.begin(step, stage, micro_batch, phase)
+        CPU_CLOCK.time_s += cpu_share * SLOT_S
         recorder.end(step, stage, micro_batch, phase, start_s, end_s)
         free_s = end_s
     recorder.waited(step, "reduce", free_s, began_s + STEP_S)
     recorder.step_done(step, 8, StepResult(loss), began_s, began_s + STEP_S)
 
 
-def told_run(folder: Path, steps: int = 1, trace_steps: range = range(0)) -> None:
+def told_run(folder: Path, steps: int = 1, trace_steps: range = range(0), cpu_share: float = 1.0) -> None:
     """Write the files of a whole run; the loss of step n is 1 / (n + 1), known to rank 2."""
     for rank, recorder in recorders(folder, trace_steps).items():
         for step in range(steps):
-            tell_step(recorder, rank, step, 1 / (step + 1) if rank == 2 else None)
+            tell_step(recorder, rank, step, 1 / (step + 1) if rank == 2 else None, cpu_share)
         recorder.close()

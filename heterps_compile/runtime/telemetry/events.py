@@ -63,6 +63,8 @@ class RankStep:
         samples: Of the step.
         loss: Mean loss, None where the rank does not know it.
         forward_s, backward_s: Computation of every stage it runs, without what it waited for inside.
+        cpu_s: CPU time of all threads of the process during that computation, by stage and at most its wall time;
+            empty on a GPU. It counts the process, as XLA and other runtimes compute in threads of their own.
         micro_batches: Forwards that it ran.
         wait_s: Waiting, by what for (:data:`WAITS`).
         received_bytes: By the rank they came from.
@@ -106,6 +108,7 @@ class RankStep:
     losses: Mapping[str, float] = field(default_factory=dict)
     between_s: Mapping[str, float] = field(default_factory=dict)
     sync_bytes: Mapping[int, int] = field(default_factory=dict)
+    cpu_s: Mapping[int, float] = field(default_factory=dict)
     replica_gap: Mapping[int, float] = field(default_factory=dict)
     sync_between_bytes: Mapping[int, int] = field(default_factory=dict)
     data_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -10,11 +10,13 @@ one first that by itself changes the step most. What each adds is its part of th
     measured, from step to step                    42.5 ms    1 ms is not explained
 
 A cause is what a rank does by itself: it computes, waits for its data or for rows of served tables, runs what lies
-between actions and between steps. The optimizer as measured stands in place of the plan's, and waiting for rows in
-place of the plan's pull and push, as servers answer the first pull of a step after the pushes of the one before. How
-ranks wait for one another follows from these. A step of training begins and ends in the first stage, so what lies
-between steps counts there; in inference a step takes what the slowest stage takes for it. What follows from none of
-these is not explained: messages that take longer than planned, sums of gradients.
+between actions and between steps. If computing got clearly less CPU time than wall time, its CPU time is compared with
+the plan, and the rest is a separate cause, :data:`TAKEN`: a busy machine, not a wrong plan. The optimizer as measured
+stands in place of the plan's, and waiting for rows in place of the plan's pull and push, as servers answer the first
+pull of a step after the pushes of the one before. How ranks wait for one another follows from these. A step of training
+begins and ends in the first stage, so what lies between steps counts there; in inference a step takes what the slowest
+stage takes for it. What follows from none of these is not explained: messages that take longer than planned, sums of
+gradients.
 
 Measured numbers are means, since medians do not add up. Left out: runs that are not as their plan says.
 """
@@ -36,12 +38,16 @@ from .step_report import StepReport
 DATA, PULL, RUNTIME, DIVIDING, OTHER, UNEXPLAINED = "data", "pull", "runtime", "dividing", "other", "unexplained"
 """Causes beside stages and what is told to lie between steps."""
 
+TAKEN = "taken"
+"""Wall time of computing in which other processes had the cores."""
+
 OPTIMIZER = "optimizer"
 """Of what is told to lie between steps, what a plan has too: measured, it stands in place of that."""
 
 _ALIKE = 0.02  # of the planned time; less than timers and the system's other work make
 _TOLD = 0.05  # of the difference; smaller parts are told together
 _FACTOR_FROM = 2.0
+_TAKEN_FROM = 0.1  # of the wall time; page faults and the system's other work stay below
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,9 @@ class StageMeans:
     """What a stage took for a micro-batch and a step, in the mean over its replicas.
 
     Attributes:
-        forward_s, backward_s: Computing of one micro-batch.
+        forward_s, backward_s: Computing of one micro-batch, without :data:`TAKEN`.
         own_s: Of one micro-batch, what its ranks did beside computing without waiting for other ranks: :data:`DATA`,
-            :data:`PULL`, :data:`RUNTIME`.
+            :data:`PULL`, :data:`RUNTIME`, :data:`TAKEN`.
         between_s: Of one step, what lay between it and the one before, by what it was, on the replica that took
             longest.
     """
@@ -101,16 +107,26 @@ def mean_step(starts: Mapping[int, RankStart], reports: Sequence[StepReport]) ->
     return MeanStep(sum(report.pace_s for report in followed) / len(followed), MappingProxyType(means))
 
 
+def are_cores_taken(wall_s: float, cpu_s: float) -> bool:
+    """Check if computing got clearly less CPU time than wall time; False if CPU time is not known (0)."""
+    return 0 < cpu_s < (1 - _TAKEN_FROM) * wall_s
+
+
 def _stage_means(ranks: Sequence[Sequence[tuple[RankStep, float]]], count: int) -> StageMeans:
     """Return the means of a stage over its ranks, each with its steps and the gaps before them."""
     steps = [step for of_rank in ranks for step, _ in of_rank]
     micro_batches = sum(step.micro_batches for step in steps)
     own_s = {what: sum(step.wait_s.get(what, 0.0) for step in steps) for what in (DATA, PULL)}
     own_s[RUNTIME] = sum(step.step_s - step.busy_s - sum(step.wait_s.values()) for step in steps)
+    computed_s = sum(step.busy_s for step in steps)
+    cpu_s = sum(sum(step.cpu_s.values()) if step.cpu_s else step.busy_s for step in steps)  # GPUs have no CPU time
+    kept = cpu_s / computed_s if are_cores_taken(computed_s, cpu_s) else 1.0
+    if kept < 1:
+        own_s[TAKEN] = computed_s - cpu_s
     longest_s = max((_between_s(of_rank) for of_rank in ranks), key=lambda between_s: sum(between_s.values()))
     return StageMeans(
-        sum(sum(step.forward_s.values()) for step in steps) / micro_batches,
-        sum(sum(step.backward_s.values()) for step in steps) / micro_batches,
+        kept * sum(sum(step.forward_s.values()) for step in steps) / micro_batches,
+        kept * sum(sum(step.backward_s.values()) for step in steps) / micro_batches,
         {what: time_s / micro_batches for what, time_s in own_s.items()},
         {what: time_s / count for what, time_s in longest_s.items()},
     )
@@ -213,6 +229,7 @@ _NAMES: Mapping[str, str] = MappingProxyType({
     DATA: "waiting for data",
     PULL: "waiting for rows of served tables",
     RUNTIME: "what lies between actions",
+    TAKEN: "cores taken by other processes",
     DIVIDING: "dividing the batch into micro-batches",
     UNEXPLAINED: "not explained (messages, sums of gradients)",
     OPTIMIZER: "the optimizer",
@@ -246,6 +263,11 @@ def _words(plan: Plan, mean: MeanStep, cause: str) -> str:
             around_s = plan.stages[longest].pull_s(plan.schedule.micro_batches) + rows.push_s
             planned = f", planned {format_seconds(around_s)} a step"
         return f"stage {longest} waited {format_seconds(time_s)} a micro-batch for {what}{planned}"
+    if cause == TAKEN:
+        found = mean.stages[longest]
+        cpu_s = found.forward_s + found.backward_s
+        wall, cpu = format_seconds(cpu_s + time_s), format_seconds(cpu_s)
+        return f"stage {longest} computed {wall} wall, {cpu} of CPU a micro-batch: the cores were taken"
     if cause == RUNTIME:
         return f"stage {longest} spent {format_seconds(time_s)} a micro-batch between its actions"
     return f"{_NAMES.get(cause, cause)} took {format_seconds(time_s)} between two steps"

@@ -10,7 +10,7 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,13 @@ class TelemetryRecorder:
     """
 
     def __init__(
-        self, directory: Path, start: RankStart, *, trace_steps: range = range(0), gpu_index: int | None = None
+        self,
+        directory: Path,
+        start: RankStart,
+        *,
+        trace_steps: range = range(0),
+        gpu_index: int | None = None,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         """Open the file.
 
@@ -66,6 +72,7 @@ class TelemetryRecorder:
             start: Which rank it is; the first line.
             trace_steps: Steps whose actions, messages and waits are written one by one.
             gpu_index: Of its CUDA device, None without one.
+            cpu_clock: Seconds of CPU that the rank has used, by all its threads.
 
         Raises:
             RunError: where the file cannot be written.
@@ -75,6 +82,7 @@ class TelemetryRecorder:
         self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
+        self._cpu_clock = cpu_clock
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
         self._between_s: dict[str, float] = defaultdict(float)
@@ -97,11 +105,15 @@ class TelemetryRecorder:
         """Note that an action begins."""
         self._is_inside = True
         self._inside_s = 0.0
+        self._cpu_began_s = self._cpu_clock()
 
     def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - the engine's
         """Note that an action ended; what it waited for inside is no computation."""
         is_forward = phase is Phase.FORWARD
-        (self._forward_s if is_forward else self._backward_s)[stage] += ended_s - began_s - self._inside_s
+        computed_s = ended_s - began_s - self._inside_s
+        (self._forward_s if is_forward else self._backward_s)[stage] += computed_s
+        if self._gpu is None:
+            self._cpu_s[stage] += min(computed_s, self._cpu_clock() - self._cpu_began_s)
         self._micro_batches += is_forward
         self._is_inside = False
         self._count += 1
@@ -150,6 +162,7 @@ class TelemetryRecorder:
                     loss=result.loss,
                     forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
                     backward_s=dict(self._backward_s),
+                    cpu_s=dict(self._cpu_s),
                     micro_batches=self._micro_batches,
                     wait_s=dict(self._wait_s),
                     received_bytes=dict(self._received_bytes),
@@ -230,6 +243,7 @@ class TelemetryRecorder:
     def _reset(self) -> None:
         self._forward_s: dict[int, float] = defaultdict(float)
         self._backward_s: dict[int, float] = defaultdict(float)
+        self._cpu_s: dict[int, float] = defaultdict(float)
         self._wait_s: dict[str, float] = defaultdict(float)
         self._received_bytes: dict[int, int] = defaultdict(int)
         self._micro_batches = self._messages = self._count = 0

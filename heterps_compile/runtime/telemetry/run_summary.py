@@ -8,7 +8,7 @@ Left out: why they differ (``plan_difference.py``).
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Est
 from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
 from .events import RankStart, RankTables
-from .plan_difference import MeanStep, mean_step
+from .plan_difference import MeanStep, are_cores_taken, mean_step
 from .step_report import StepReport, stage_link_bytes
 
 WARM_UP_STEPS = 2
@@ -43,6 +43,7 @@ class RunSummary:
         pace_s: Median time from step to step, with what lies between them.
         bubble: Median share of the ranks' time in which they do not compute.
         stage_s: Per stage, the median time its ranks computed in a step.
+        cpu_s: Per stage, the median CPU time of that; empty on GPUs.
         wait_s: Mean time of a rank and step that was spent waiting, by what for.
         link_bytes: Of a step, between positions of the pipeline.
         peak_rss_bytes: Of every rank's process.
@@ -61,6 +62,11 @@ class RunSummary:
     peak_rss_bytes: Mapping[int, int]
     peak_gpu_bytes: Mapping[int, int]
     mean: MeanStep | None = None
+    cpu_s: Mapping[int, float] = field(default_factory=dict)
+
+    def is_taken(self, stage: int) -> bool:
+        """Check if other processes took the cores of a stage."""
+        return are_cores_taken(self.stage_s[stage], self.cpu_s.get(stage, 0.0))
 
     @property
     def samples_per_s(self) -> float:
@@ -98,6 +104,7 @@ class SummaryOfSteps:
             peak_rss_bytes={rank.rank: rank.peak_rss_bytes for rank in last.ranks},
             peak_gpu_bytes={rank.rank: rank.peak_gpu_bytes for rank in last.ranks},
             mean=mean_step(starts, list(self._kept)),
+            cpu_s={stage: median(step.cpu_s.get(stage, 0.0) for step in counted) for stage in last.cpu_s},
         )
 
 
@@ -128,6 +135,10 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, share
 def summary_lines(summary: RunSummary) -> list[str]:
     """Return in words what has no counterpart in a plan: waits, messages, memory of whole processes."""
     lines = [f"median of {summary.steps:,} steps of {summary.samples:,} samples"]
+    for stage, cpu_s in summary.cpu_s.items():
+        taken = ": the cores were taken, so its CPU time is compared with the plan" if summary.is_taken(stage) else ""
+        wall, cpu = format_seconds(summary.stage_s[stage]), format_seconds(cpu_s)
+        lines.append(f"stage {stage} computed {wall} wall, {cpu} of CPU a step{taken}")
     between_s = summary.pace_s - summary.step_s
     if between_s > 0:
         lines.append(f"between two steps: {format_seconds(between_s)} (optimizer, checkpoints)")
@@ -188,7 +199,8 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
     ]
     for stage, time_s in summary.stage_s.items():
         device = shorten(printable(plan.stages[stage].device_words), _LONGEST_NAME)
-        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), time_s, "s"))
+        computed_s = summary.cpu_s[stage] if summary.is_taken(stage) else time_s
+        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), computed_s, "s"))
     return rows
 
 

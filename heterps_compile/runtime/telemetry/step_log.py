@@ -125,7 +125,7 @@ def tables_record(tables: RankTables) -> dict[str, Any]:
 _OF_STEP = (
     *("step", "samples", "loss", "losses", "learning_rate", "gradient_norm", "loss_scale", "skipped", "step_s"),
     *("pace_s", "samples_per_s", "bubble", "stage_s", "wait_s", "link_bytes", "sync_bytes", "sync_between_bytes"),
-    *("data_bytes", "replica_gap", "ranks"),
+    *("cpu_s", "data_bytes", "replica_gap", "ranks"),
 )
 _OF_RANK = ("rank", "busy_s", "rss_bytes", "peak_rss_bytes", "gpu_bytes", "peak_gpu_bytes")
 

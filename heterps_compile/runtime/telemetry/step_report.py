@@ -28,6 +28,7 @@ class StepReport:
             it is done with the one before, so nobody's time counts twice where steps overlap.
         ranks: What each rank did, by rank.
         stage_s: Per stage, the time its ranks computed in the step, the mean over them.
+        cpu_s: Per stage, the CPU time of that, the mean over its ranks; without stages of which a rank is on a GPU.
         link_bytes: Bytes from rank to rank.
         gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
         learning_rates: By group of the optimiser, of the first rank that has one; empty where none has.
@@ -52,6 +53,7 @@ class StepReport:
     is_skipped: bool = False
     losses: Mapping[str, float] = field(default_factory=dict)
     gaps_s: Mapping[int, float] = field(default_factory=dict)
+    cpu_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def loss_words(self) -> str:
@@ -126,9 +128,11 @@ def step_report(
     bubble = 1 - busy_s / all_s if all_s > 0 else 0.0
     knowing = next((rank for rank in ranks if rank.loss is not None), None)
     stages: dict[int, list[float]] = {}
+    cpus: dict[int, list[float | None]] = {}
     for rank in ranks:
         for stage in starts[rank.rank].stages:
             stages.setdefault(stage, []).append(rank.forward_s.get(stage, 0.0) + rank.backward_s.get(stage, 0.0))
+            cpus.setdefault(stage, []).append(rank.cpu_s.get(stage))
     return StepReport(
         step=ranks[0].step,
         samples=max(rank.samples for rank in ranks),
@@ -140,6 +144,11 @@ def step_report(
         bubble=min(max(bubble, 0.0), 1.0),
         ranks=tuple(ranks),
         stage_s={stage: sum(times) / len(times) for stage, times in sorted(stages.items())},
+        cpu_s={
+            stage: sum(known) / len(times)
+            for stage, times in sorted(cpus.items())
+            if len(known := [time_s for time_s in times if time_s is not None]) == len(times)
+        },
         link_bytes={(source, rank.rank): size for rank in ranks for source, size in rank.received_bytes.items()},
         gradient_norm=next((rank.gradient_norm for rank in ranks if rank.gradient_norm is not None), None),
         learning_rates=next((rank.learning_rates for rank in ranks if rank.learning_rates), ()),

@@ -15,6 +15,7 @@ from heterps_compile.runtime.telemetry.plan_difference import (
     OTHER,
     PULL,
     RUNTIME,
+    TAKEN,
     MeanStep,
     StageMeans,
     difference_lines,
@@ -179,6 +180,38 @@ def _told(rank: int, step: int) -> RankStep:
     )
     optimizer_s = 0.01 if rank == 1 else 0.005
     return replace(told, backward_s={rank // 2: 0.02 * count}, between_s={"optimizer": optimizer_s})
+
+
+@pytest.mark.parametrize(
+    ("share", "computed_ms", "taken_ms"),
+    [(0.2, 6, 24), (0.95, 30, 0), (0.0, 30, 0)],
+    ids=["taken", "noise", "no clock"],
+)
+def test_a_busy_machine_is_no_wrong_plan(share, computed_ms, taken_ms):
+    """Replicas of stage 0 compute 30 ms a micro-batch by the wall: taken cores count apart, a little noise does not."""
+    starts = {rank: rank_starts(rank, position=s, replica=0, stages=(s,)) for rank, s in enumerate((0, 0, 1))}
+    reports, before_s = [], {}
+    for step in range(3):
+        ranks = [
+            replace(each, cpu_s={each.rank // 2: share * each.busy_s}) for each in (_told(r, step) for r in range(3))
+        ]
+        reports.append(step_report(starts, ranks, before_s))
+        before_s = {rank.rank: rank.ended_s for rank in ranks}
+    mean = mean_step(starts, reports)
+    assert mean is not None
+    found = mean.stages[0]
+    assert (found.forward_s + found.backward_s, found.own_s.get(TAKEN, 0.0)) == pytest.approx(
+        (computed_ms * MS, taken_ms * MS)
+    )
+
+
+def test_taken_cores_are_a_cause_of_their_own():
+    # stage 1 takes 6 ms a micro-batch, as planned, and its cores are taken for 14: 1 + 4 * 20 + 2 = 83
+    mean = measured(83, (1, 2), (2, 4), stage1={"own_s": {TAKEN: 14 * MS}})
+    (line,) = lines(mean)
+    assert line.endswith(
+        "stage 1 computed 20 ms wall, 6 ms of CPU a micro-batch: the cores were taken (+56 ms of +56 ms)"
+    )
 
 
 def test_without_times_in_the_plan_or_of_a_stage_nothing_is_said():

@@ -303,6 +303,8 @@ def test_the_summary_says_waits_messages_and_memory(followed):
     lines = summary_lines(replace(summary, peak_rss_bytes={0: 2**20}, peak_gpu_bytes={0: 2**30, 1: 0}))
     assert lines == [
         "median of 2 steps of 8 samples",
+        "stage 0 computed 20 ms wall, 20 ms of CPU a step",
+        "stage 1 computed 40 ms wall, 40 ms of CPU a step",
         "between two steps: 20 ms (optimizer, checkpoints)",
         "waiting of a rank in a step: receive 26.7 ms, reduce 6.67 ms",
         "position 0 to position 1: 8 KiB a step",
