@@ -130,6 +130,12 @@ class LayerTimes:
         factor = self._ratio(layer, device.name)
         return layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training, factor=factor)
 
+    def measured_batches(self, layer: int, type_: int) -> tuple[int, ...]:
+        """Return the batches at which a profile of a type measured a layer, ascending; () if none did."""
+        profile = self._profiles.get(self.pool.device_types[type_].name)
+        found = None if profile is None else profile.by_key.get(self._keys[layer])
+        return () if found is None else tuple(point.batch for point in found.points)
+
     def _product_dtype(self, layer: int, device: DeviceType) -> str:
         kind, dtype = self._layers.layers[layer].kind, self._layers.dtype(layer)
         return product_dtype(kind, dtype, self.precision, is_measured=bool(device.rates))

@@ -382,6 +382,8 @@ PROFILE = Command(
             default_words="cpu for one thread on cpu",
         ),
         _option("cache", "--cache", Text(), "Times measured before; new ones are added.", "FILE"),
+        _option("problem", "--problem", Text(), "Problem file to write too, of the largest batch.", "FILE"),
+        replace(_CLUSTER, help="Pool of the problem file.", default=None, default_words="local", needs=("problem",)),
         _option(
             "no_replicas", "--no-replicas", Flag(), "Do not measure what several processes gain or lose.", default=False
         ),

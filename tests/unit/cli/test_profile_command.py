@@ -83,3 +83,36 @@ def test_a_profile_that_is_none_stops_compile_before_its_work(model, capfd):
     Path("bad.json").write_text('{"format": "heterps-compile profile", "version": 1}', "ascii")
     assert run(["compile", model, "--batch", "3", "--profile", "cpu-core=bad.json"]) == 1
     assert "the profile 'bad.json'" in capfd.readouterr().err
+
+
+def test_a_problem_file_of_the_largest_batch_is_planned(model, capfd):
+    assert run(["profile", model, *QUICK, "--problem", "problem.json"]) == 0
+    shown = capfd.readouterr().out
+    assert "note: the file has neither other orders" in shown
+    assert shown.endswith("written to profile.json and problem.json\n")
+    document = json.loads(Path("problem.json").read_text("ascii"))
+    assert document["batch"] == 4
+    assert [device["name"] for device in document["pool"]["device"]] == ["core"]
+    assert run(["problem.json", "--objective", "throughput", "-o", "out"]) == 0
+    assert run(["predict", "problem.json", "--plan", "out/plan.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--problem", "model.onnx"], "'model.onnx' exists"),
+        (["--problem", "profile.json"], "is the profile's file too"),
+        (["--problem", "no/such/folder/p.json"], "the folder of 'no/such/folder/p.json' does not exist"),
+        (["--problem", "."], "'.' is a folder"),
+        (["--problem", "p.json", "--cluster", "no-such"], "no-such"),
+    ],
+)
+def test_a_problem_file_that_cannot_be_is_refused_before_measuring(model, arguments, told, capfd):
+    assert run(["profile", model, *QUICK, *arguments]) == 1
+    assert told in capfd.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["model.onnx"]
+
+
+def test_a_pool_without_a_problem_file_means_nothing(model, capfd):
+    assert run(["profile", model, *QUICK, "--cluster", "local"]) != 0
+    assert "--problem" in capfd.readouterr().err
