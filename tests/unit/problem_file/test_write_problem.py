@@ -51,8 +51,8 @@ def profile(layers: LayerGraph, *, name: str, kind: str, training: bool, speeds:
         points = []
         for batch in (8, BATCH):
             forward, backward = Timing(usual_s * (5 + batch), 0.0), Timing(2 * usual_s * (5 + batch), 0.0)
-            passes = (forward, backward, backward) if training else (forward,)
-            points.append(LayerPoint(batch, 1, 1, *passes))
+            own = (backward, backward) if training else (None, None)
+            points.append(LayerPoint(batch, 1, 1, forward, own[0], own[1]))
         found[key] = LayerProfile(layer.name, (key,), str(layer.kind), "float32", 1, tuple(points))
     mode = "training" if training else "inference"
     return DeviceProfile(name, kind, "made up", "torch", mode, 1, "cpu", tuple(found.values()))
