@@ -161,7 +161,9 @@ class _Count:
     def _factors(self, node: Node) -> Iterator[Saved]:
         """Yield the factors that the gradient of another one is made of."""
         trained = [i for i, name in enumerate(node.inputs) if name in self.trained]
-        read = {self.bases.get(node.inputs[i], node.inputs[i]) for i in range(len(node.inputs)) if set(trained) - {i}}
+        is_divided = "div" in plain_name(node.op) and 1 in trained  # the gradient of a divisor is made of both
+        factors = [i for i in range(len(node.inputs)) if is_divided or set(trained) - {i}]
+        read = {self.bases.get(node.inputs[i], node.inputs[i]) for i in factors}
         copies = self._inputs(node)
         floats = [name for name in node.inputs if self._is_float(name)]
         yield from (copy for name, copy in zip(floats, copies, strict=True) if self.bases.get(name, name) in read)

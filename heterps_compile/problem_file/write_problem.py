@@ -32,8 +32,6 @@ from heterps_compile.units import counted
 
 from .read_problem import FORMAT, VERSION, make_given
 
-_MOST_DIVISORS = 1000
-
 
 def problem_text(layers: LayerGraph, costs: Sequence[LayerCost], times: LayerTimes) -> str:
     """Export a model as a problem file; O(layers * types * sizes).
@@ -106,9 +104,9 @@ def _phases(times: LayerTimes, of: tuple[int, int], batch: int, samples: Sequenc
 
 
 def _divisors(batch: int) -> list[int]:
-    """List the divisors of a batch, ascending, at most the 1,000 largest."""
+    """List the divisors of a batch, ascending."""
     small = [size for size in range(1, math.isqrt(batch) + 1) if batch % size == 0]
-    return sorted({*small, *(batch // size for size in small)})[-_MOST_DIVISORS:]
+    return sorted({*small, *(batch // size for size in small)})
 
 
 def _held_per_parameter(layers: LayerGraph, costs: Sequence[LayerCost], *, training: bool) -> Floats:

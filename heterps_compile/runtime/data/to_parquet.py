@@ -7,13 +7,14 @@
 
 The key is a hash of the file's version and fingerprint and of the layout. Ranks that start together wait for one lock:
 the first converts, the others find the result. A file is written under a temporary name and renamed, so a run that is
-killed leaves no half of one. A copy that cannot be read is written again.
+killed leaves no half of one. A copy whose footer cannot be read is written again.
 
 pyarrow accepts text that was cut off between two quotation marks, and empty lines. :class:`CheckedText` refuses both
 while pyarrow reads, and counts the records for comparison.
 
-A field of another type than its column does not end the conversion, since the run may not read that column: the rest of
-the column is null, and the first fault is noted in the Parquet file. So is the first missing value of each column.
+A field of another type than its column does not end the conversion, since the run may not read that column: the
+column is null from that batch on, and the first fault is noted in the Parquet file. So is the first missing value of
+each column.
 
 Not covered: removal of old copies (delete the folder); records above 4 MiB.
 """

@@ -9,20 +9,23 @@ goes does not hold up the others::
 Left out: what is done about it (``going_on.py``).
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.launch.checkpoint_start import find_start
+from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints
+from heterps_compile.runtime.launch.checkpoint_start import find_start, refuse_unasked
 from heterps_compile.units import counted
 
 from .deal import Deal, Host
 from .job import Job
 
 
-def check_restarts(job: Job, max_restarts: int) -> None:
-    """Check that a restart has a checkpoint to continue from.
+def check_restarts(job: Job, max_restarts: int, *, starts: bool = True) -> None:
+    """Check that a restart has a checkpoint to continue from; writes nothing unless the run ``starts`` here.
 
     Raises:
         InputError: if every restart would begin at the first step.
@@ -33,7 +36,10 @@ def check_restarts(job: Job, max_restarts: int) -> None:
             f"--max-restarts {max_restarts} without --checkpoint would start every time at the first step. Fix: add "
             f"--checkpoint DIR and --every N"
         )
-    find_start(job.prepared, job.options)  # before --resume is added
+    if starts:
+        find_start(job.prepared, job.options)  # before --resume is added
+    elif job.options.checkpoint is not None and os.path.isdir(job.options.checkpoint):
+        refuse_unasked(job.options, find_checkpoints(Path(job.options.checkpoint)))
 
 
 @dataclass(frozen=True, slots=True)

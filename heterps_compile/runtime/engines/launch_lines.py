@@ -33,6 +33,7 @@ _PORT = 29_500
 _GPU = "nvidia.com/gpu"
 _SBATCH = r"[a-z][a-z0-9-]*(?:=[^\x00-\x20\x7f\"'\\#]+)?"
 _SKY = r"(?:accelerators|cpus|memory|instance_type|infra|image_id|disk_size|use_spot)=[A-Za-z0-9_.:/*+-]{1,200}"
+_OF_MACHINES = {"accelerators", "cpus", "memory", "instance_type", "infra"}
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_./-]{0,252}=[A-Za-z0-9_.-]{0,63}"
 
 
@@ -117,7 +118,7 @@ class _Lines:
     def resources(
         self, allowed: str, example: str, chosen: Callable[[RentedAs], Sequence[str]], *, is_needed: bool
     ) -> Mapping[str, tuple[str, ...]]:
-        """Return what names the hosts of every device type: ``--resource``, else the instance that was chosen.
+        """Return what names the hosts of every device type: ``--resource``, and the chosen instance unless it is named.
 
         Raises:
             InputError: if a value does not match, or nothing names the hosts of a type.
@@ -125,8 +126,10 @@ class _Lines:
         found = dict(by_type("--resource", self.options.resources, self.parts, allowed, example))
         for part in self.parts:
             machine = self.job.rented.get(part.device)
-            if not found[part.device] and machine is not None:
-                found[part.device] = tuple(chosen(machine))
+            if machine is not None:
+                named = {text.partition("=")[0] for text in found[part.device]}
+                left = () if named & _OF_MACHINES else chosen(machine)
+                found[part.device] += tuple(text for text in left if text.partition("=")[0] not in named)
             if is_needed and not found[part.device]:
                 name = printable(part.device)
                 raise InputError(
@@ -157,7 +160,7 @@ def slurm_script(job: Job, options: LineOptions) -> str:
     for number, part in enumerate(lines.parts):
         most = max(group.processes for group in lines.groups if group.part is part)
         tasks = [f"--ntasks={len(part.ranks)}", f"--cpus-per-task={lines.threads}"]
-        tasks += [f"--ntasks-per-node={most}"] if most > 1 else []
+        tasks += [f"--ntasks-per-node={most}"] if most > 1 or part.device in (options.slots or {}) else []
         tasks += ["--gpus-per-task=1"] if part.kind == "gpu" else []
         ranks = counted(len(part.ranks), "process")
         head = [f"# {printable(part.device)}: {ranks}", f"#SBATCH --job-name={_RUN_NAME}"]
@@ -242,7 +245,7 @@ def _lines(job: Job, options: LineOptions) -> _Lines:
         InputError: if ``--slots`` names a type that the run does not have, or restarts would begin at the first step.
     """
     if options.max_restarts:
-        check_restarts(job, options.max_restarts)
+        check_restarts(job, options.max_restarts, starts=False)
     parts = parts_of(job)
     slots = dict(options.slots or {})
     by_type("--slots", [(name, str(count)) for name, count in slots.items()], parts)

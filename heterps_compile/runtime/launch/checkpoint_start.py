@@ -298,11 +298,7 @@ def find_start(
         raise RunError(f"cannot use the folder {options.checkpoint!r} for checkpoints: {error.strerror}") from error
     if not found:
         return None
-    if not options.resume:
-        raise RunError(
-            f"{options.checkpoint!r} holds checkpoints up to {found[-1].name}; go on from there (--resume), or name "
-            f"another folder (--checkpoint DIR)"
-        )
+    refuse_unasked(options, found)
     state = read_state(found[-1])
     check_fits(found[-1], state, prepared, options, data)
     refuse_other_blocks(found[-1], state, prepared.sync, prepared.layout)
@@ -311,6 +307,19 @@ def find_start(
         check_written(found[-1], state)
         check_tensors(found[-1], state, prepared, resumes=True)
     return found[-1]
+
+
+def refuse_unasked(options: RunOptions, found: Sequence[Path]) -> None:
+    """Refuse checkpoints that are there although the run is not to resume.
+
+    Raises:
+        RunError: naming the last of them.
+    """
+    if found and not options.resume:
+        raise RunError(
+            f"{options.checkpoint!r} holds checkpoints up to {found[-1].name}; go on from there (--resume), or name "
+            f"another folder (--checkpoint DIR)"
+        )
 
 
 def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> list[str]:

@@ -3,11 +3,14 @@
 They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's agent where there is one::
 
     every rank                                  rank 0
-    ask/RANK   <- token, host, device type      reads it
-    waits for ping/TOKEN                        ping/TOKEN <- a new number
-    pong/TOKEN/NUMBER                           waits for all; what an earlier start left has no such pong
-    waits for go/TOKEN                          assigns the run's ranks, go/TOKEN <- rank, names
+    ask/RANK   <- token, host, device type      reads all
+    reads word/TOKEN/0, 1, ...                  word/TOKEN/I <- a new number, to all
+    pong/TOKEN/NUMBER                           waits for all, else sends another number
+    until a word has its answer                 assigns the run's ranks, word/TOKEN/I <- answer
     its place/NAME <- the run's store           (the process that became the run's rank 0)
+
+So all processes run when ranks are assigned: one that died, or that an earlier start left in the store of torchrun's
+agent, has no pong for the last number.
 
 A *device type* is what ``--device-type`` says, else the type of the plan whose name is in that of this process's GPU.
 A process with a type takes stages of that type alone. One without takes any of those that are left, in the order of
@@ -19,13 +22,15 @@ All that is read is checked against a grammar.
 Left out: ranks that our own launcher starts (``local_ranks.py``); the run's own store (``store_client.py``).
 """
 
+import itertools
 import os
 import platform
 import re
+import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -34,12 +39,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from pydantic import ConfigDict, Field
+from torch.distributed import DistNetworkError, DistStoreError
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
 
-from .addresses import own_address
+from .addresses import is_loopback, own_address
 from .membership import Membership
 from .prepare import Prepared, check_world_size, planned_devices
 from .run_folder import make_run_folder
@@ -53,11 +59,12 @@ if TYPE_CHECKING:
 COME_S = 600.0
 """Seconds that ranks wait for each other; machines may take their time to start."""
 
-_PONG_S = 1.0
+_PONG_S = 3.0
 _LAST_WORD_S = 10.0
 _AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 _Name = Annotated[str, Field(max_length=255)]
+_Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
 _T = TypeVar("_T")
 
 
@@ -70,28 +77,31 @@ class _Asked:
     token: _Hex
     host: _Name
     device_type: _Name
+    address: _Address
     error: Annotated[str, Field(max_length=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ping:
-    """The question of rank 0 whether a process runs now."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    number: _Hex
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer:
-    """The run's rank of a process, whether all are on one machine, and the key under which the store's place is."""
+    """The run's rank of a process, and where the store will be: on one machine, or in the direction of an address."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     rank: Annotated[int, Field(ge=0)]
     is_one_machine: bool
+    towards: _Address
     name: _Hex
     error: Annotated[str, Field(max_length=10_000)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A number to answer, or the answer."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    number: _Hex
+    answer: _Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,7 @@ class _Place:
 
     secret: _Hex
     folder: Annotated[str, Field(max_length=4096)]
-    address: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
+    address: _Address
     port: Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -127,20 +137,15 @@ def join(
 
     store = PrefixStore(f"heterps/{run}", _meeting(member))
     error = f"rank {member.rank}: {one_line(str(prepared))}" if isinstance(prepared, HeterpsError) else ""
-    asked = _Asked(token_hex(16), platform.node()[:255], device_type or "", error[:10_000])
-    store.set(f"ask/{member.rank}", _text(asked))
-    if member.rank == 0:
-        _assign(store, member, asked, prepared)
-    else:
-        ping = _read(store, f"ping/{asked.token}", _Ping, member)
-        store.set(f"pong/{asked.token}/{ping.number}", "1")
-    answer = _read(store, f"go/{asked.token}", _Answer, member)
-    store.set(f"got/{asked.token}", "1")
+    own = own_address(member.address)
+    asked = _Asked(token_hex(16), platform.node()[:255], device_type or "", own, error[:10_000])
+    _set(store, f"ask/{member.rank}", _text(asked))
+    answer = _assign(store, member, asked, prepared) if member.rank == 0 else _answer(store, member, asked.token)
     if answer.error:
         raise prepared if isinstance(prepared, HeterpsError) else RunError(answer.error)
     key = f"place/{answer.name}"
     if answer.rank == 0:
-        store.set(key, _text(_make_place(member, is_one_machine=answer.is_one_machine)))
+        _set(store, key, _text(_make_place(answer)))
     place = _read(store, key, _Place, member)
     secret = bytes.fromhex(place.secret)
     if place.folder:
@@ -197,50 +202,79 @@ def assigned(wanted: Sequence[str], reported: Sequence[str]) -> list[int]:
     return [next(others) if rank < 0 else rank for rank in found]
 
 
-def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared | HeterpsError) -> None:
-    """Collect the ranks that have come and answer each; rank 0 does so."""
-    ping = _Ping(token_hex(16))
-    asked = [own, *(_alive(store, rank, member, ping) for rank in range(1, member.world_size))]
-    ranks, error = list(range(member.world_size)), next((each.error for each in asked if each.error), "")
-    if not error and not isinstance(prepared, HeterpsError):
-        try:
+def _answer(store: "Store", member: Membership, token: str) -> _Answer:
+    """Answer the numbers of rank 0 until its answer comes."""
+    for count in itertools.count():
+        word = _read(store, f"word/{token}/{count}", _Word, member)
+        _set(store, f"pong/{token}/{word.number}", "1")
+        if word.answer is not None:
+            return word.answer
+    raise AssertionError
+
+
+def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared | HeterpsError) -> _Answer:
+    """Collect the ranks and answer each; rank 0 does so."""
+    sent: Counter[str] = Counter()
+    ranks, error = list(range(member.world_size)), ""
+    asked, late = _collect(store, member, sent)
+    asked = [own, *asked]
+    try:
+        if late is not None:
+            raise late
+        error = next((each.error for each in asked if each.error), "")
+        if not error and not isinstance(prepared, HeterpsError):
             check_world_size(prepared, member.world_size)
             ranks = assigned([name for name, _ in planned_devices(prepared)], [each.device_type for each in asked])
-        except RunError as refused:
-            error = str(refused)
-    is_one_machine, name = len({each.host for each in asked}) == 1, token_hex(16)
-    for each, rank in zip(asked, ranks, strict=True):
-        store.set(f"go/{each.token}", _text(_Answer(rank, is_one_machine, name, error)))
+    except RunError as refused:
+        error = str(refused)
+    is_one_machine, name, number = len({each.host for each in asked}) == 1, token_hex(16), token_hex(16)
+    towards = next((each.address for each in asked if each.address and not is_loopback(each.address)), member.address)
+    found = [_Answer(rank, is_one_machine, towards, name, error) for rank in ranks[: len(asked)]]
+    for each, answer in zip(asked[1:], found[1:], strict=True):
+        _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number, answer)))
     if error:
         with suppress(RuntimeError):  # this process may host the store, and ends now
-            store.wait([f"got/{each.token}" for each in asked[1:]], timedelta(seconds=_LAST_WORD_S))
+            store.wait([f"pong/{each.token}/{number}" for each in asked[1:]], timedelta(seconds=_LAST_WORD_S))
+    return found[0]
 
 
-def _alive(store: "Store", rank: int, member: Membership, ping: _Ping) -> _Asked:
-    """Wait for the word of a rank that runs now: one of an earlier start does not answer this ping.
+def _collect(store: "Store", member: Membership, sent: Counter[str]) -> tuple[list[_Asked], RunError | None]:
+    """Wait until all other ranks answer one number; return those that have come and, where some have not, the fault.
 
-    Raises:
-        RunError: if it does not come in time.
+    Args:
+        store: Of the world.
+        member: Rank 0.
+        sent: Counts the words to every token.
     """
-    deadline_s = time.monotonic() + COME_S
-    while time.monotonic() < deadline_s:
-        asked = _read(store, f"ask/{rank}", _Asked, member)
-        store.set(f"ping/{asked.token}", _text(ping))
+    deadline_s, asked = time.monotonic() + COME_S, list[_Asked]()
+    while True:
+        number, asked = token_hex(16), []
         try:
-            store.wait([f"pong/{asked.token}/{ping.number}"], timedelta(seconds=_PONG_S))
+            for rank in range(1, member.world_size):
+                asked.append(_read(store, f"ask/{rank}", _Asked, member))
+        except RunError as error:
+            return asked, error
+        for each in asked:
+            _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number)))
+            sent[each.token] += 1
+        pongs = [f"pong/{each.token}/{number}" for each in asked]
+        try:
+            store.wait(pongs, timedelta(seconds=_PONG_S))
         except RuntimeError:  # torch's word for a wait that took too long
+            if time.monotonic() > deadline_s:
+                silent = next((rank for rank, pong in enumerate(pongs, 1) if not store.check([pong])), 1)
+                return asked, _late(silent, member)
             continue
-        return asked
-    raise _late(rank, member)
+        return asked, None
 
 
-def _make_place(member: Membership, *, is_one_machine: bool) -> _Place:
+def _make_place(answer: _Answer) -> _Place:
     """Choose where the run's store will be: in a private folder, or on this machine's address towards the others."""
     secret = new_secret().hex()
-    if is_one_machine:
+    if answer.is_one_machine:
         folder, _ = make_run_folder()  # kept until this process ends
         return _Place(secret, str(folder), "", 0)
-    address = own_address(member.address)
+    address = own_address(answer.towards)
     return _Place(secret, "", address, _free_port(address))
 
 
@@ -250,8 +284,9 @@ def _store_at(address: str, port: int, world_size: int, *, hosts: bool) -> "Stor
     from heterps_compile.runtime.c10d import TCPStore  # noqa: PLC0415 - torch only in the processes of a run
 
     try:
+        socket.getaddrinfo(address, port)  # else it is tried for minutes
         return TCPStore(address, port, world_size, hosts, timeout=timedelta(seconds=COME_S), wait_for_workers=False)
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         does = "listen on" if hosts else "reach"
         raise RunError(
             f"this rank cannot {does} {printable(address)}:{port}, where the ranks meet: "
@@ -268,16 +303,37 @@ def _text(value: object) -> str:
     return str(adapter_of(type(value)).dump_json(value), "utf-8")
 
 
-def _wait(store: "Store", key: str, member: Membership) -> None:
-    try:
-        store.wait([key], timedelta(seconds=COME_S))
-    except RuntimeError as error:
-        raise _late(int(key[4:]) if key.startswith("ask/") else 0, member) from error
+def _set(store: "Store", key: str, text: str) -> None:
+    with _reaching():
+        store.set(key, text)
 
 
 def _read(store: "Store", key: str, schema: type[_T], member: Membership) -> _T:
-    _wait(store, key, member)
-    return checked(schema, parsed(store.get(key).decode("utf-8", "replace"), "the store", RunError), key, RunError)
+    """Wait for a value and check it.
+
+    Raises:
+        RunError: if it does not come, or is not of the schema.
+    """
+    with _reaching():
+        try:
+            store.wait([key], timedelta(seconds=COME_S))
+        except DistStoreError as error:
+            raise _late(int(key[4:]) if key.startswith("ask/") else 0, member) from error
+        text = store.get(key).decode("utf-8", "replace")
+    return checked(schema, parsed(text, "the store", RunError), key, RunError)
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Report a store that is gone.
+
+    Raises:
+        RunError: if the store cannot be reached any more.
+    """
+    try:
+        yield
+    except DistNetworkError as error:
+        raise RunError("rank 0 or its agent has ended before all ranks had met. Fix: see its message") from error
 
 
 def _late(rank: int, member: Membership) -> RunError:

@@ -30,7 +30,7 @@ AGENT_VARIABLE = "TORCHELASTIC_RUN_ID"
 STARTER_VARIABLE = "HETERPS_HOST_STARTER"
 """Set by an actor of Ray, which is the parent of its rank then."""
 
-_LONGEST_PORT = 65535
+_LARGEST_PORT = 65535
 _USUAL_PORT = "29500"
 _FIRST_PORT, _PORTS = 20_000, 10_000
 _VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_PORT", 1))
@@ -59,7 +59,7 @@ class Membership:
 def is_rank(environment: Mapping[str, str]) -> bool:
     """Return whether a process was started as one rank of several."""
     found = _mapped(environment)
-    return all(name in found for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    return all(found.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def has_agent(environment: Mapping[str, str]) -> bool:
@@ -81,13 +81,13 @@ def membership_of(environment: Mapping[str, str]) -> Membership:
             raise RunError(f"{name} is {printable(text)!r} in the environment; expected a number of {least} or more")
         numbers[name] = int(text)
     rank, world_size, port = numbers["RANK"], numbers["WORLD_SIZE"], numbers["MASTER_PORT"]
-    if rank >= world_size or port > _LONGEST_PORT:
+    if rank >= world_size or port > _LARGEST_PORT:
         raise RunError(
             f"RANK={rank}, WORLD_SIZE={world_size}, MASTER_PORT={port} do not fit together; expected a rank below the "
-            f"size and a port of at most {_LONGEST_PORT}"
+            f"size and a port of at most {_LARGEST_PORT}"
         )
-    local = found.get("LOCAL_RANK", str(rank))
-    return Membership(rank, world_size, int(local) if local.isdigit() else rank, found["MASTER_ADDR"], port)
+    local_rank = _number({"LOCAL_RANK": str(rank), **found}, "LOCAL_RANK")
+    return Membership(rank, world_size, local_rank, found["MASTER_ADDR"], port)
 
 
 def _mapped(environment: Mapping[str, str]) -> dict[str, str]:
