@@ -54,7 +54,7 @@ from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
 from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
-from .telemetry_relay import TelemetryCollector, TelemetrySender
+from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
 
 if TYPE_CHECKING:
@@ -211,11 +211,13 @@ def _run_and_tell(context: RankContext, store: "Store") -> Result:
         with closing(TelemetrySender(store, folder, context.rank)):
             return _run_part(context)
     if context.rank != 0:
-        return _run_part(context)
+        result = _run_part(context)
+        end_telemetry(store, context.rank)
+        return result
     collector = TelemetryCollector(store, folder, without)
     with RunReport(context.prepared, context.options, folder, sys.stderr) as show, show.following(collector):
         result = _run_part(context)
-        collector.wait_for_last()
+        collector.wait_for_last(context.member.world_size)
     if context.spec.prints_summary:
         print_summary(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
     return result
