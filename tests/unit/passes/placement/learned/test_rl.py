@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
         "print(found.placement, found.evaluations)"
     )
     here = SHORT(synthetic_problem(RECIPE), seed=3)
-    environment = {**os.environ, "PYTHONHASHSEED": "1234"}
+    environment = {**os.environ, "PYTHONHASHSEED": "1234", "PYTHONPATH": str(Path(__file__).parents[4])}
     there = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
     assert there.stdout.strip() == f"{here.placement} {here.evaluations}"
 
