@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from plain_rules import steady_models
 from safetensors.torch import load_file
-from sync_laws import Line, steady_models
+from sync_laws import Line
 from sync_processes import compile_clicks, write
 from sync_tasks import ClickModel, Clicks
 from torch import Tensor, nn

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from plain_rules import steady_models
 from torch import Tensor, nn
 
 from heterps_compile.runtime.launch.block_models import BlockModels
@@ -51,23 +52,6 @@ class Line:
     def fact(cls, rule: str, what: str, holds: bool, measured: str, why: str) -> "Line":
         """Return one that is true or not."""
         return cls(rule, what, "yes", measured, holds, why)
-
-
-def steady_models(centres: Tensor, contraction: float) -> Tensor:
-    """Return the chain's model after each block, once cycles repeat themselves.
-
-    On quadratics ``|x - c_m|^2 / 2`` this is ``(1 - q) x sum over j of q^j c_(m-j) / (1 - q^M)``, j from 0 to M - 1.
-
-    Args:
-        centres: The minimum of every block's quadratic, shape (M, dimensions).
-        contraction: q of a block, at least 0 and below 1.
-    """
-    blocks = centres.shape[0]
-    powers = contraction ** torch.arange(blocks, dtype=centres.dtype)
-    weights = (1 - contraction) * powers / (1 - contraction**blocks)
-    # row m has the centres m, m - 1, ... of the cycle
-    before = (torch.arange(blocks)[:, None] - torch.arange(blocks)) % blocks
-    return torch.einsum("j,mjd->md", weights.to(centres.device), centres[before])
 
 
 def predictors(centres: Tensor, q: float, cycles: int, skip: int = 0) -> tuple[Tensor, Tensor]:

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from plain_rules import combine_all, replica_gap, send_with_feedback
 from sync_laws import Line
 from sync_replicas import (
     BlockPredictors,
     CountedLink,
     average,
-    combine_all,
-    replica_gap,
-    send_with_feedback,
     sum_dense,
     sum_of_selections,
 )
