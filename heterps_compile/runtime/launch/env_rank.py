@@ -12,7 +12,7 @@ They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's a
 So all processes run when ranks are assigned: one that died, or that an earlier start left in the store of torchrun's
 agent, has no pong for the last number.
 
-A *device type* is what ``--device-type`` says, else the type of the plan whose name is in that of this process's GPU.
+A *device type* is what ``--device-type`` says, else the type of the plan that this process's GPU is named after.
 A process with a type takes stages of that type alone. One without takes any of those that are left, in the order of
 ``RANK``, so that a run of one type keeps its ranks.
 
@@ -27,6 +27,7 @@ import os
 import platform
 import re
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,7 @@ _AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 _Name = Annotated[str, Field(max_length=255)]
 _Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
+_MODEL_WORD = re.compile(r"(?<![a-z0-9])(?=[a-z]*[0-9])[a-z0-9]+")
 _T = TypeVar("_T")
 
 
@@ -172,8 +174,13 @@ def device_type_here(prepared: Prepared, asked: str | None, local_rank: int) -> 
         return asked
     if not torch.cuda.is_available():
         return None
-    words = set(re.split(r"[^a-z0-9]+", torch.cuda.get_device_name(local_rank % torch.cuda.device_count()).lower()))
-    found = [name for name in known if words & set(re.split(r"[^a-z0-9]+", name.lower()))]
+    return named_after(torch.cuda.get_device_name(local_rank % torch.cuda.device_count()), known)
+
+
+def named_after(gpu: str, known: Sequence[str]) -> str | None:
+    """Return the one device type whose words with digits, such as ``a100`` and ``40gb``, are all in a GPU's name."""
+    words = set(_MODEL_WORD.findall(gpu.lower()))
+    found = [name for name in known if (own := set(_MODEL_WORD.findall(name.lower()))) and own <= words]
     return found[0] if len(found) == 1 else None
 
 
@@ -224,7 +231,15 @@ def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared 
         error = next((each.error for each in asked if each.error), "")
         if not error and not isinstance(prepared, HeterpsError):
             check_world_size(prepared, member.world_size)
-            ranks = assigned([name for name, _ in planned_devices(prepared)], [each.device_type for each in asked])
+            wanted = [name for name, _ in planned_devices(prepared)]
+            ranks = assigned(wanted, [each.device_type for each in asked])
+            unknown = sum(not each.device_type for each in asked)
+            if unknown and len(set(wanted)) > 1:
+                print(
+                    f"note: {unknown} of {len(asked)} processes report no device type and take what is left of the "
+                    f"stages, in the order of RANK; --device-type names it",
+                    file=sys.stderr,
+                )
     except RunError as refused:
         error = str(refused)
     is_one_machine, name, number = len({each.host for each in asked}) == 1, token_hex(16), token_hex(16)

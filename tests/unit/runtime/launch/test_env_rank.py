@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.launch import env_rank
-from heterps_compile.runtime.launch.env_rank import assigned, join
+from heterps_compile.runtime.launch.env_rank import assigned, join, named_after
 from heterps_compile.runtime.launch.membership import Membership
 
 
@@ -31,6 +31,19 @@ def test_stages_go_to_processes_of_their_type(wanted, reported, ranks):
 def test_more_processes_of_a_type_than_the_run_has_are_refused(reported, told):
     with pytest.raises(RunError, match=told):
         assigned(["a", "b", "b"], reported)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "known", "found"),
+    [
+        ("Tesla V100-SXM2-16GB", ["cpu-core", "v100"], "v100"),
+        ("NVIDIA A100-SXM4-40GB", ["a100-40gb", "a100-80gb"], "a100-40gb"),
+        ("NVIDIA H100 80GB HBM3", ["nvidia-a100", "cpu-core"], None),
+        ("NVIDIA A100", ["a100", "spot-a100"], None),
+    ],
+)
+def test_a_gpu_has_the_type_that_it_is_named_after(gpu, known, found):
+    assert named_after(gpu, known) == found
 
 
 @pytest.fixture
@@ -57,8 +70,9 @@ def world(monkeypatch):
     return meet
 
 
-def test_ranks_learn_their_place_and_that_of_the_store(world):
+def test_ranks_learn_their_place_and_that_of_the_store(world, capsys):
     found = world(["b", "a", None])
+    assert "1 of 3" in capsys.readouterr().err
     assert [member.rank for member, _ in found] == [1, 0, 2]
     assert len({place.secret for _, place in found}) == len({place.folder for _, place in found}) == 1
     assert found[0][1].folder.stat().st_mode & 0o077 == 0
