@@ -17,6 +17,9 @@ from concurrent.futures import TimeoutError as StillWorkingError
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heterps_compile.progress import LEAST_S, check
 
 from .deadline import Deadline, TimeUpError, now_s
@@ -68,3 +71,12 @@ def _run(solver: Any, ended: "Future[None]") -> None:
         ended.set_exception(error)
     else:
         ended.set_result(None)
+
+
+def run_small(solver: Any, model: Any) -> NDArray[np.float64]:
+    """Solve a linear programme of milliseconds in this thread; return the values of its columns."""
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.passModel(model)
+    solver.run()
+    return np.asarray(solver.getSolution().col_value, np.float64)

@@ -81,7 +81,7 @@ def cheapest_units(chain: Chain, slow_s: float) -> float:
 
 def bound(own: IntervalBound, entries: ReplicaRanges, slow_s: float) -> float:
     """Return the interval bound on the same."""
-    return float(own.longest.to_go(entries, own.longest.ends(entries, slow_s))[0])
+    return float(own.longest.to_go(own.longest.ends(entries, slow_s), own.prices(entries))[0])
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,12 +94,12 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
     own._exact_units[:] = 15
     entries = own.entries(slow_s, np.inf)  # each number of replicas is an entry of its own
     ends = own.longest.ends(entries, slow_s)
-    to_go, cheapest = own.longest.to_go(entries, ends), cheapest_units(chain, slow_s)
+    to_go, cheapest = own.longest.to_go(ends, own.prices(entries)), cheapest_units(chain, slow_s)
     assert to_go[0] <= cheapest * (1 + ROUNDING)
     assert to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
     if np.isfinite(cheapest):
-        steps = list(zip(*(column.tolist() for column in own.longest.path(entries, ends, to_go)), strict=True))
-        assert own.longest.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
+        steps = list(zip(*(column.tolist() for column in own.longest.path(ends, own.prices(entries), to_go)), strict=True))
+        assert own.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
         assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
         assert all(end <= ends[e][first] for first, end, e in steps)
         assert steps[-1][1] == layers

@@ -73,6 +73,7 @@ class IntervalEffort:
         most_listed: Segments of a range.
         nearly: Times the best value; below it a plan is made of the bound.
         exact_units, ratio: Numbers of replicas looked at one by one; from one range of them to the next beyond.
+        most_steps: Paths that one bound may take, whether entries or multipliers improve.
         most_exact, most_together: Up to which all are looked at one by one where a path that is too cheap uses several.
     """
 
@@ -84,6 +85,7 @@ class IntervalEffort:
     nearly: float = 1.002
     exact_units: int = 8
     ratio: float = 1.25
+    most_steps: int = 60
     most_exact: int = 200
     most_together: int = 1000
 

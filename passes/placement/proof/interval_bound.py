@@ -8,10 +8,13 @@ range down to the best value over P::
                   |--------------------|----------------------|      price of a batch: tau P(tau)
                         left                   closed
 
+Where the path uses more units than there are, multipliers make them dearer (``cutting_planes.py``), and what they come
+to for all units is given back: P is then the bound of a Lagrangian, and still never rises with tau.
+
 Where values pass to the next layer alone and nothing couples the stages, P is the price of a plan. Else P may stay
 below the best plan: the range is narrowed until the segments on cheap paths in it can be listed.
 
-Not covered: limits on units that stages share, numbers of stages and memory (without them the bound is lower, and stays
+Not covered: numbers of stages and memory (without them the bound is lower, and stays
 a bound); which ranges are bounded (``time_search.py``).
 """
 
@@ -24,6 +27,7 @@ from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
+from .cutting_planes import CuttingPlanes
 from .effort import EFFORT, IntervalEffort
 from .longest_segments import LongestSegments, ReplicaRanges, counted_up
 
@@ -43,25 +47,51 @@ class IntervalBound:
         self.longest = LongestSegments(chain)
         self._least_work = float(chain.cheapest_work(chain.problem.price_per_hour)[-1])
         self._exact_units = np.full(chain.problem.type_count, effort.exact_units)
+        self._limits = chain.problem.max_units.astype(np.float64)
+        self._multipliers = np.zeros(chain.problem.type_count)  # of the last bound, to begin the next with
         # beyond these: types with the least and the most of numbers of replicas that are entries of their own
         self._parted = set[tuple[int, int, int]]()
 
     def least_price(self, fast_s: float, slow_s: float, ceiling: Callable[[], float]) -> float:
         """Bound the price per hour of the units of every plan in (fast_s, slow_s] that is better than the ceiling."""
         entries = self.entries(fast_s, ceiling())
-        while True:
+        planes, best = None, -np.inf
+        for _ in range(self._effort.most_steps):
             self._deadline.check()
             entries = entries.singles(self._are_exact(entries))
             ends = self.longest.ends(entries, slow_s)
-            to_go = self.longest.to_go(entries, ends)
-            least = float(to_go[0])
-            if least * slow_s >= ceiling() * self._effort.nearly:
-                return least
-            first, end, chosen = self.longest.path(entries, ends, to_go)
+            prices = self.prices(entries)
+            to_go = self.longest.to_go(ends, prices)
+            least = float(to_go[0]) - float(self._multipliers @ self._limits)
+            best = max(best, least)
+            if best * slow_s >= ceiling() * self._effort.nearly:
+                break
+            first, end, chosen = self.longest.path(ends, prices, to_go)
             used = entries.take(chosen)
             self._consider(self._chain.placement(Runs(first, end, used.type)))
-            if least * slow_s >= ceiling() or not self._learned(used):
-                return least
+            if best * slow_s >= ceiling():
+                break
+            if self._learned(used):
+                planes = None
+                continue
+            excess = np.bincount(used.type, used.least, len(self._limits)) - self._limits
+            if not np.any(excess > 0) and not np.any(self._multipliers * excess < 0):
+                break
+            if planes is None:
+                span = self._chain.problem.price_per_hour + self._multipliers
+                planes = CuttingPlanes(self._multipliers, least, span)
+            planes.add(self._multipliers, least, excess)
+            multipliers = planes.next()
+            if multipliers is None:
+                break
+            self._multipliers = multipliers
+        if planes is not None:
+            self._multipliers = planes.best
+        return best
+
+    def prices(self, entries: ReplicaRanges) -> Floats:
+        """Return [E], the least cost of the units of an entry, with multipliers."""
+        return np.asarray(entries.least * (self._chain.problem.price_per_hour + self._multipliers)[entries.type])
 
     def _learned(self, used: ReplicaRanges) -> bool:
         """Make entries of a path that is too cheap entries of their own; say whether there were any."""
@@ -104,9 +134,10 @@ class IntervalBound:
         """List the segments of plans in (fast_s, slow_s] better than the ceiling; None if they exceed ``most``."""
         entries = self.entries(fast_s, ceiling)
         ends = self.longest.ends(entries, slow_s)
-        to_go = np.minimum.accumulate(self.longest.to_go(entries, ends))
-        from_start = self.longest.from_start(entries, ends)
-        limit, prices = ceiling / fast_s * (1 + 1e-9), self.longest.prices(entries)
+        prices = self.prices(entries)
+        to_go = np.minimum.accumulate(self.longest.to_go(ends, prices))
+        from_start = self.longest.from_start(ends, prices)
+        limit = ceiling / fast_s * (1 + 1e-9) + float(self._multipliers @ self._limits)
         shortest = np.tile(np.arange(ends.shape[1]), (len(entries), 1))
         same = np.flatnonzero(np.diff(entries.type) == 0)
         shortest[same + 1] = ends[same]  # with fewer replicas

@@ -5,7 +5,7 @@ lower bound on the cost of every plan within the limits, whatever the multiplier
 
     bound(m) = min over paths of (cost + m @ used) - m @ limits
 
-Subgradient steps of Polyak's length raise it: types of which a path takes too many get dearer.
+Cutting planes raise it (``cutting_planes.py``): types of which a path takes too many get dearer.
 
 Left out: closing the gap that multipliers leave (``label_setting.py``, ``path_programme.py``), and which times of a
 batch are looked at (``time_search.py``).
@@ -21,13 +21,11 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 from heterps_compile.passes.placement.lattice import Lattice
 
+from .cutting_planes import CuttingPlanes
 from .linked_chain import LinkedChain
 from .longest_segments import LongestPaths
 from .paths import SegmentGraph, SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import segment_graph
-
-_SHRINK = 0.7  # of the steps' length, after one that did not raise the bound
-_LEAST_STEP = 1e-3  # of the ceiling, where the bound is nearly as high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +85,8 @@ class Lagrangian:
         # a budget binds for latency alone: there is none for cost, and throughput is what it is compared with
         budget = problem.budget_per_hour if problem.objective == "latency" else np.inf
         self.limits = np.append(problem.max_units.astype(np.float64), budget)
-        self._sizes = np.where(np.isfinite(self.limits), np.maximum(self.limits, 1.0), 1.0)
+        self._binds = np.isfinite(self.limits)
+        self._sizes = np.where(self._binds, np.maximum(self.limits, 1.0), 1.0)
         self.none = np.zeros(len(self.limits))
         self.priced = 0
         self.longest: LongestPaths | None = None
@@ -127,21 +126,22 @@ class Lagrangian:
     def raised(
         self, begin: Relaxation, segments: Segments | None, ceiling: Callable[[], float], most_steps: int
     ) -> Relaxation:
-        """Raise a bound by subgradient steps until it is as high as the ceiling; return the highest."""
+        """Raise a bound by steps on the multipliers until it is as high as the ceiling; return the highest."""
         best = relaxed = begin
-        slow_s, fast_s, scale = begin.prices.slow_s, begin.prices.fast_s, 1.0
+        planes: CuttingPlanes | None = None
+        slow_s, fast_s = begin.prices.slow_s, begin.prices.fast_s
         for _ in range(most_steps):
             goal = ceiling()
             if not relaxed.is_coupled or best.bound >= goal:
                 break
-            goal = goal if np.isfinite(goal) else 2 * abs(relaxed.bound) + 1
-            ascent = np.where((relaxed.multipliers > 0) | (relaxed.excess > 0), relaxed.excess, 0.0) / self._sizes
-            least = _LEAST_STEP * max(abs(goal), relaxed.refund)
-            length = scale * max(goal - relaxed.bound, least) / float(ascent @ ascent)
-            multipliers = np.maximum(0.0, relaxed.multipliers + length * ascent / self._sizes)
+            if planes is None:
+                height = goal if np.isfinite(goal) else 2 * abs(relaxed.bound) + 1
+                planes = CuttingPlanes(begin.multipliers, begin.bound, np.where(self._binds, height / self._sizes, 0.0))
+            planes.add(relaxed.multipliers, relaxed.bound, relaxed.excess)
+            multipliers = planes.next()
+            if multipliers is None:
+                break
             relaxed = self.solve(segments, slow_s, fast_s, multipliers)
             if relaxed.bound > best.bound:
                 best = relaxed
-            else:
-                scale *= _SHRINK
         return best

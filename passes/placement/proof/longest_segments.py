@@ -178,21 +178,17 @@ class LongestSegments:
         compiled(furthest)(self._sums, self._shares(entries), batch_s * (1 + _SLACK), ends)
         return _no_less_than_fewer(entries, ends) if self._synchronises else ends
 
-    def prices(self, entries: ReplicaRanges) -> Floats:
-        """Return [E], what the units of an entry cost at least."""
-        return np.asarray(entries.least * self._problem.price_per_hour[entries.type])
+    def to_go(self, ends: LastEnds, prices: Floats) -> Floats:
+        """Return [n + 1], the least cost of the units from a position to the end of the chain; prices are [E]."""
+        return compiled(to_go)(ends, prices)
 
-    def to_go(self, entries: ReplicaRanges, ends: LastEnds) -> Floats:
-        """Return [n + 1], what the units from a position to the end of the chain cost at least."""
-        return compiled(to_go)(ends, self.prices(entries))
+    def from_start(self, ends: LastEnds, prices: Floats) -> Floats:
+        """Return [n + 1], the least cost of the units up to a position; prices are [E]."""
+        return compiled(from_start)(ends, prices)
 
-    def from_start(self, entries: ReplicaRanges, ends: LastEnds) -> Floats:
-        """Return [n + 1], what the units up to a position cost at least."""
-        return compiled(from_start)(ends, self.prices(entries))
-
-    def path(self, entries: ReplicaRanges, ends: LastEnds, to_go: Floats) -> tuple[Ints, Ints, Ints]:
+    def path(self, ends: LastEnds, prices: Floats, to_go: Floats) -> tuple[Ints, Ints, Ints]:
         """Return where the steps of the cheapest path begin and end, and their entries; there must be one."""
-        chosen, stops = compiled(cheapest)(ends, self.prices(entries), to_go, _EQUAL)
+        chosen, stops = compiled(cheapest)(ends, prices, to_go, _EQUAL)
         return np.append(0, stops[:-1]), stops, chosen
 
     def _shares(self, entries: ReplicaRanges) -> Shares:
