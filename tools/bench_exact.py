@@ -1,4 +1,6 @@
-"""How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick | --long] [--json FILE]``.
+"""How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick | --long | --scarce] [--json FILE]``.
+
+``--scarce`` searches problems whose limits on units bind: the fastest plan, and the cheapest at parts of its throughput.
 
 ``--accelerators`` measures instead what each accelerator of ``passes/placement/proof/effort.py`` gains on each family:
 the work without it over the work with it (costs of segments, ends and labels computed), and the same of the seconds of
@@ -36,6 +38,8 @@ from synthetic import Recipe, synthetic_problem
 SIZES = [(16, 4), (100, 8), (300, 8), (1000, 8)]
 LONG_SIZES = [(2000, 8), (10_000, 8)]
 COUPLED_SIZES = [(16, 4), (50, 8), (100, 8), (100, 16)]
+SCARCE_SIZES = [(300, 8, 16), (1000, 8, 64)]
+SCARCE_SHARES = (0.3, 0.5, 0.7, 0.9)
 FAMILIES: dict[str, tuple[tuple[int, int], dict[str, bool], int]] = {
     "chains of 300": ((300, 8), {}, 1),
     "chains of 1,000": ((1000, 8), {}, 1),
@@ -118,6 +122,25 @@ def bench_exact(
     return rows
 
 
+def bench_scarce(limit_s: float, seeds: int) -> list[dict[str, object]]:
+    """Search chains with few units of every type, and print the gap and the seconds of the processor of each."""
+    rows: list[dict[str, object]] = []
+    for layers, types, units in SCARCE_SIZES:
+        for seed in range(seeds):
+            drawn = synthetic_problem(Recipe(seed=seed, layers=layers, types=types))
+            few = replace(drawn, max_units=np.full(types, units), min_throughput=0.0)
+            fastest = Exact()(replace(few, objective="throughput"), time_limit_s=limit_s)
+            found = {"fastest": (fastest.gap, fastest.search_s)}
+            for share in SCARCE_SHARES:
+                floor = share * few.batch / fastest.value
+                _, worked, gap = solve(replace(few, min_throughput=floor), limit_s)
+                found[f"cheapest at {share:g}"] = (gap, worked)
+            rows.append({"layers": layers, "types": types, "units": units, "seed": seed, **found})
+            shown = "; ".join(f"{what} {gap:.2%} in {worked:.1f} s" for what, (gap, worked) in found.items())
+            print(f"{layers} x {types}, {units} units a type, seed {seed}: gap of the {shown}", flush=True)
+    return rows
+
+
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Count the costs of segments, the ends of segments and the labels that are computed inside."""
@@ -181,6 +204,7 @@ def main() -> None:
     size.add_argument("--quick", action="store_true", help="small sizes only")
     size.add_argument("--accelerators", action="store_true", help="what each accelerator gains, instead")
     size.add_argument("--long", action="store_true", help="chains of 2,000 and 10,000 layers alone")
+    size.add_argument("--scarce", action="store_true", help="chains whose limits on units bind, instead")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds a problem may take")
     options = parser.parse_args()
@@ -207,6 +231,8 @@ def main() -> None:
         print(f"{'family':32}{'without':26}{'work':>9}{'time':>9}{'gap':>9}")
         results["accelerators"] = bench_accelerators(options.limit, seeds=2)
         tables = []
+    if options.scarce:
+        results["scarce"], tables = bench_scarce(options.limit, seeds=3), []
     for title, sizes, features in tables:
         print(f"\nexact: {title}")
         print("  ".join(f"{cell:>13}" for cell in header))

@@ -98,7 +98,9 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
     assert to_go[0] <= cheapest * (1 + ROUNDING)
     assert to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
     if np.isfinite(cheapest):
-        steps = list(zip(*(column.tolist() for column in own.longest.path(ends, own.prices(entries), to_go)), strict=True))
+        steps = list(
+            zip(*(column.tolist() for column in own.longest.path(ends, own.prices(entries), to_go)), strict=True)
+        )
         assert own.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
         assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
         assert all(end <= ends[e][first] for first, end, e in steps)

@@ -23,7 +23,7 @@ class RangeEffort:
         most_maximal: Segments in such a programme, of the longest alone.
         most_ends: Of the longest segments at one time of a batch, which then take the place of more than most_columns.
         first_ratio: How far down the first split of a range that begins at 0 goes.
-        steps_first, steps: Subgradient steps on the multipliers, for all times of a batch and for a range of them.
+        steps_first, steps: Steps on the multipliers, for all times of a batch and for a range of them.
         few_segments, narrow: Below so many segments, or above this ratio of a range's ends, the programme takes over.
         near: Relative; if time itself is minimised, ranges narrower than this are closed from their slow end.
         width: Relative; if segments bound the cost of stages, ranges narrower than this may stay open.

@@ -125,6 +125,7 @@ class TimeSearch(ABC):
         self.problem, self.deadline = chain.problem, deadline
         self._incumbent = Incumbent(self.problem) if incumbent is None else incumbent
         self._chain, self._gap, self._is_hasty, self._tells = chain, gap, is_hasty, tells
+        self._whole_effort = effort
         self._effort, self._labels, self._interval_effort = effort.ranges, effort.labels, effort.interval
         self._width = effort.ranges.width if width is None else width
         self.bound, self.evaluations = trivial_bound(self.problem), 0
@@ -150,18 +151,23 @@ class TimeSearch(ABC):
         """Return the cost of its path."""
         return self._path_cost(self._incumbent.value)
 
-    def run(self) -> None:
-        """Search until the best plan is proven best, or the time is up, or what is left open cannot be closed."""
+    def run(self, most: float = np.inf) -> None:
+        """Search until the best plan is proven best, or the time is up, or what is left open cannot be closed.
+
+        Args:
+            most: Value of the worst plan that is good enough; inf for the optimum. The search ends at the first such
+                plan, or once there is none: the bound is ``most`` then.
+        """
         slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem))
         found = best_first(
             self._first(slow_s),
             self._branch,
-            lambda: self._best * (1 - self._gap),
+            lambda: min(self._best * (1 - self._gap), most),
             self._report,
-            is_over=lambda: self._is_hasty and len(self.left) > 0,
+            is_over=lambda: (self._is_hasty and len(self.left) > 0) or self.best <= most < np.inf,
         )
-        closed = self._best * (1 - self._gap)
-        is_proven = found >= closed and self._gap <= GAP
+        closed = min(self._best * (1 - self._gap), most)
+        is_proven = found >= closed and self._gap <= GAP and np.isinf(most)
         self.bound = self.best if is_proven else self._value(min(found, closed))
 
     @abstractmethod
@@ -194,12 +200,25 @@ class TimeSearch(ABC):
         kept = relaxed.graph.keep_below(relaxed.counts, relaxed.to_go, limit, most)
         return otherwise if kept is None else kept
 
-    def _find_any(self, relaxed: Relaxation, most_s: float) -> None:
-        """Look for a first plan within the limits among the segments of cheap paths."""
+    def _may_exist(self, relaxed: Relaxation) -> bool:
+        """Look for a first plan within the limits; say whether there may be one.
+
+        The segments of cheap paths are tried first, then a search for the fastest plan, down to the floor's time.
+        """
         for segments in relaxed.cheap_lists(self._effort.most_columns):
-            self._programme(segments, relaxed.prices.slow_s, most_s)
+            self._programme(segments, relaxed.prices.slow_s, self._effort.programme_s)
             if np.isfinite(self._best):
-                return
+                return True
+        if not isinstance(self._chain, Chain) or np.isfinite(self.problem.budget_per_hour):
+            return True
+        fastest = replace(self.problem, objective="throughput", min_throughput=0.0)
+        search = FastestSearch(Chain(fastest, self._chain.borders), self.deadline, effort=self._whole_effort)
+        most_s = slowest_batch_s(self.problem) * (1 + ROUNDING)
+        search.run(most_s)
+        if search.placement is not None:
+            self._try(search.placement)
+        self.deadline.check()
+        return np.isfinite(self._best) or search.bound < most_s
 
     def _labelled(self, segments: Segments, point: Relaxation, beyond: float) -> tuple[float, Segments | None]:
         """Bound the cost of paths within the limits on units at one time, by labels; try the cheapest path.
@@ -285,8 +304,8 @@ class FloorSearch(TimeSearch):
         bound, loose = max(node.bound, relaxed.bound), self._chain.placement(begin.path)
         segments = None
         if relaxed.is_coupled or not self._chain.is_exact:
-            if np.isinf(self._best):
-                self._find_any(relaxed, effort.programme_s)
+            if np.isinf(self._best) and not self._may_exist(relaxed):
+                return []
             segments = self._kept(relaxed, self._best)
         if segments is not None and relaxed.is_coupled:
             if is_price:
@@ -429,7 +448,8 @@ class CostSearch(TimeSearch):
         if relaxed.path is None or node.bound >= self._ceiling(slow_s):
             return []
         if np.isinf(self._best) and self._chain.segment_count > effort.most_columns:
-            self._find_any(relaxed, np.inf)
+            if not self._may_exist(relaxed):
+                return []
             if np.isinf(self._best):  # without any plan nothing can be dropped, and the search would not end
                 return [replace(node, is_tried=True)]
         segments = self._kept(relaxed, self._best, node.segments)
