@@ -1,6 +1,7 @@
-"""How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick | --long | --scarce] [--json FILE]``.
+"""How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick | --long | --scarce]``.
 
-``--scarce`` searches problems whose limits on units bind: the fastest plan, and the cheapest at parts of its throughput.
+``--scarce`` searches problems whose limits on units bind: for the fastest plan, and for the cheapest at parts of its
+throughput. ``--json FILE`` also writes the rows into a file.
 
 ``--accelerators`` measures instead what each accelerator of ``passes/placement/proof/effort.py`` gains on each family:
 the work without it over the work with it (costs of segments, ends and labels computed), and the same of the seconds of

@@ -321,6 +321,8 @@ class FloorSearch(TimeSearch):
 class FastestSearch(TimeSearch):
     """For ``throughput`` and ``max-load``: the least time at which a path keeps the limits and the budget."""
 
+    _failed_s = 0.0  # the longest time at which a programme found no plan; it would find none at a shorter one
+
     def _first(self, slow_s: float) -> TimeRange:
         chain, effort = self._chain, self._effort
         if isinstance(chain, Chain) and chain.segment_count > effort.most_columns:
@@ -346,7 +348,7 @@ class FastestSearch(TimeSearch):
         longest, segments = self._lagrangian.longest, None
         if longest is None:
             segments = self._kept(relaxed, enough, node.segments)
-        if self._best > slow_s:
+        if self._best > slow_s > self._failed_s:
             if longest is not None:
                 bound = self._overlapping(longest, relaxed, enough)
             elif segments is not None and len(segments) <= self._effort.most_columns:
@@ -355,6 +357,8 @@ class FastestSearch(TimeSearch):
                 bound = relaxed.bound
             if bound > enough:
                 return []
+            if self._best > slow_s:
+                self._failed_s = slow_s
         node = replace(node, segments=segments, multipliers=relaxed.multipliers)
         return [replace(node, slow_s=min(slow_s, self._best), is_tried=self._best > slow_s)]
 
