@@ -8,7 +8,9 @@ Left out: the plans of models, which have versions and migrations (``plan/file.p
 """
 
 import json
+import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -99,7 +101,9 @@ def parsed(text: str, where: str, error_of: type[HeterpsError] = InputError) -> 
             deep brackets.
     """
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=_finite_number
+        )
     except json.JSONDecodeError as error:
         said = unmerged(text) or f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise error_of(f"{where} {said}") from error
@@ -126,6 +130,13 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise _BadJsonError(f"{name} is no number")
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise _BadJsonError(f"{shorten(text, 40)} is beyond the largest number, {sys.float_info.max:.3g}")
+    return number
 
 
 _ADAPTERS: dict[object, TypeAdapter[Any]] = {}
@@ -205,11 +216,13 @@ def write_json(path: Path, value: object) -> None:
 
     Raises:
         RunError: if the file cannot be written.
+        ValueError: if the value has a number that is not finite, which no reader would accept.
     """
+    content = json.dumps(adapter_of(type(value)).dump_python(value, mode="json"), indent=2, allow_nan=False)
     new = path.with_name(f".{path.name}.new")
     try:
         with new.open("wb") as file:
-            file.write(adapter_of(type(value)).dump_json(value, indent=2) + b"\n")
+            file.write(content.encode("utf-8") + b"\n")
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)

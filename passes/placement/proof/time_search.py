@@ -27,7 +27,7 @@ Not covered: what is reported (``exact.py``).
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import slowest_batch_s, to_arrays
 from heterps_compile.cost.finders import PROOF
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import Floats, Placement, Problem
+from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.segments import flatten_stages
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
@@ -51,40 +51,11 @@ from .linked_chain import LinkedChain
 from .longest_segments import LongestPaths
 from .path_programme import Coupling, coupled_path
 from .paths import ROUNDING, SegmentPrices
+from .time_range import TimeRange
 from .trivial_bounds import GAP, batch_price, longest_s, per_million_samples, trivial_bound
 
 _REMEMBERED = 256  # placements that are not evaluated once more
 _MUCH = 100.0  # times what all units cost: if limits alone count, prices count that little
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """Times (fast_s, slow_s] of a batch.
-
-    Attributes:
-        bound: Lower bound on the value of every plan in the range.
-        fast_s, slow_s: Its ends; equal for one time.
-        segments: That better plans may have; None for all.
-        multipliers: [T + 1], to begin with.
-        is_tried: Whether closing it from the slow end failed.
-        loose: The plan that seems cheapest in it; only where segments bound the cost of stages.
-    """
-
-    bound: float
-    fast_s: float
-    slow_s: float
-    segments: Segments | None
-    multipliers: Floats
-    is_tried: bool = False
-    loose: Placement | None = None
-
-    def is_within(self, width: float) -> bool:
-        """Check that the range is no wider than a share of its slow end."""
-        return self.fast_s >= self.slow_s * (1 - width)
-
-    def split(self, middle_s: float) -> "tuple[TimeRange, TimeRange]":
-        """Split the range at a time, the faster part first."""
-        return replace(self, slow_s=middle_s, is_tried=False), replace(self, fast_s=middle_s)
 
 
 class TimeSearch(ABC):

@@ -205,6 +205,7 @@ def test_a_wrong_place_is_named(path, value, said):
         ("null", 'expected a record with "version": 4'),
         ('{"version": NaN}', "NaN is no number"),
         ('{"version": -Infinity}', "-Infinity is no number"),
+        ('{"version": 1e999}', "1e999"),
         ('{"version": 1, "version": 1}', "the key 'version' stands twice"),
         ("[" * 200_000, "brackets too deep"),
         ('{"version": ' + "9" * 5000 + "}", "a number too long"),
@@ -218,7 +219,7 @@ def test_text_that_is_no_plan_is_refused(text, said):
 
 def test_a_number_beyond_all_bounds_is_refused():
     text = to_json(SAVED).replace("16000.0", "1e999")
-    with pytest.raises(PlanError, match="throughput_samples_per_s"):
+    with pytest.raises(PlanError, match="1e999"):
         from_json(text, "plan.json")
 
 
