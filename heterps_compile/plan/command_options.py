@@ -395,22 +395,38 @@ PROFILE = Command(
 
 _OF_PROFILE = {option.name: option for option in PROFILE.options}
 HERE = "this machine"
+HOSTS = "--link"
 
 CALIBRATE = Command(
     "calibrate",
-    (HERE,),
+    (HERE, HOSTS),
     (
         _option("output", "-o, --output", Text(), "Pool to write.", "FILE.toml", default="calibrated.toml"),
-        _option("name", "--name", Text(), "Of the device type in it.", "NAME", default="core"),
-        _option("device", "--device", Text(), "cpu, cuda:0, …", "NAME", default="cpu"),
-        replace(_OF_PROFILE["backend"], default_words="torch, which trains"),
-        _OF_PROFILE["threads"],
-        replace(_OF_PROFILE["repeats"], default=10),
-        _OF_PROFILE["clock"],
-        _OF_PROFILE["no_replicas"],
-        _OF_PROFILE["no_link"],
+        _for(_option("name", "--name", Text(), "Of the device type in it.", "NAME", default="core"), HERE),
+        _for(_option("device", "--device", Text(), "cpu, cuda:0, …", "NAME", default="cpu"), HERE),
+        _for(_OF_PROFILE["backend"], HERE, default_words="torch, which trains"),
+        _for(_OF_PROFILE["threads"], HERE),
+        _for(_OF_PROFILE["repeats"], HERE, default=10),
+        _for(_OF_PROFILE["clock"], HERE),
+        _for(_OF_PROFILE["no_replicas"], HERE),
+        _for(_OF_PROFILE["no_link"], HERE),
+        _option(
+            "link", "--link", Flag(),
+            "Measure the network between hosts instead: bandwidth in bytes/s, latency in s; one process on each, "
+            "started by torchrun, srun or alike.",
+            default=False,
+        ),
+        _for(_CLUSTER, HOSTS, help="Pool that gets the links.", default="local"),
+        _for(
+            _option("device_type", "--device-type", Text(), "Of this host in the pool.", "NAME"), HOSTS,
+            default_words="the only one; the one its GPU is named after",
+        ),
+        _for(
+            _option("wait", "--wait", Whole(1, 86_400), "Longest wait for other hosts, in s.", "SECONDS", default=600),
+            HOSTS,
+        ),
     ),
-)
+)  # fmt: skip
 
 CATALOGUE = "a catalogue"
 OFFER_SORTS = ("price", "unit-price", "spot", "gpu", "region", "date")

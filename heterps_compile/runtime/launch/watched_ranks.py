@@ -4,18 +4,20 @@ Not covered: how they meet (``env_rank.py``, ``local_ranks.py``); the watcher it
 """
 
 import atexit
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 from .addresses import check_reach, choose_address
 from .faults import Place
-from .membership import Membership
+from .membership import Membership, has_agent
 from .progress import ProgressRecorder
 from .stop_signals import stopping_on_signals
 from .store_client import StorePlace, connect_store, host_store
@@ -28,9 +30,36 @@ _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 
 
+def supervised_by_ranks(
+    member: Membership, place: StorePlace, hang_after_s: float, checkpoints: Path | None = None
+) -> Supervision:
+    """Return who watches over a rank without a launcher: rank 0 over all, and all over rank 0.
+
+    Args:
+        member: The rank.
+        place: Of the store of the run.
+        hang_after_s: Seconds without a sign of life that count as a hang.
+        checkpoints: The folder that the run writes checkpoints into.
+    """
+    return Supervision(
+        hang_after_s=hang_after_s,
+        monitored=range(1, member.world_size) if member.rank == 0 else (0,),
+        parent=os.getppid() if has_agent(os.environ) else None,
+        late_s=place.patience_s,
+        host=0,
+        checkpoints=checkpoints,
+    )
+
+
 @contextmanager
 def watched(
-    member: Membership, place: StorePlace, progress: ProgressRecorder, supervision: Supervision, *, hosts: bool
+    member: Membership,
+    place: StorePlace,
+    progress: ProgressRecorder,
+    supervision: Supervision,
+    *,
+    hosts: bool,
+    has_steps: bool = True,
 ) -> Iterator[Watch]:
     """Watch over the other ranks in a block; a fault ends this process after the message.
 
@@ -40,6 +69,7 @@ def watched(
         progress: What this rank does.
         supervision: Who watches over whom.
         hosts: Whether this process hosts the store.
+        has_steps: Whether a signal stops the ranks after a step; else Ctrl-C is a KeyboardInterrupt.
 
     Raises:
         RunError: if the store cannot be reached.
@@ -53,7 +83,7 @@ def watched(
         watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
         atexit.register(remove)
     watch.start()
-    with stopping_on_signals(watch.listen):
+    with stopping_on_signals(watch.listen) if has_steps else nullcontext():
         try:
             yield watch
             watch.finish()

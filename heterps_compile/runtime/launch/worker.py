@@ -17,7 +17,6 @@ Left out: the steps themselves (``pipeline/``), and how the launcher sees the en
 
 import atexit
 import json
-import os
 import re
 import shutil
 import sys
@@ -38,7 +37,7 @@ from .checkpoint_folder import holding_checkpoints
 from .env_rank import device_type_here, join
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes, machines_of_ranks
-from .membership import Membership, has_agent
+from .membership import Membership
 from .preflight import agree, ranks_without, refuse_own_folders, statement
 from .prepare import Prepared, check_world_size, choose_device, header, planned_devices, prepare
 from .progress import ProgressRecorder
@@ -52,7 +51,7 @@ from .stage_rank import run_stage_rank, steps_to_run
 from .store_client import LOOPBACK, StorePlace, connect_store, read_word
 from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
-from .watched_ranks import join_group, watched
+from .watched_ranks import join_group, supervised_by_ranks, watched
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -116,16 +115,7 @@ def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Super
     checkpoints = None if folder is None else Path(folder)
     if spec.parent is not None:
         return Supervision(hang_after_s=hang_after_s, parent=spec.parent, checkpoints=checkpoints)
-    monitored = range(1, member.world_size) if member.rank == 0 else (0,)
-    parent = os.getppid() if has_agent(os.environ) else None
-    return Supervision(
-        hang_after_s=hang_after_s,
-        monitored=monitored,
-        parent=parent,
-        late_s=place.patience_s,
-        host=0,
-        checkpoints=checkpoints,
-    )
+    return supervised_by_ranks(member, place, hang_after_s, checkpoints)
 
 
 def _run(  # noqa: PLR0917 - what a rank has before it joins the others
