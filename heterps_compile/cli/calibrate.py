@@ -103,12 +103,17 @@ def _calibrate_link(asked: Asked) -> None:
             f"RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing; expected one process on each of several hosts. "
             f"Fix: on each of them, with MASTER_ADDR set to the address of one: {line}"
         )
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its connections report each failure with a stack
     with result_stream() as stream, quiet_libraries(verbose=False):
         from heterps_compile.profiling.host_link_words import print_host_links  # noqa: PLC0415 - torch
         from heterps_compile.profiling.host_links import LinkRequest, measure_host_links  # noqa: PLC0415 - torch
 
         request = LinkRequest(cluster, device_type, float(wait_s), Path(output))
-        host, found = measure_host_links(membership_of(os.environ), request)
+        host, found = measure_host_links(
+            membership_of(os.environ),
+            request,
+            on_met=lambda hosts: print(f"measuring the network of {hosts} …", file=sys.stderr, flush=True),
+        )
         if found is None:
             print(f"rank 0 has written {output!r} on the host {host!r}", file=sys.stderr)
             return

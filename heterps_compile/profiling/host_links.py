@@ -20,7 +20,7 @@ import datetime as dt
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -145,8 +145,15 @@ class HostLinks:
     notes: tuple[str, ...]
 
 
-def measure_host_links(member: Membership, request: LinkRequest) -> tuple[str, HostLinks | None]:
+def measure_host_links(
+    member: Membership, request: LinkRequest, on_met: Callable[[str], object] = lambda _: None
+) -> tuple[str, HostLinks | None]:
     """Measure the links between the hosts of all ranks; rank 0 writes the pool.
+
+    Args:
+        member: This process.
+        request: The options.
+        on_met: Called with the hosts and their device types, in words, before the measurement.
 
     Returns:
         The host of rank 0, and on rank 0 the links.
@@ -176,7 +183,11 @@ def measure_host_links(member: Membership, request: LinkRequest) -> tuple[str, H
     with watched(member, place, ProgressRecorder(), supervision, hosts=hosts, has_steps=False):
         try:
             store = connect_store(place, f"rank {member.rank}")
-            said = agree(store, member.rank, member.world_size, _statement(pool, device_type, member))
+            mine = _statement(pool, device_type, member)
+            said = agree(store, member.rank, member.world_size, mine, patience_s=request.wait_s)
+            on_met(
+                ", ".join(f"{printable(str(each['host']))} ({printable(str(each['device_type']))})" for each in said)
+            )
             join_group(member, store, said)
             found = _measured(member, store, said, pool)
             if found is not None:

@@ -352,7 +352,7 @@ def _store_at(address: str, port: int, world_size: int, come_s: float, *, hosts:
         does = "listen on" if hosts else "reach"
         raise RunError(
             f"this rank cannot {does} {printable(address)}:{port}, where the ranks meet: "
-            f"{one_line(str(error))[:300]}. Fix: MASTER_ADDR and MASTER_PORT"
+            f"{one_line(str(error))[:300].rstrip('.')}. Fix: MASTER_ADDR and MASTER_PORT"
         ) from error
 
 
