@@ -36,11 +36,11 @@ def print_host_links(console: Console, found: HostLinks) -> None:
 def _table(what: str, model: str) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column(what)
-    for name in ("median", "spread", "rounds", model):
+    for name in ("median", "spread", "rounds", "lower quartile", model):
         table.add_column(name, justify="right")
     return table
 
 
 def _cells(one: SizeTime, model_s: float) -> tuple[str, ...]:
     times = (format_seconds(one.time.median_s), f"+-{format_seconds(one.time.spread_s)}")
-    return format_bytes(one.size_bytes), *times, str(one.rounds), format_seconds(model_s)
+    return format_bytes(one.size_bytes), *times, str(one.rounds), format_seconds(one.fitted_s), format_seconds(model_s)

@@ -9,9 +9,9 @@
     sums of all ranks                                compares them with the cost model
     wait for the verdict                             writes the pool
 
-The line is ``time = latency + bytes / bandwidth`` through the medians of the rounds (``fit.py``). A message goes the
-way of a run's messages: over gloo, from and to the memory of the CPU. The pool stores latency and bandwidth alone; the
-cost model derives the time of an all-reduce from them (``sync_rules/network.py``).
+The line is ``time = latency + bytes / bandwidth`` through the lower quartiles of the rounds, as in ``link.py``. A
+message goes the way of a run's messages: over gloo, from and to the memory of the CPU. The pool stores latency and bandwidth
+alone; the cost model derives the time of an all-reduce from them (``sync_rules/network.py``).
 
 Not covered: directions that differ; what several pairs reach at the same time; GPUs that talk past the CPU's memory.
 """
@@ -52,7 +52,7 @@ from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
-from .clock import timing
+from .clock import lower_quartile, timing
 from .fit import fit_link
 from .pair import SIZES_BYTES, Pair, timed_rounds
 
@@ -94,6 +94,7 @@ class SizeTime:
     Attributes:
         size_bytes: Of the message.
         time: Median and spread of the rounds.
+        fitted_s: Their lower quartile.
         rounds: How many.
     """
 
@@ -101,7 +102,13 @@ class SizeTime:
 
     size_bytes: Annotated[int, Field(ge=1, le=2**40)]
     time: Timing
+    fitted_s: Annotated[float, Field(gt=0, le=1e6)]
     rounds: Annotated[int, Field(ge=1, le=10_000)]
+
+    @staticmethod
+    def of(size_bytes: int, times_s: Sequence[float]) -> "SizeTime":
+        """Reduce the rounds to their statistics."""
+        return SizeTime(size_bytes, timing(times_s), lower_quartile(times_s), len(times_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +202,11 @@ def measure_host_links(
                 replace_file(request.output, lambda aside: Path(aside).write_text(text, "utf-8"))
             return printable(str(said[0]["host"])), found
         except KeyboardInterrupt as error:
-            raise RunError("Ctrl-C") from error
+            raise RunError("it was interrupted (Ctrl-C)") from error
 
 
 def _device_type(pool: Cluster, asked: str | None, member: Membership) -> str:
-    """Return the device type of this process.
+    """Find the device type of this process.
 
     Raises:
         HeterpsError: if the pool has no such type, or several and nothing names one.
@@ -212,7 +219,7 @@ def _device_type(pool: Cluster, asked: str | None, member: Membership) -> str:
 
 
 def _checked_ranks(asked: Sequence[Asked]) -> Sequence[int]:
-    """Return the ranks as they are.
+    """Check that each host has one process; ranks stay.
 
     Raises:
         RunError: if one of several hosts has several processes.
@@ -261,7 +268,7 @@ def _measured(member: Membership, store: "Store", said: Sequence[Mapping[str, An
 
 
 def _pairs(types: Sequence[str]) -> Mapping[tuple[str, str], list[tuple[int, int]]]:
-    """Return the pairs of ranks by their device types, ascending."""
+    """Group the pairs of ranks by device types, ascending."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for low, high in combinations(range(len(types)), 2):
         first, second = sorted((types[low], types[high]))
@@ -275,7 +282,7 @@ def _times(pair: Pair) -> Iterator[SizeTime]:
         times_s = pair.to_and_fro(size_bytes, _LONGEST_S)
         if not times_s:
             return
-        yield SizeTime(size_bytes, timing(times_s), len(times_s))
+        yield SizeTime.of(size_bytes, times_s)
 
 
 def _sums(group: Group, *, leads: bool) -> Iterator[SizeTime]:
@@ -285,7 +292,7 @@ def _sums(group: Group, *, leads: bool) -> Iterator[SizeTime]:
         times_s = timed_rounds(one_s, f"sum-{size_bytes}", _LONGEST_S, leads=leads)
         if not times_s:
             return
-        yield SizeTime(size_bytes, timing(times_s), len(times_s))
+        yield SizeTime.of(size_bytes, times_s)
 
 
 def _sum_s(group: Group, summed: Tensor) -> float:
@@ -316,13 +323,13 @@ def _fitted(
             )
         times += found
     names = "; ".join(f"{hosts[low]} and {hosts[high]}" for low, high in pairs)
-    profile = fit_link([each.size_bytes for each in times], [each.time.median_s for each in times], names[:1000])
+    profile = fit_link([each.size_bytes for each in times], [each.fitted_s for each in times], names[:1000])
     link = Link(between, float(f"{profile.bytes_per_s:.4g}"), float(f"{profile.latency_s:.4g}"))
     return HostLink(link, profile, tuple(times))
 
 
 def line_s(link: Link, size_bytes: int) -> float:
-    """Return the time of a message by the fitted line."""
+    """Evaluate the fitted line for a message, in seconds."""
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
@@ -355,17 +362,17 @@ def _notes(
 
 
 def _off(what: str, model: str, measured: SizeTime, model_s: float) -> Iterator[str]:
-    off = measured.time.median_s / model_s - 1
+    off = measured.fitted_s / model_s - 1
     if abs(off) > MOST_OFF:
         yield (
-            f"{format_bytes(measured.size_bytes)} {what} took {format_seconds(measured.time.median_s)}, "
+            f"{format_bytes(measured.size_bytes)} {what} took {format_seconds(measured.fitted_s)}, "
             f"{format_percent(100 * abs(off))} {'more' if off > 0 else 'less'} than {model}; expected within "
             f"{format_percent(100 * MOST_OFF)}"
         )
 
 
 def _comment(found: HostLinks) -> str:
-    """Return the comment at the top of the pool."""
+    """Word the comment at the top of the pool."""
     lines = [f"network between hosts measured on {dt.datetime.now(dt.UTC).date()} by heterps-compile calibrate --link"]
     for each in found.links:
         profile, rounds = each.profile, sorted(one.rounds for one in each.times)

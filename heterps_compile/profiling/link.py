@@ -14,10 +14,10 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
 
 from heterps_compile.cost.profile import Fitted, LinkProfile
 
+from .clock import lower_quartile
 from .fit import fit_link, fit_parallel_fraction
 from .measuring_processes import NotMeasured, hear, started, tell
 
@@ -64,7 +64,7 @@ def measure_link(pairs: int, sizes_bytes: Iterable[int] = ()) -> MeasuredLink:
             read = json.loads(hear(processes[0]))
     sizes_bytes = [int(size) for size in read["times_s"]]
     link = fit_link(
-        sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
+        sizes_bytes, [lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
     )
     fitted = {
         int(size): fit_parallel_fraction({int(count): _lower_quartiles(times) for count, times in by_count.items()})
@@ -76,8 +76,4 @@ def measure_link(pairs: int, sizes_bytes: Iterable[int] = ()) -> MeasuredLink:
 
 def _lower_quartiles(times_s: Sequence[float]) -> list[float]:
     """Return the lower quartile of each part of the rounds, so that their differences tell the error."""
-    return [_lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]
-
-
-def _lower_quartile(times_s: Sequence[float]) -> float:
-    return quantiles(times_s, n=4, method="inclusive")[0]
+    return [lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]

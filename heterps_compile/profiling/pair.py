@@ -26,8 +26,8 @@ SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 """Sizes of the messages that a link is fitted to."""
 
 _WARM_UP = 3
-_LEAST_ROUNDS, _MOST_ROUNDS = 8, 40
-_ROUNDS_S = 1.0  # of one way, unless these are fewer than the least rounds
+_LEAST_ROUNDS, _MOST_ROUNDS = 8, 200
+_ROUNDS_S = 0.3  # of one way, unless these are fewer than the least rounds
 _CPU, _NAMES = torch.device("cpu"), ("message",)
 
 
@@ -45,7 +45,10 @@ class Pair:
         self._transport, self._rank, self._peer, self._tags = transport, rank, peer, itertools.count(step=2)
 
     def to_and_fro(self, size_bytes: int, longest_s: float = math.inf) -> list[float]:
-        """Return half of the time of every round, none if messages take longer than ``longest_s``."""
+        """Time rounds of a message there and back; half is one way.
+
+        Returns no times if messages take longer than ``longest_s``.
+        """
         tag, header_tag = (first := next(self._tags)), first + 1
         sender = self._transport.sender(self._peer, header_tag, "float32", _CPU)
         receiver = self._transport.receiver(self._peer, header_tag, _CPU, "the other process")
@@ -70,7 +73,7 @@ class Pair:
 
 
 def timed_rounds(one_s: Callable[[], float], name: str, longest_s: float = math.inf, *, leads: bool) -> list[float]:
-    """Return the times of rounds after a warm-up; every rank of the rounds calls it.
+    """Time rounds after a warm-up; all their ranks call it.
 
     Args:
         one_s: Runs one round and returns its seconds.

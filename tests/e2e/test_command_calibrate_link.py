@@ -173,13 +173,13 @@ def measured(hosts):
     return link
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # hosts of their own, whose processes start cold
 def test_the_bandwidth_is_that_of_the_wire(hosts):
     shape(hosts, *TOKEN_BUCKET)
     assert measured(hosts).bytes_per_s == pytest.approx(BITS_PER_S / 8, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # hosts of their own, whose processes start cold
 def test_the_latency_is_that_of_the_wire(hosts):
     shape(hosts, "netem", "delay", f"{DELAY_S * 1e6:.0f}us", "rate", f"{BITS_PER_S:.0f}bit", "limit", "100000")
     link = measured(hosts)
@@ -187,12 +187,12 @@ def test_the_latency_is_that_of_the_wire(hosts):
     assert link.bytes_per_s == pytest.approx(BITS_PER_S / 8, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # hosts of their own, whose processes start cold
 def test_a_wire_that_breaks_ends_both_and_writes_nothing(hosts):
     shape(hosts, "tbf", "rate", "10mbit", "burst", "16kb", "limit", "8mb")
     started = on_hosts(hosts, "-o", str(hosts[0].mounted / "linked.toml"))
     for process in started:
-        assert process.stderr.readline().startswith("measuring the network of node-1 (core), node-2 (core)")
+        assert {"node-1", "node-2"} <= set(process.stderr.readline().split())
     hosts[0].unplug()
     for code, out, err in [end_of(process, PATIENCE_S) for process in started]:
         assert (code, out, err.count("Error: ")) == (1, "", 1), err
