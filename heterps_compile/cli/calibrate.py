@@ -16,7 +16,7 @@ import click
 from heterps_compile.errors import InputError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import CALIBRATE, HERE, HOSTS
+from heterps_compile.plan.calibrate_options import CALIBRATE, HERE, HOSTS
 
 from . import options
 from .output import ProgressLine, check_file_target, printing, quiet_libraries, result_stream

@@ -384,37 +384,11 @@ PROFILE = Command(
         _option("cache", "--cache", Text(), "Times measured before; new ones are added.", "FILE"),
         _option("problem", "--problem", Text(), "Problem file to write too, of the largest batch.", "FILE"),
         replace(_CLUSTER, help="Pool of the problem file.", default=None, default_words="local", needs=("problem",)),
-        _option("no_replicas", "--no-replicas", Flag(), "No measurement of what several processes gain.", default=False),
-        _option("no_link", "--no-link", Flag(), "No measurement of the link between processes (and beta).", default=False),
-    ),
-)  # fmt: skip
-
-_OF_PROFILE = {option.name: option for option in PROFILE.options}
-HERE = "this machine"
-HOSTS = "--link"
-
-CALIBRATE = Command(
-    "calibrate",
-    (HERE, HOSTS),
-    (
-        _option("output", "-o, --output", Text(), "Pool to write.", "FILE.toml", default="calibrated.toml"),
-        _option("name", "--name", Text(), "Of the device type in it.", "NAME", default="core", subjects=(HERE,)),
-        _option("device", "--device", Text(), "cpu, cuda:0, …", "NAME", default="cpu", subjects=(HERE,)),
-        _for(_OF_PROFILE["backend"], HERE, default_words="torch, which trains"),
-        _for(_OF_PROFILE["repeats"], HERE, default=10),
-        *(_for(_OF_PROFILE[name], HERE) for name in ("threads", "clock", "no_replicas", "no_link")),
         _option(
-            "link", "--link", Flag(), "Measure the network between hosts (bandwidth in bytes/s, latency in s) instead: "
-            "one process on each, started by torchrun, srun or alike.", default=False,
-        ),
-        _for(_CLUSTER, HOSTS, help="Pool that gets the links.", default="local"),
-        _option(
-            "device_type", "--device-type", Text(), "Of this host in the pool.", "NAME", subjects=(HOSTS,),
-            default_words="the only one; the one its GPU is named after",
+            "no_replicas", "--no-replicas", Flag(), "Do not measure what several processes gain or lose.", default=False
         ),
         _option(
-            "wait", "--wait", Whole(1, 86_400), "Longest wait for other hosts, in s.", "SECONDS", default=600,
-            subjects=(HOSTS,),
+            "no_link", "--no-link", Flag(), "Do not measure the link between processes (and beta).", default=False
         ),
     ),
 )  # fmt: skip
@@ -500,7 +474,6 @@ COMMANDS = (
     EXPLAIN,
     DIFF,
     PROFILE,
-    CALIBRATE,
     OFFERS,
     ADVISE,
 )

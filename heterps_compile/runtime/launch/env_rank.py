@@ -145,7 +145,7 @@ def join(
         RunError: if ranks do not come, or the plan does not fit their device types; the same on every rank.
     """
     if isinstance(prepared, HeterpsError):
-        return meet(member, list, device_type, run, refusal=prepared)
+        return meet(member, lambda asked: range(len(asked)), device_type, run, refusal=prepared)
 
     def ranks_of(asked: Sequence[Asked]) -> list[int]:
         check_world_size(prepared, member.world_size)
