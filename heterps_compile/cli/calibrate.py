@@ -101,7 +101,7 @@ def _calibrate_link(asked: Asked) -> None:
         line = line_of_hosts(["calibrate", "--link", "--cluster", cluster, "-o", output])
         raise InputError(
             f"RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing; expected one process on each of several hosts. "
-            f"Fix: on each of them, with MASTER_ADDR set to the address of one: {line}"
+            f"Fix: on each of them, with its NODE_RANK from 0 on, and MASTER_ADDR the address of the first: {line}"
         )
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its connections report each failure with a stack
     with result_stream() as stream, quiet_libraries(verbose=False):

@@ -82,8 +82,8 @@ def test_a_peer_that_never_comes_is_reported_in_one_message(tmp_path, rank, said
     ("size", "said"),
     [
         ("1", "Error: WORLD_SIZE is 1; expected at least 2. Fix: "),
-        (None, "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id heterps --rdzv-endpoint "
-         '"${MASTER_ADDR:?}:29500" --no-python heterps-compile calibrate --link --cluster local -o calibrated.toml\n'),
+        (None, 'torchrun --nnodes 2 --nproc-per-node 1 --node-rank "${NODE_RANK:?}" --master-addr "${MASTER_ADDR:?}" '
+         "--master-port 29500 --no-python heterps-compile calibrate --link --cluster local -o calibrated.toml\n"),
     ],
 )  # fmt: skip
 def test_one_process_alone_is_refused_with_the_way_to_start_more(tmp_path, monkeypatch, capsys, size, said):

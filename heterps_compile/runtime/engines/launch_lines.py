@@ -30,7 +30,6 @@ from .launch_options import KUBEFLOW, SKYPILOT, SLURM, TORCHRUN
 _PROGRAM = "heterps-compile"
 _RUN_NAME = "heterps"
 _PORT = 29_500
-_AGENTS_MEET = f'--rdzv-backend c10d --rdzv-id {_RUN_NAME} --rdzv-endpoint "${{MASTER_ADDR:?}}:{_PORT}"'
 _GPU = "nvidia.com/gpu"
 _SBATCH = r"[a-z][a-z0-9-]*(?:=[^\x00-\x20\x7f\"'\\#]+)?"
 _SKY = r"(?:accelerators|cpus|memory|instance_type|infra|image_id|disk_size|use_spot)=[A-Za-z0-9_.:/*+-]{1,200}"
@@ -142,8 +141,8 @@ class _Lines:
 
 def line_of_hosts(words: Sequence[str]) -> str:
     """Return the torchrun line that starts a command of this package once on each of two hosts."""
-    program = shlex.join(["--no-python", _PROGRAM, *words])
-    return f"torchrun --nnodes 2 --nproc-per-node 1 {_AGENTS_MEET} {program}"
+    meeting = f'--node-rank "${{NODE_RANK:?}}" --master-addr "${{MASTER_ADDR:?}}" --master-port {_PORT}'
+    return f"torchrun --nnodes 2 --nproc-per-node 1 {meeting} {shlex.join(['--no-python', _PROGRAM, *words])}"
 
 
 def torchrun_lines(job: Job, options: LineOptions) -> str:
@@ -152,7 +151,7 @@ def torchrun_lines(job: Job, options: LineOptions) -> str:
     if lines.hosts == 1:
         meeting, before = f"--master-addr 127.0.0.1 --master-port {_PORT}", []
     else:
-        meeting = _AGENTS_MEET
+        meeting = f'--rdzv-backend c10d --rdzv-id {_RUN_NAME} --rdzv-endpoint "${{MASTER_ADDR:?}}:{_PORT}"'
         before = ["# Type each line on every host that it is for, with MASTER_ADDR set to the address of one of them."]
     for group in lines.groups:
         before += [f"# {group}", f"OMP_NUM_THREADS={lines.threads} {lines.agent_line(group, meeting)}"]
