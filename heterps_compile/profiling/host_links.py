@@ -351,9 +351,9 @@ def _notes(
             yield f"{_MOST_PAIRS} of {count} pairs of hosts were measured for the link between {words}"
     for one, model_s in sums:
         yield from _off("summed over all hosts", "the cost model", one, model_s)
-    for name in dict.fromkeys(name for each in links for name in each.link.between):
+    for name, other in pairs:
         device = pool.device_type(name)
-        if device.units_per_machine == 1 < device.max_units:
+        if name == other and device.units_per_machine == 1 < device.max_units:
             yield (
                 f"the pool has no units_per_machine of {name}: its {device.max_units} units count as hosts of their "
                 f"own, which this link connects; where a host has several units, add units_per_machine, "
