@@ -45,6 +45,14 @@ class NetworkHost:
         """Return the environment of a command there: temporary files lie on its own disk too."""
         return {**os.environ, "TMPDIR": str(self.mounted / "tmp"), "HOME": str(self.mounted), "OMP_NUM_THREADS": "1"}
 
+    def shape(self, *discipline: str) -> None:
+        """Send by a queueing discipline of tc.
+
+        Raises:
+            NotPermittedError: if the kernel has no such discipline.
+        """
+        _must(["tc", "-n", self.namespace, "qdisc", "replace", "dev", "eth0", "root", *discipline])
+
     def unplug(self) -> None:
         """Take it off the network."""
         _ip("-n", self.namespace, "link", "set", "eth0", "down")
@@ -57,8 +65,8 @@ def two_hosts(folder: Path) -> Iterator[tuple[NetworkHost, NetworkHost]]:
     Raises:
         NotPermittedError: where this machine does not let us.
     """
-    if shutil.which("ip") is None or shutil.which("unshare") is None:
-        raise NotPermittedError("there is no ip (iproute2) or no unshare (util-linux)")
+    if not all(map(shutil.which, ("ip", "tc", "unshare"))):
+        raise NotPermittedError("there is no ip or tc (iproute2), or no unshare (util-linux)")
     mounted = folder / "disk"
     mounted.mkdir()
     hosts = []

@@ -393,25 +393,6 @@ PROFILE = Command(
     ),
 )  # fmt: skip
 
-_OF_PROFILE = {option.name: option for option in PROFILE.options}
-HERE = "this machine"
-
-CALIBRATE = Command(
-    "calibrate",
-    (HERE,),
-    (
-        _option("output", "-o, --output", Text(), "Pool to write.", "FILE.toml", default="calibrated.toml"),
-        _option("name", "--name", Text(), "Of the device type in it.", "NAME", default="core"),
-        _option("device", "--device", Text(), "cpu, cuda:0, …", "NAME", default="cpu"),
-        replace(_OF_PROFILE["backend"], default_words="torch, which trains"),
-        _OF_PROFILE["threads"],
-        replace(_OF_PROFILE["repeats"], default=10),
-        _OF_PROFILE["clock"],
-        _OF_PROFILE["no_replicas"],
-        _OF_PROFILE["no_link"],
-    ),
-)
-
 CATALOGUE = "a catalogue"
 OFFER_SORTS = ("price", "unit-price", "spot", "gpu", "region", "date")
 
@@ -493,7 +474,6 @@ COMMANDS = (
     EXPLAIN,
     DIFF,
     PROFILE,
-    CALIBRATE,
     OFFERS,
     ADVISE,
 )

@@ -1,6 +1,6 @@
-"""Fit the cost model's few numbers to measurements, by least squares, with their standard errors.
+"""Fit the cost model's few numbers to measurements, with their standard errors.
 
-Left out: robust fitting; what is fitted are medians already.
+Left out: robust fitting of fractions; what is fitted are medians already.
 """
 
 import math
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from heterps_compile.cost.profile import Fitted, LinkProfile
+
+from .nearest_ratios import nearest_ratios
 
 _LEAST_BYTES_PER_S = 1.0
 _MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of many normal samples
@@ -44,9 +46,9 @@ def fit_parallel_fraction(times_s: Mapping[int, Sequence[float]]) -> Fitted | No
 
 
 def fit_link(sizes_bytes: Sequence[int], times_s: Sequence[float], between: str) -> LinkProfile:
-    """Fit ``time = latency + bytes / bandwidth``, errors counted relative to the time.
+    """Fit ``time = latency + bytes / bandwidth`` by the ratios of line and times.
 
-    Without that weighting the largest messages alone would decide, and the latency would be noise.
+    By differences the largest messages alone would decide, and the latency would be noise.
 
     Args:
         sizes_bytes: Of messages; at least three different ones.
@@ -55,7 +57,7 @@ def fit_link(sizes_bytes: Sequence[int], times_s: Sequence[float], between: str)
     """
     measured = np.asarray(times_s, np.float64)
     columns = np.stack([np.ones(len(measured)), np.asarray(sizes_bytes, np.float64)], axis=1) / measured[:, None]
-    (latency_s, s_per_byte), *_ = np.linalg.lstsq(columns, np.ones(len(measured)), rcond=None)
+    latency_s, s_per_byte = nearest_ratios(columns)
     left = 1 - columns @ np.array([latency_s, s_per_byte])
     covariance = np.linalg.inv(columns.T @ columns) * float(left @ left) / max(1, len(measured) - 2)
     latency_error_s, error = np.sqrt(np.diagonal(covariance))
@@ -63,7 +65,7 @@ def fit_link(sizes_bytes: Sequence[int], times_s: Sequence[float], between: str)
     return LinkProfile(
         bytes_per_s=max(_LEAST_BYTES_PER_S, 1 / s_per_byte),
         bytes_per_s_error=float(error) / s_per_byte**2,
-        latency_s=max(0.0, float(latency_s)),
+        latency_s=float(latency_s),
         latency_s_error=float(latency_error_s),
         between=between,
     )

@@ -7,26 +7,22 @@ pair of processes, by two pairs that share it, and so on: how far more pairs sho
 of a layer is that of as many bytes as it reads of the model's inputs: few bytes are mostly latency, which no replicas
 divide.
 
-Left out: links between machines, and between GPUs.
+Left out: links between machines (``host_links.py``), and between GPUs.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
 
 from heterps_compile.cost.profile import Fitted, LinkProfile
-from heterps_compile.errors import RunError
-from heterps_compile.escape import one_line, shorten
 
+from .clock import lower_quartile
 from .fit import fit_link, fit_parallel_fraction
+from .measuring_processes import NotMeasured, hear, started, tell
 
-_TIMEOUT_S = 240
-_SHOWN = 500
+_LIMIT_S = 240.0
+_NOT_MEASURED = NotMeasured("messages between processes", "--no-link")
 _PARTS = 4
 MOVED_BYTES = 1 << 23
 _MOST_SIZES = 8
@@ -61,34 +57,14 @@ def measure_link(pairs: int, sizes_bytes: Iterable[int] = ()) -> MeasuredLink:
     others = sorted({size for size in sizes_bytes if 0 < size < MOVED_BYTES}, reverse=True)[:_MOST_SIZES]
     moved = ",".join(map(str, (MOVED_BYTES, *others)))
     with tempfile.TemporaryDirectory(prefix="heterps-link-") as folder:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, "-m", "heterps_compile.profiling.link_process", folder, str(2 * pairs)]
-        processes = [
-            subprocess.Popen(  # noqa: S603 - our own module
-                [*command, str(rank), moved],
-                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                stderr=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                env=environment,
-            )
-            for rank in range(2 * pairs)
-        ]
-        try:
-            answer, complaint = processes[0].communicate(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise RunError(
-                f"the link was not measured: no answer in {_TIMEOUT_S} s; leave it out (--no-link)"
-            ) from error
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    if processes[0].returncode:
-        said = shorten(one_line(complaint.decode("utf-8", "replace")[-_SHOWN:]), _SHOWN)
-        raise RunError(f"the link was not measured: its process ended with {said!r}; leave it out (--no-link)")
-    read = json.loads(answer)
+        module = ["heterps_compile.profiling.link_process", folder, str(2 * pairs), moved]
+        with started(module, 2 * pairs, 1, _LIMIT_S, _NOT_MEASURED) as processes:
+            for rank, process in enumerate(processes):
+                tell(process, str(rank))
+            read = json.loads(hear(processes[0]))
     sizes_bytes = [int(size) for size in read["times_s"]]
     link = fit_link(
-        sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
+        sizes_bytes, [lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
     )
     fitted = {
         int(size): fit_parallel_fraction({int(count): _lower_quartiles(times) for count, times in by_count.items()})
@@ -100,8 +76,4 @@ def measure_link(pairs: int, sizes_bytes: Iterable[int] = ()) -> MeasuredLink:
 
 def _lower_quartiles(times_s: Sequence[float]) -> list[float]:
     """Return the lower quartile of each part of the rounds, so that their differences tell the error."""
-    return [_lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]
-
-
-def _lower_quartile(times_s: Sequence[float]) -> float:
-    return quantiles(times_s, n=4, method="inclusive")[0]
+    return [lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]

@@ -1,78 +1,40 @@
-"""One process of a link: ``python -m heterps_compile.profiling.link_process FOLDER WORLD RANK BYTES,BYTES,...``.
+"""One process of a link: ``python -m heterps_compile.profiling.link_process FOLDER WORLD BYTES,BYTES,...``.
 
-The bytes are what is moved by one pair, by two that share it, and so on. Ranks 0 and 1 are the first pair, 2 and 3 the
-second; messages go the way that those of a pipeline go. Rank 0 prints what it measured as JSON.
+It reads its rank as a line. The bytes are moved by one pair of ranks, then by two that share them, and so on. Ranks 0
+and 1 are the first pair, 2 and 3 the second. Rank 0 prints the times as JSON.
 
-Left out: what is made of it (``link.py``).
+Not covered: what is fitted to the times (``link.py``).
 """
 
 import itertools
 import json
 import sys
-import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from heterps_compile.runtime.c10d import FileStore
+from heterps_compile.runtime.launch.addresses import choose_address
 from heterps_compile.runtime.pipeline.transport import Transport
 
-SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
-_ROUNDS = 40
-_WARM_UP = 3
+from .pair import SIZES_BYTES, Pair
+
 _TIMEOUT = timedelta(seconds=200)
-_CPU, _NAMES = torch.device("cpu"), ("message",)
-
-
-class Pair:
-    """One of two ranks that send each other messages."""
-
-    def __init__(self, world: int, rank: int, layouts: int) -> None:
-        """Connect; every rank does the same.
-
-        Args:
-            world: Ranks.
-            rank: This one.
-            layouts: How many sizes of messages there will be.
-        """
-        self._transport = Transport(world, rank, 2 * layouts)
-        self._rank, self._peer, self._tags = rank, rank ^ 1, itertools.count(step=2)
-
-    def to_and_fro(self, size_bytes: int) -> list[float]:
-        """Send a message and get it back; return half of each round's time."""
-        tag, header_tag = (first := next(self._tags)), first + 1
-        sender = self._transport.sender(self._peer, header_tag, "float32", _CPU)
-        receiver = self._transport.receiver(self._peer, header_tag, _CPU, "the other process")
-        content = torch.zeros(size_bytes, dtype=torch.uint8)
-        times_s = []
-        for _ in range(_WARM_UP + _ROUNDS):
-            receiver.post(tag)
-            began = time.perf_counter()
-            if self._rank < self._peer:
-                sender.send(tag, _NAMES, [content])
-                receiver.take(tag, 1)
-            else:
-                receiver.take(tag, 1)
-                sender.send(tag, _NAMES, [content])
-            times_s.append((time.perf_counter() - began) / 2)
-            sender.flush()
-            receiver.let_go()
-        return times_s[_WARM_UP:]
-
-    def close(self) -> None:
-        """Leave; what was sent can still be received."""
-        self._transport.close()
 
 
 def main() -> None:
     """Measure."""
-    folder, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    moved_bytes = [int(size) for size in sys.argv[4].split(",")]
+    folder, world = sys.argv[1], int(sys.argv[2])
+    moved_bytes = [int(size) for size in sys.argv[3].split(",")]
     torch.set_num_threads(1)
+    print("ready", flush=True)
+    rank = int(sys.stdin.readline())
+    choose_address(())
     store = FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
-    pair = Pair(world, rank, len(SIZES_BYTES) + len(moved_bytes) * (world // 2))
+    transport = Transport(world, rank, 2 * (len(SIZES_BYTES) + len(moved_bytes) * (world // 2)))
+    pair = Pair(transport, rank, rank ^ 1)
     times_s = {}
     if rank < 2:
         times_s = {size: pair.to_and_fro(size) for size in SIZES_BYTES}
@@ -82,9 +44,9 @@ def main() -> None:
         if rank < 2 * pairs:
             moves_s[size][pairs] = pair.to_and_fro(-(-size // pairs))
     dist.barrier()
-    pair.close()
+    transport.close()
     if rank == 0:
-        print(json.dumps({"times_s": times_s, "moves_s": moves_s}))
+        print(json.dumps({"times_s": times_s, "moves_s": moves_s}), flush=True)
     dist.destroy_process_group()
 
 

@@ -73,11 +73,11 @@ def started(
     try:
         for process in processes:  # all have read the model before any is timed
             if process.stdout is not None and process.stdout.readline().strip() != b"ready":
-                complaint = process.communicate()[1].decode("utf-8", "replace")
-                raise untold.error(f"one ended with {shorten(one_line(complaint[-_SHOWN:]), _SHOWN)!r}")
+                raise untold.error(_end_of(process))
         yield processes
     except (ValueError, OSError) as error:
-        raise untold.error("one gave no answer") from error
+        ended = next((process for process in processes if process.poll()), None)
+        raise untold.error("one gave no answer" if ended is None else _end_of(ended)) from error
     finally:
         watch.cancel()
         for process in processes:
@@ -87,6 +87,11 @@ def started(
                 if stream is not None:
                     with suppress(OSError):  # what was written to a process that has ended
                         stream.close()
+
+
+def _end_of(process: "subprocess.Popen[bytes]") -> str:
+    complaint = process.communicate()[1].decode("utf-8", "replace")
+    return f"one ended with {shorten(one_line(complaint[-_SHOWN:]), _SHOWN)!r}"
 
 
 def tell(process: "subprocess.Popen[bytes]", line: str) -> None:

@@ -28,10 +28,8 @@ import numpy as np
 from heterps_compile.cluster.devices import KindRate
 from heterps_compile.cost.layer_cost import KindWork
 from heterps_compile.cost.problem import Floats
+from heterps_compile.profiling.nearest_ratios import nearest_ratios
 
-_ROUNDS = 12
-_LEAST_ERROR = 0.02  # of weights: an error below counts as this
-_LEAST_RATIO = 1e-3  # of weights: an estimate below counts as this part of what was measured
 _PARTS = 3  # start, arithmetic, memory
 
 
@@ -87,7 +85,7 @@ def fit_inference(rates: Mapping[str, KindRate], timed: Sequence[TimedWork]) -> 
     for row, each in enumerate(known):
         for work in each.work:
             rows[row, column[work.kind]] += forward_time_s(rates, [work]) / each.forward_s
-    factors = _nearest_ratios(np.concatenate([rows, np.eye(len(rates))]))
+    factors = nearest_ratios(np.concatenate([rows, np.eye(len(rates))]))
     return {kind: replace(rate, inference=float(factors[column[kind]])) for kind, rate in rates.items()}
 
 
@@ -112,7 +110,7 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     column = {kind: i for i, kind in enumerate(kinds)}
     does = _does(timed, column, backward=False)
     forward_s = np.array([each.forward_s for each in timed])
-    costs = _nearest_ratios(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
+    costs = nearest_ratios(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
     trained = np.array([each.backward_s > 0 for each in timed])
     parts_back_s = (_does(timed, column, backward=True) * costs).sum(axis=2)
     tables = np.zeros((len(timed), len(kinds)))
@@ -123,7 +121,7 @@ def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
     if np.any(trained):
         backward_s = np.array([each.backward_s for each in timed])[trained]
         makes = np.concatenate([parts_back_s, tables], axis=1)[trained]
-        backward = _nearest_ratios(makes / backward_s[:, None]).reshape(2, -1)
+        backward = nearest_ratios(makes / backward_s[:, None]).reshape(2, -1)
     return {
         kind: KindRate(
             float(costs[i, 0]),
@@ -150,50 +148,3 @@ def _does(timed: Sequence[TimedWork], column: Mapping[str, int], *, backward: bo
 
 def _rate(cost_s: float) -> float:
     return 1 / float(cost_s) if cost_s > 0 else inf
-
-
-def _nearest_ratios(rows: Floats) -> Floats:
-    """Return x >= 0 for which ``rows @ x`` is nearest to 1 everywhere, by the sum of the sizes of logarithms.
-
-    The weighted squares of a round are what that sum was at the end of the round before.
-    """
-    weights = np.ones(len(rows))
-    found = np.zeros(rows.shape[1])
-    for _ in range(_ROUNDS):
-        found = _non_negative(rows * weights[:, None], weights)
-        off = np.maximum(rows @ found, _LEAST_RATIO) - 1
-        off = np.where(np.abs(off) < _LEAST_ERROR, _LEAST_ERROR, off)
-        weights = np.sqrt(np.abs(np.log1p(off))) / np.abs(off)
-    return found
-
-
-def _non_negative(rows: Floats, wanted: Floats) -> Floats:
-    """Return the non-negative least squares of ``rows @ x = wanted``: the active-set method of Lawson and Hanson."""
-    scale = np.linalg.norm(rows, axis=0)
-    used = np.flatnonzero(scale > 0)
-    scaled = rows[:, used] / scale[used]
-    chosen = np.zeros(len(used), np.bool_)
-    found = np.zeros(len(used))
-    for _ in range(3 * len(used) + 1):
-        gain = scaled.T @ (wanted - scaled @ found)
-        gain[chosen] = -inf
-        best = int(np.argmax(gain)) if len(gain) else -1
-        if best < 0 or gain[best] <= 1e-10 * np.linalg.norm(wanted):
-            break
-        chosen[best] = True
-        while True:
-            trial = np.zeros(len(used))
-            trial[chosen] = np.linalg.lstsq(scaled[:, chosen], wanted, rcond=None)[0]
-            if np.all(trial[chosen] > 0):
-                break
-            falling = chosen & (trial <= 0)
-            step = np.min(found[falling] / (found[falling] - trial[falling] + 1e-300))
-            found = found + step * (trial - found)
-            chosen &= found > 1e-12 * max(1.0, float(np.max(found)))
-            if not np.any(chosen):
-                trial = np.zeros(len(used))
-                break
-        found = trial
-    result = np.zeros(rows.shape[1])
-    result[used] = found / scale[used]
-    return result

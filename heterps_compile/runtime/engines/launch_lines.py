@@ -139,6 +139,12 @@ class _Lines:
         return found
 
 
+def line_of_hosts(words: Sequence[str]) -> str:
+    """Return the torchrun line that starts a command of this package once on each of two hosts."""
+    meeting = f'--node-rank "${{NODE_RANK:?}}" --master-addr "${{MASTER_ADDR:?}}" --master-port {_PORT}'
+    return f"torchrun --nnodes 2 --nproc-per-node 1 {meeting} {shlex.join(['--no-python', _PROGRAM, *words])}"
+
+
 def torchrun_lines(job: Job, options: LineOptions) -> str:
     """Return the line of every host group; agents meet at the first host."""
     lines = _lines(job, options)

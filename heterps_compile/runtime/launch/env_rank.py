@@ -30,7 +30,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -71,7 +71,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """A process that asks for its rank; ``error`` is its reason to refuse the run, "" for none."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -118,6 +118,15 @@ class _Place:
     port: Annotated[int, Field(ge=0, le=65535)]
 
 
+@dataclass(frozen=True, slots=True)
+class _World:
+    """This rank, the store in which it meets the others, and how many seconds it waits for them."""
+
+    store: "Store"
+    member: Membership
+    come_s: float
+
+
 def join(
     member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str
 ) -> tuple[Membership, StorePlace]:
@@ -135,20 +144,64 @@ def join(
     Raises:
         RunError: if ranks do not come, or the plan does not fit their device types; the same on every rank.
     """
+    if isinstance(prepared, HeterpsError):
+        return meet(member, lambda asked: range(len(asked)), device_type, run, refusal=prepared)
+
+    def ranks_of(asked: Sequence[Asked]) -> list[int]:
+        check_world_size(prepared, member.world_size)
+        wanted = [name for name, _ in planned_devices(prepared)]
+        ranks = assigned(wanted, [each.device_type for each in asked])
+        unknown = sum(not each.device_type for each in asked)
+        if unknown and len(set(wanted)) > 1:
+            print(
+                f"note: {unknown} of {len(asked)} processes report no device type and take what is left of the "
+                f"stages, in the order of RANK; --device-type names it",
+                file=sys.stderr,
+            )
+        return ranks
+
+    return meet(member, ranks_of, device_type, run)
+
+
+def meet(
+    member: Membership,
+    ranks_of: Callable[[Sequence[Asked]], Sequence[int]],
+    device_type: str | None,
+    run: str,
+    *,
+    refusal: HeterpsError | None = None,
+    come_s: float = COME_S,
+) -> tuple[Membership, StorePlace]:
+    """Meet the other ranks of the world and get the rank that rank 0 assigns.
+
+    Args:
+        member: This process in the world.
+        ranks_of: Returns the new rank of every process, or raises RunError; rank 0 calls it once all have come.
+        device_type: Of this process; None where it is not known.
+        run: Distinguishes meetings of the same processes.
+        refusal: The reason of this process to refuse; all ranks then do.
+        come_s: Seconds that ranks wait for each other.
+
+    Returns:
+        This process with its new rank, and the place of their own store, which the new rank 0 has to host.
+
+    Raises:
+        HeterpsError: if ranks do not come, or one refuses; the same on every rank.
+    """
     from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
 
-    store = PrefixStore(f"heterps/{run}", _meeting(member))
-    error = f"rank {member.rank}: {one_line(str(prepared))}" if isinstance(prepared, HeterpsError) else ""
+    world = _World(PrefixStore(f"heterps/{run}", _meeting(member, come_s)), member, come_s)
+    error = "" if refusal is None else f"rank {member.rank}: {one_line(str(refusal))}"
     own = own_address(member.address)
-    asked = _Asked(token_hex(16), platform.node()[:255], device_type or "", own, error[:10_000])
-    _set(store, f"ask/{member.rank}", _text(asked))
-    answer = _assign(store, member, asked, prepared) if member.rank == 0 else _answer(store, member, asked.token)
+    asked = Asked(token_hex(16), platform.node()[:255], device_type or "", own, error[:10_000])
+    _set(world.store, f"ask/{member.rank}", _text(asked))
+    answer = _assign(world, asked, ranks_of) if member.rank == 0 else _answer(world, asked.token)
     if answer.error:
-        raise prepared if isinstance(prepared, HeterpsError) else RunError(answer.error)
+        raise refusal or RunError(answer.error)
     key = f"place/{answer.name}"
     if answer.rank == 0:
-        _set(store, key, _text(_make_place(answer)))
-    place = _read(store, key, _Place, member)
+        _set(world.store, key, _text(_make_place(answer)))
+    place = _read(world, key, _Place)
     secret = bytes.fromhex(place.secret)
     if place.folder:
         found = StorePlace(secret, folder=Path(place.folder), run=run)
@@ -158,15 +211,19 @@ def join(
     return replace(member, rank=answer.rank, address=address), found
 
 
-def device_type_here(prepared: Prepared, asked: str | None, local_rank: int) -> str | None:
-    """Return the plan's device type of this process: the one asked for, else the one that its GPU is named after.
+def device_type_here(known: Sequence[str], asked: str | None, local_rank: int) -> str | None:
+    """Return the device type of this process: the one asked for, else the one that its GPU is named after.
+
+    Args:
+        known: The device types of the run.
+        asked: What ``--device-type`` says.
+        local_rank: Of this process.
 
     Raises:
         RunError: if the run has no such type.
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    known = list(dict(planned_devices(prepared)))
     if asked is not None:
         if asked not in known:
             shown = ", ".join(map(printable, known))
@@ -209,37 +266,28 @@ def assigned(wanted: Sequence[str], reported: Sequence[str]) -> list[int]:
     return [next(others) if rank < 0 else rank for rank in found]
 
 
-def _answer(store: "Store", member: Membership, token: str) -> _Answer:
+def _answer(world: _World, token: str) -> _Answer:
     """Answer the numbers of rank 0 until its answer comes."""
     for count in itertools.count():
-        word = _read(store, f"word/{token}/{count}", _Word, member)
-        _set(store, f"pong/{token}/{word.number}", "1")
+        word = _read(world, f"word/{token}/{count}", _Word)
+        _set(world.store, f"pong/{token}/{word.number}", "1")
         if word.answer is not None:
             return word.answer
     raise AssertionError
 
 
-def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared | HeterpsError) -> _Answer:
+def _assign(world: _World, own: Asked, ranks_of: Callable[[Sequence[Asked]], Sequence[int]]) -> _Answer:
     """Collect the ranks and answer each; rank 0 does so."""
-    sent: Counter[str] = Counter()
-    ranks, error = list(range(member.world_size)), ""
-    asked, late = _collect(store, member, sent)
-    asked = [own, *asked]
+    store, member, sent = world.store, world.member, Counter[str]()
+    ranks: Sequence[int] = range(member.world_size)
+    others, late = _collect(world, sent)
+    asked, error = [own, *others], ""
     try:
         if late is not None:
             raise late
         error = next((each.error for each in asked if each.error), "")
-        if not error and not isinstance(prepared, HeterpsError):
-            check_world_size(prepared, member.world_size)
-            wanted = [name for name, _ in planned_devices(prepared)]
-            ranks = assigned(wanted, [each.device_type for each in asked])
-            unknown = sum(not each.device_type for each in asked)
-            if unknown and len(set(wanted)) > 1:
-                print(
-                    f"note: {unknown} of {len(asked)} processes report no device type and take what is left of the "
-                    f"stages, in the order of RANK; --device-type names it",
-                    file=sys.stderr,
-                )
+        if not error:
+            ranks = ranks_of(asked)
     except RunError as refused:
         error = str(refused)
     is_one_machine, name, number = len({each.host for each in asked}) == 1, token_hex(16), token_hex(16)
@@ -253,20 +301,19 @@ def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared 
     return found[0]
 
 
-def _collect(store: "Store", member: Membership, sent: Counter[str]) -> tuple[list[_Asked], RunError | None]:
+def _collect(world: _World, sent: Counter[str]) -> tuple[list[Asked], RunError | None]:
     """Wait until all other ranks answer one number; return those that have come and, where some have not, the fault.
 
     Args:
-        store: Of the world.
-        member: Rank 0.
+        world: Of rank 0.
         sent: Counts the words to every token.
     """
-    deadline_s, asked = time.monotonic() + COME_S, list[_Asked]()
+    deadline_s, asked, store = time.monotonic() + world.come_s, list[Asked](), world.store
     while True:
         number, asked = token_hex(16), []
         try:
-            for rank in range(1, member.world_size):
-                asked.append(_read(store, f"ask/{rank}", _Asked, member))
+            for rank in range(1, world.member.world_size):
+                asked.append(_read(world, f"ask/{rank}", Asked))
         except RunError as error:
             return asked, error
         for each in asked:
@@ -278,7 +325,7 @@ def _collect(store: "Store", member: Membership, sent: Counter[str]) -> tuple[li
         except RuntimeError:  # torch's word for a wait that took too long
             if time.monotonic() > deadline_s:
                 silent = next((rank for rank, pong in enumerate(pongs, 1) if not store.check([pong])), 1)
-                return asked, _late(silent, member)
+                return asked, _late(silent, world)
             continue
         return asked, None
 
@@ -294,24 +341,24 @@ def _make_place(answer: _Answer) -> _Place:
 
 
 @cache
-def _store_at(address: str, port: int, world_size: int, *, hosts: bool) -> "Store":
+def _store_at(address: str, port: int, world_size: int, come_s: float, *, hosts: bool) -> "Store":
     """Connect to the store of a world once: a process that hosts it does so until its end."""
     from heterps_compile.runtime.c10d import TCPStore  # noqa: PLC0415 - torch only in the processes of a run
 
     try:
         socket.getaddrinfo(address, port)  # else it is tried for minutes
-        return TCPStore(address, port, world_size, hosts, timeout=timedelta(seconds=COME_S), wait_for_workers=False)
+        return TCPStore(address, port, world_size, hosts, timeout=timedelta(seconds=come_s), wait_for_workers=False)
     except (OSError, RuntimeError, ValueError) as error:
         does = "listen on" if hosts else "reach"
         raise RunError(
             f"this rank cannot {does} {printable(address)}:{port}, where the ranks meet: "
-            f"{one_line(str(error))[:300]}. Fix: MASTER_ADDR and MASTER_PORT"
+            f"{one_line(str(error))[:300].rstrip('.')}. Fix: MASTER_ADDR and MASTER_PORT"
         ) from error
 
 
-def _meeting(member: Membership) -> "Store":
+def _meeting(member: Membership, come_s: float) -> "Store":
     hosts = member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
-    return _store_at(member.address, member.port, member.world_size, hosts=hosts)
+    return _store_at(member.address, member.port, member.world_size, come_s, hosts=hosts)
 
 
 def _text(value: object) -> str:
@@ -323,7 +370,7 @@ def _set(store: "Store", key: str, text: str) -> None:
         store.set(key, text)
 
 
-def _read(store: "Store", key: str, schema: type[_T], member: Membership) -> _T:
+def _read(world: _World, key: str, schema: type[_T]) -> _T:
     """Wait for a value and check it.
 
     Raises:
@@ -331,10 +378,10 @@ def _read(store: "Store", key: str, schema: type[_T], member: Membership) -> _T:
     """
     with _reaching():
         try:
-            store.wait([key], timedelta(seconds=COME_S))
+            world.store.wait([key], timedelta(seconds=world.come_s))
         except DistStoreError as error:
-            raise _late(int(key[4:]) if key.startswith("ask/") else 0, member) from error
-        text = store.get(key).decode("utf-8", "replace")
+            raise _late(int(key[4:]) if key.startswith("ask/") else 0, world) from error
+        text = world.store.get(key).decode("utf-8", "replace")
     return checked(schema, parsed(text, "the store", RunError), key, RunError)
 
 
@@ -351,9 +398,10 @@ def _reaching() -> Iterator[None]:
         raise RunError("rank 0 or its agent has ended before all ranks had met. Fix: see its message") from error
 
 
-def _late(rank: int, member: Membership) -> RunError:
+def _late(rank: int, world: _World) -> RunError:
+    member = world.member
     return RunError(
-        f"rank {rank} of {member.world_size} did not come within {COME_S:g} s. Fix: start all ranks, each with "
+        f"rank {rank} of {member.world_size} did not come within {world.come_s:g} s. Fix: start all ranks, each with "
         f"MASTER_ADDR={printable(member.address)} and MASTER_PORT={member.port}"
     )
 

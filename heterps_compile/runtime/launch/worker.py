@@ -17,33 +17,29 @@ Left out: the steps themselves (``pipeline/``), and how the launcher sees the en
 
 import atexit
 import json
-import os
 import re
 import shutil
 import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
-from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
-from .addresses import check_reach, choose_address, own_address
+from .addresses import own_address
 from .checkpoint_folder import holding_checkpoints
 from .env_rank import device_type_here, join
-from .faults import Place
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes, machines_of_ranks
-from .membership import Membership, has_agent
+from .membership import Membership
 from .preflight import agree, ranks_without, refuse_own_folders, statement
-from .prepare import Prepared, check_world_size, choose_device, header, prepare
+from .prepare import Prepared, check_world_size, choose_device, header, planned_devices, prepare
 from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
 from .run_folder import PREFIX, make_run_folder
@@ -52,10 +48,10 @@ from .run_report import RunReport, clear_telemetry, print_summary
 from .run_secret import read_secret
 from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
-from .stop_signals import stopping_on_signals
-from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
+from .store_client import LOOPBACK, StorePlace, connect_store, read_word
 from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
+from .watched_ranks import join_group, supervised_by_ranks, watched
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -65,8 +61,6 @@ PROGRESS_NAME = "rank-{rank}.progress"
 """Files of the run's folder: what ranks are started with, and what each left behind."""
 
 _RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
-_OUTSTAY_S = 5.0
-_PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
 _RUNS = count()
@@ -80,8 +74,6 @@ def work(member: Membership, spec: RankSpec) -> Result:
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    from heterps_compile.runtime.c10d import leave_world  # noqa: PLC0415
-
     keep_freed_memory()
     torch.set_num_threads(spec.options.threads)
     progress = ProgressRecorder(spec.progress_file)
@@ -91,27 +83,10 @@ def work(member: Membership, spec: RankSpec) -> Result:
         member, place, prepared = _join_world(member, spec)
     else:
         place, prepared = spec.store, None
-    hosted = host_store(place) if member.rank == 0 and not is_launched else None
-    places = [Place(rank) for rank in range(member.world_size)]
-    watch = Watch(
-        connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place)
-    )
-    if hosted is not None and place.folder is not None:
-        watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
-        atexit.register(remove)
-    watch.start()
-    with stopping_on_signals(watch.listen):
-        try:
-            result = _run(member, spec, place, watch, progress, prepared)
-            watch.finish()
-        except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
-            watch.fail(error)
-            raise
-    leave_world()
-    if hosted is not None:
-        watch.outstay(_OUTSTAY_S)
-        hosted.close()
-    return result
+    with watched(
+        member, place, progress, _supervision(member, spec, place), hosts=member.rank == 0 and not is_launched
+    ) as watch:
+        return _run(member, spec, place, watch, progress, prepared)
 
 
 def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePlace, Prepared]:
@@ -124,7 +99,8 @@ def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePl
     device_type = None
     try:
         prepared = prepare(spec.options, checked_sha256=spec.checked_sha256)
-        device_type = device_type_here(prepared, spec.options.device_type, member.local_rank)
+        known = list(dict(planned_devices(prepared)))
+        device_type = device_type_here(known, spec.options.device_type, member.local_rank)
     except HeterpsError as error:
         prepared = error
     member, place = join(member, prepared, device_type, str(next(_RUNS)))
@@ -139,16 +115,7 @@ def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Super
     checkpoints = None if folder is None else Path(folder)
     if spec.parent is not None:
         return Supervision(hang_after_s=hang_after_s, parent=spec.parent, checkpoints=checkpoints)
-    monitored = range(1, member.world_size) if member.rank == 0 else (0,)
-    parent = os.getppid() if has_agent(os.environ) else None
-    return Supervision(
-        hang_after_s=hang_after_s,
-        monitored=monitored,
-        parent=parent,
-        late_s=place.patience_s,
-        host=0,
-        checkpoints=checkpoints,
-    )
+    return supervised_by_ranks(member, place, hang_after_s, checkpoints)
 
 
 def _run(  # noqa: PLR0917 - what a rank has before it joins the others
@@ -171,10 +138,7 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
         torch.cuda.set_device(device)
     mine = statement(prepared, spec.options, str(device), own_address(member.address))
     said = agree(store, member.rank, member.world_size, mine)
-    own = choose_address([str(said_by.get("address", "")) for said_by in said])
-    if own:
-        check_reach(store, member.rank, member.world_size, own)
-    _join_group(member, store)
+    join_group(member, store, said)
     machine_of = machines_of_ranks(said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
     is_launched = spec.parent is not None
@@ -243,24 +207,6 @@ def _make_telemetry_folder(context: RankContext) -> Path:
     context.watch.before_end(remove)
     atexit.register(remove)
     return folder
-
-
-def _join_group(member: Membership, store: "Store") -> None:
-    """Join the group of all ranks.
-
-    Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
-    CPU's memory; nothing goes over NCCL.
-    """
-    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
-
-    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world, leave_world  # noqa: PLC0415
-
-    def join(tried: "Store", timeout: timedelta) -> Any:
-        dist.init_process_group("gloo", store=tried, rank=member.rank, world_size=member.world_size, timeout=timeout)
-        return cpu_group_of_world()
-
-    group = PrefixStore("group", store)
-    connect_without_strangers(join, leave_world, group, member.rank, member.world_size, patience=_PATIENCE)
 
 
 def start(directory: Path, rank: int) -> int:

@@ -42,6 +42,7 @@ from heterps_compile.options import (
 )
 from heterps_compile.passes.pipeline import DEFAULT, pipeline_text
 from heterps_compile.plan import request
+from heterps_compile.plan.calibrate_options import CALIBRATE, HERE, HOSTS
 from heterps_compile.plan.command_options import (
     COMMANDS,
     COMPILE,
@@ -102,6 +103,8 @@ START = {
     (EXPLAIN.name, LAYER_OF_PLAN): ["explain", "fc", "--plan", "plan.json"],
     (EXPLAIN.name, PINS): ["explain", "--pin", "fc=v100", "--model", "m.onnx", "--plan", "plan.json"],
     (EXPLAIN.name, INFEASIBLE): ["explain", "--infeasible", "--model", "m.onnx"],
+    (CALIBRATE.name, HERE): ["calibrate"],
+    (CALIBRATE.name, HOSTS): ["calibrate", "--link"],
     (RUN.name, TRAINING): ["run", "m.heterps", "--train", "train.py"],
     (RUN.name, INFERENCE): ["run", "m.heterps", "--data", "random"],
     (TUNE.name, BEGUN): ["tune", "space.toml", "-o", "search"],
@@ -149,6 +152,7 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def declared() -> Iterator[tuple[Command, str, Option]]:
     for one in (
         *COMMANDS,
+        CALIBRATE,
         MACHINES,
         SYNC,
         RUN,
@@ -367,7 +371,7 @@ def test_commands_have_no_option_but_the_declared_ones():
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
     assert with_their_own <= undeclared | {"options.py"}
-    for one in (*COMMANDS, MACHINES, SYNC, RUN, RESIZE, TUNE):
+    for one in (*COMMANDS, CALIBRATE, MACHINES, SYNC, RUN, RESIZE, TUNE):
         assert made(one.name) == {option.name for option in one.options} - OF_EVERY_COMMAND
     assert (
         made("launch") == {option.name for option in (*RUN.options, *launch_options.LAUNCH.options)} - OF_EVERY_COMMAND

@@ -12,10 +12,10 @@ from small_inputs import write_small_inputs
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError
 from heterps_compile.options import Amount, Command, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
+from heterps_compile.plan.calibrate_options import CALIBRATE
 from heterps_compile.plan.command_options import (
     ADVISE,
     BENCH,
-    CALIBRATE,
     CHECK,
     COMMANDS,
     COMPILE,
@@ -40,7 +40,7 @@ ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
 LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
-BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES, SYNC)} | {
+BY_COMMAND = {one.name: one for one in (*COMMANDS, CALIBRATE, MACHINES, SYNC)} | {
     "run": RUN,
     "launch": LAUNCHES,
     "resize": RESIZE,

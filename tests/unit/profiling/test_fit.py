@@ -58,3 +58,12 @@ def test_how_uncertain_the_time_of_one_unit_is_counts():
     steady, shaky = (fit_parallel_fraction({1: once, 2: [0.6] * 4}) for once in ([1.0] * 4, [0.8, 1.0, 1.0, 1.2]))
     assert steady.error == pytest.approx(0, abs=1e-9)
     assert 0.05 < shaky.error < 0.3
+
+
+def test_one_size_that_was_disturbed_does_not_bend_a_link():
+    sizes = [1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22]
+    times = [30e-6 + size / 24e6 for size in sizes]
+    times[1] *= 3
+    link = fit_link(sizes, times, "two")
+    assert link.bytes_per_s == pytest.approx(24e6, rel=0.02)
+    assert link.latency_s == pytest.approx(30e-6, rel=0.1)

@@ -50,7 +50,7 @@ def test_a_gpu_has_the_type_that_it_is_named_after(gpu, known, found):
 def world(monkeypatch):
     """Three ranks that meet in one store; return what each gets, or its error."""
     store = dist.HashStore()
-    monkeypatch.setattr(env_rank, "_meeting", lambda _: store)
+    monkeypatch.setattr(env_rank, "_meeting", lambda *_: store)
     monkeypatch.setattr(env_rank, "check_world_size", lambda *_: None)
     monkeypatch.setattr(env_rank, "planned_devices", lambda _: [("a", "cpu"), ("b", "gpu"), ("b", "gpu")])
 
@@ -97,4 +97,4 @@ def test_what_stands_in_the_store_is_checked(world):
     store = dist.PrefixStore("heterps/0", world.store)
     store.set("ask/0", '{"token": "x"}')
     with pytest.raises(RunError, match="ask/0"):
-        env_rank._read(store, "ask/0", env_rank._Asked, Membership(0, 1, 0, "127.0.0.1", 1))
+        env_rank._read(env_rank._World(store, Membership(0, 1, 0, "127.0.0.1", 1), 1.0), "ask/0", env_rank.Asked)
