@@ -139,10 +139,13 @@ class _Lines:
         return found
 
 
+_MEETING = f'--node-rank "${{NODE_RANK:?}}" --master-addr "${{MASTER_ADDR:?}}" --master-port {_PORT}'
+"""Options by which torchrun's agents meet; the shell of every host has its own NODE_RANK."""
+
+
 def line_of_hosts(words: Sequence[str]) -> str:
     """Return the torchrun line that starts a command of this package once on each of two hosts."""
-    meeting = f'--node-rank "${{NODE_RANK:?}}" --master-addr "${{MASTER_ADDR:?}}" --master-port {_PORT}'
-    return f"torchrun --nnodes 2 --nproc-per-node 1 {meeting} {shlex.join(['--no-python', _PROGRAM, *words])}"
+    return f"torchrun --nnodes 2 --nproc-per-node 1 {_MEETING} {shlex.join(['--no-python', _PROGRAM, *words])}"
 
 
 def torchrun_lines(job: Job, options: LineOptions) -> str:
@@ -151,8 +154,11 @@ def torchrun_lines(job: Job, options: LineOptions) -> str:
     if lines.hosts == 1:
         meeting, before = f"--master-addr 127.0.0.1 --master-port {_PORT}", []
     else:
-        meeting = f'--rdzv-backend c10d --rdzv-id {_RUN_NAME} --rdzv-endpoint "${{MASTER_ADDR:?}}:{_PORT}"'
-        before = ["# Type each line on every host that it is for, with MASTER_ADDR set to the address of one of them."]
+        meeting = _MEETING
+        before = [
+            "# Type each line on every host that it is for. NODE_RANK counts all hosts from 0; MASTER_ADDR is the",
+            "# address of the host with NODE_RANK 0.",
+        ]
     for group in lines.groups:
         before += [f"# {group}", f"OMP_NUM_THREADS={lines.threads} {lines.agent_line(group, meeting)}"]
     return "\n".join(before) + "\n"
