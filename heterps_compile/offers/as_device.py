@@ -166,7 +166,7 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
 
 
 def _network(offer: Offer) -> tuple[float, str]:
-    """Return the bandwidth that is sold, or guessed, and the kind of link."""
+    """Find the sold or guessed bandwidth, and the kind of link."""
     sold = offer.network_bytes_per_s or guessed_network_bytes_per_s(offer)
     return sold, "fabric" if sold >= _FABRIC_BYTES_PER_S else "cloud-ethernet"
 
