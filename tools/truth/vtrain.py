@@ -9,9 +9,9 @@ recomputed in every row, so that the forward runs twice)::
                                                                          starts a layer meanwhile
     head   = the same of launch_h, and of FLOPs and logits b s V / t     on the last stage
     hop    = message_bytes b s h                                         a micro-batch and neighbour, p > 1
-    step   = overhead + overhead_d if d > 1 + all-reduce of 2 B gradients of a unit's parameters among d replicas
+    step   = overhead + all-reduce of 2 B gradients of a unit's parameters among d replicas
 
-The ten factors, which are not negative, and q are fitted together by least squares of the relative error (soft_l1 at
+The nine factors, which are not negative, and q are fitted together by least squares of the relative error (soft_l1 at
 5 %) on the closed form ``(M - 1) max stage + sum of stages``; judged is the simulated step of `predict`, of a problem
 file whose layer times are these. All-reduces inside a node are the published table of measurements as it is, its line
 going on beyond it. Across nodes: 8 units share 4 x 200 Gbit/s, as the paper describes its cluster; a ring.
@@ -46,7 +46,7 @@ _SIZES = [2.0**power for power in range(10, 38)]
 
 START = {
     "launch": 2e-3, "1/e": 1.0, "bytes_h": 0.01, "scores": 0.01, "weights": 0.01, "launch_h": 1e-3, "logits": 0.06,
-    "message_bytes": 0.1, "overhead": 3e-3, "overhead_d": 1e-4, "q - 1": 1.0,
+    "message_bytes": 0.1, "overhead": 3e-3, "q - 1": 1.0,
 }  # fmt: skip
 """Where the fit begins; times are in seconds, those of 10^9 elements too."""
 
@@ -152,7 +152,7 @@ def times(run: Run, factors: Mapping[str, float], cluster: Cluster) -> Times:
         head_s=(factors["launch_h"] ** q + head**q) ** (1 / q),
         hop_s=factors["message_bytes"] * elements * (run.p > 1),
         all_reduce_s=cluster.all_reduce_s(run.d, _HALF * run.parameters, run.t),
-        rest_s=factors["overhead"] + factors["overhead_d"] * (run.d > 1),
+        rest_s=factors["overhead"],
     )
 
 
