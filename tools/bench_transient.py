@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 
 from revoked_runs import print_revoked, read_revoked
-from truth import cm_dare
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.transient.availability import Seen, Trace, read_trace, seen_by
@@ -49,12 +48,6 @@ CHANGE = 5
 DEADLINE = 240
 WORK_SHARES = (0.4, 0.6, 0.8)
 WINDOW_STEP = 30
-
-PRICES = {"K80": 0.45, "P100": 1.46}
-"""Of a GPU an hour on Google Cloud, on demand, as in the paper's year."""
-
-MARGIN = 0.05
-"""A choice under a deadline leaves this part of it where the set-up is predicted, not measured."""
 
 
 def spread(values: Sequence[float], percent: bool = True) -> str:
@@ -289,44 +282,6 @@ def print_deadlines(path: Path, *, spares: bool) -> Iterator[str]:
         yield f"| {name} | {missed} | {100 * gaps[0] / best.sum():+.1f} % | {over} | {parts} |"
 
 
-def print_choices(folder: Path) -> Iterator[str]:
-    """Choose GPU and workers of a net for a deadline; clusters of 5-8 are predicted from 1-4."""
-    speeds = cm_dare.cluster_speeds(folder)
-    predicted = {row.what: 1 / row.predicted for rows in cm_dare.workers(folder).values() for row in rows}
-    regrets, missed, tight = [], 0, 0
-    for net in dict.fromkeys(net for _, net in speeds):
-        of_net = {
-            (gpu, count): (speed, predicted.get(f"{gpu} {net} x {count}", speed))
-            for (gpu, other), by_workers in speeds.items()
-            if other == net
-            for count, speed in by_workers.items()
-        }
-        fastest = max(speed for speed, _ in of_net.values())
-        for share in np.linspace(0.15, 0.9, 16):
-            needed = share * fastest
-            ok = {key: key[1] * PRICES[key[0]] / real for key, (real, _) in of_net.items() if real >= needed}
-            chosen = {
-                key: key[1] * PRICES[key[0]] / said
-                for key, (real, said) in of_net.items()
-                if said >= needed * (1 if said == real else 1 + MARGIN)
-            }
-            if not chosen:
-                tight += 1
-                continue
-            taken = min(chosen, key=lambda key: chosen[key])
-            real = of_net[taken][0]
-            missed += real < needed
-            regrets.append(taken[1] * PRICES[taken[0]] / real / min(ok.values()) - 1)
-    yield "Cheapest GPU and workers within a deadline (worker_scaling); clusters of 5-8 are predicted from 1-4."
-    yield ""
-    yield "| | published or known | wanted | found |"
-    yield "|---|---|---|---|"
-    yield f"| regret, median | 0.9 % | 0.5 % | {100 * float(np.median(regrets)):.1f} % |"
-    yield f"| regret, mean | 6.9 % | 3 % | {100 * float(np.mean(regrets)):.1f} % |"
-    yield f"| deadlines missed, of {len(regrets)} | - | 0 | {missed} |"
-    yield f"| deadlines said to be beyond all, with a margin of {100 * MARGIN:.0f} % | - | - | {tight} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
@@ -335,7 +290,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=Path)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses,choices")
+    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses")
     given = parser.parse_args()
     folder = given.data / "cm-dare"
     trace = given.trace or given.data / "bamboo" / "p3-trace.csv"
@@ -344,7 +299,6 @@ def main() -> None:
         "lifetimes": lambda: print_lifetimes(given.lifetimes or folder / "lifetimes.csv", folder, given.splits),
         "deadlines": lambda: print_deadlines(trace, spares=True),
         "losses": lambda: print_deadlines(trace, spares=False),
-        "choices": lambda: print_choices(folder),
     }
     if given.runs is not None:
         for line in print_revoked(list(read_revoked(given.runs))):

@@ -14,9 +14,9 @@ against what calibrations (`--pool FILE`; made every few cases where none is giv
 import argparse
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -76,16 +76,9 @@ def print_cm_dare(folder: Path) -> Iterator[str]:
     yield "CM-DARE, conv nets; seconds of a step."
     yield ""
     yield HEAD
-    gpus, forms = cm_dare.one_gpu(folder)
-    for gpu, rows in gpus.items():
-        yield table_row(f"one {gpu}, each net from the others", rows)
-    rows, form = cm_dare.other_gpu(folder)
-    yield table_row("P100 from K80 and data sheets", rows)
-    for what, rows in cm_dare.workers(folder).items():
-        yield table_row(f"{what} from 1-4", rows)
-    yield ""
-    often = ", ".join(f"{each} ({count})" for each, count in Counter(forms).most_common())
-    yield f"Forms that the fitted nets chose, and how often: {often}; from K80 to P100 {form}."
+    for gpu in cm_dare.GPUS:
+        yield table_row(f"one {gpu}, each net from the others", cm_dare.one_gpu(folder, gpu))
+    yield table_row("P100 from K80 and data sheets", cm_dare.other_gpu(folder))
 
 
 def print_pipedream(folder: Path) -> Iterator[str]:
@@ -102,11 +95,35 @@ def print_pipedream(folder: Path) -> Iterator[str]:
             )
 
 
+def print_coverage(data: Path) -> Iterator[str]:
+    from truth import coverage  # noqa: PLC0415 - it needs torch
+
+    found = coverage.clusters(data)
+    yield "Every cluster left out, learned from the others. Nine of ten of its runs should be at most this much later."
+    yield ""
+    yield "| left out | runs | others of its kind | computing, sending x | nine of ten at most later by | inside |"
+    yield "|---|---|---|---|---|---|"
+    held = list(coverage.held_out(found))
+    for of in held:
+        says, known = of.correction, "yes" if of.is_known else "no"
+        yield (
+            f"| {of.name} | {len(of.later)} | {known} | {says.factor:.2f}, {says.of_sending:.2f} | "
+            f"{says.late:.0%} | {of.inside:.0%} |"
+        )
+    inside = sum(of.inside * len(of.later) for of in held) / sum(len(of.later) for of in held)
+    late = median(of.correction.late for of in held for _ in of.later)
+    yield f"| all | {sum(len(of.later) for of in held)} | | | {late:.0%} in the median | {inside:.0%} |"
+    yield ""
+    wide = coverage.unknown(list(found.values()))
+    yield f"Of data sheets on a cluster of which nothing was learned, over all clusters: {wide:.0%}."
+
+
 SETS: dict[str, tuple[str, Callable[[Path], Iterator[str]]]] = {
     "sailor": ("sailor", print_sailor),
     "vtrain": ("vtrain", print_vtrain),
     "pipedream": ("pipedream", print_pipedream),
     "cm-dare": ("cm-dare", print_cm_dare),
+    "coverage": ("", print_coverage),
 }
 
 

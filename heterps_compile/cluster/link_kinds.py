@@ -17,8 +17,8 @@ class LinkKind:
 
     Attributes:
         efficiency: Part of its bandwidth in one direction that is reached, in (0, 1].
-        spread: One standard deviation of it.
-        source: Of both.
+        spread: One standard deviation of it over clusters.
+        source: Of the efficiency; begins with "measured" or "assumed".
     """
 
     efficiency: float
@@ -26,12 +26,16 @@ class LinkKind:
     source: str
 
 
-_SAILOR = "bandwidths that Sailor publishes (SOSP 2025)"
+# the spread over the six kinds of machines of cloud-ethernet: no other kind of link was measured on two clusters
+_SPREAD = 0.22
 LINK_KINDS: Mapping[str, LinkKind] = MappingProxyType(
     {
-        "nvlink": LinkKind(0.73, 0.04, "NCCL all-reduces of 1 GiB on 2 to 8 A100 that vTrain publishes (MICRO 2024)"),
-        "cloud-ethernet": LinkKind(0.65, 0.22, f"messages of 16 to 25 MB in Google Cloud, {_SAILOR}"),
-        "fabric": LinkKind(0.92, 0.01, f"messages above 100 MB on Slingshot cards of 200 Gbit/s, {_SAILOR}"),
+        "nvlink": LinkKind(0.73, _SPREAD, "measured on A100 alone: all-reduces that vTrain publishes (MICRO 2024)"),
+        "cloud-ethernet": LinkKind(0.65, _SPREAD, "measured in one cloud: 16 to 25 MB, by Sailor (SOSP 2025)"),
+        "fabric": LinkKind(0.92, _SPREAD, "measured on one Slingshot cluster: above 100 MB, by Sailor (SOSP 2025)"),
+        "infiniband": LinkKind(0.92, _SPREAD, "assumed to be as fabric: nothing was measured"),
+        "ethernet": LinkKind(0.65, _SPREAD, "assumed to be as in a cloud: nothing was measured"),
+        "pcie": LinkKind(0.75, _SPREAD, "assumed, 12 of the 16 GB/s of PCIe 3.0 x16: nothing was measured"),
     }
 )
 
@@ -46,6 +50,5 @@ def read_efficiency(value: object) -> float:
         return LINK_KINDS[value].efficiency
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
-    names = ", ".join(f'"{name}"' for name in LINK_KINDS)
-    text = shorten(printable(repr(value)), 60)
+    text, names = shorten(printable(repr(value)), 60), ", ".join(f'"{name}"' for name in LINK_KINDS)
     raise InputError(f"the efficiency is {text}; expected a number above 0 and at most 1, or one of {names}")

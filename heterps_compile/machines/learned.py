@@ -3,15 +3,19 @@
 The logarithm of measured over predicted is taken as normal, with mean and variance of a kind unknown, and the conjugate
 prior of both (Gelman et al., Bayesian Data Analysis, 3.3)::
 
-    x_i   of n measurements, their mean x, squares S = sum of (x_i - x)^2
+    x_i   of n measurements, their mean x
     m     = n x / (1 + n)                          the factor is exp(m): one more measurement had said 1
-    s^2   = (4 a^2 + S + x^2 n / (1 + n)) / (4 + n)
+    S     = sum of (x_i - m)^2 + m^2
+    s^2   = (4 a^2 + S) / (4 + n)
     error = exp(s / sqrt(1 + n)) - 1               one standard deviation of the factor
-    late  = exp(t s sqrt(1 + 1 / (1 + n))) - 1     nine of ten runs are at most that much later; t: the 90 % quantile
+    late  = exp(t sqrt(s^2 + max(s, a)^2 / (1 + n))) - 1
+                                                   nine of ten runs are at most that much later; t: the 90 % quantile
                                                    of Student's law with 4 + n degrees of freedom
 
-The a is such that without any measurement ``late`` is the 12.8 % that everything else is held to. Few measurements
-far from 1 therefore widen it, and many that agree narrow it.
+In ``late`` a source is a cluster, and all its rows count as one measurement: what they share need not hold on the next
+cluster. The a is such that without any measurement ``late`` is PREDICTION_ERROR. Few sources far from 1 therefore widen
+it, and many that agree narrow it. Where two kinds at least have rows, kinds without rows have the factor of all rows,
+each kind counting as one, and ``late`` is no less than PREDICTION_ERROR: rows of other kinds narrow nothing.
 
 A factor is of whole steps: all that a unit does takes so much longer, what it sends included, so that a step on
 machines of one kind is the predicted one times the factor. Where it is known of every measurement what part of its
@@ -25,6 +29,7 @@ Left out: the rows (``measured_runs.py``); that a kind may be right for one mode
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -37,10 +42,15 @@ from heterps_compile.cluster.devices import DeviceType
 from heterps_compile.offers.as_device import CPU
 from heterps_compile.units import counted, format_percent
 
-PREDICTION_ERROR = 0.128
-"""By which part nine of ten trainings are at most longer than predicted (``docs/truth.md``)."""
+PREDICTION_ERROR = 1.88
+"""By which part nine of ten steps are at most longer than data sheets say, on a cluster of which nothing was learned.
 
-_ROWS_BEFORE = 1  # measurements of 1 that the prior of the mean is worth
+The quantile over eight clusters of Sailor, vTrain and CM-DARE that ``tools/bench_truth.py --only coverage`` prints.
+"""
+
+OTHERS = "*"
+"""What the correction of kinds without rows calls them."""
+
 _FREEDOM = 4  # degrees of freedom of the prior of the variance
 _SHARE = 0.9
 _LEAST_ROWS = 3  # that tell computing and sending apart
@@ -56,7 +66,7 @@ class Correction:
     """What was learned of one kind.
 
     Attributes:
-        gpu: The kind as offers spell it; "" for virtual CPUs.
+        gpu: The kind as offers spell it; "" for virtual CPUs, OTHERS for all kinds without rows.
         rows: How many measurements it is from.
         factor: Times the predicted step.
         error: One standard deviation of the factor, as a part of it.
@@ -82,7 +92,7 @@ class Correction:
     @property
     def words(self) -> str:
         """Return the correction in words: "v100 takes 1.31 (± 4 %) times as long, from 5 rows"."""
-        name, rows = self.gpu or CPU, counted(self.rows, "row")
+        name, rows = {"": CPU, OTHERS: "a kind without rows"}.get(self.gpu, self.gpu), counted(self.rows, "row")
         late = f"nine of ten runs are at most {format_percent(100 * self.late)} later"
         error = format_percent(100 * self.error)
         if self.sending is None or self.sending_error is None:
@@ -108,8 +118,9 @@ class Learned:
     notes: tuple[str, ...] = ()
 
     def of(self, gpu: str) -> Correction | None:
-        """Return the correction of a kind; None where none was measured."""
-        return next((each for each in self.corrections if each.gpu == gpu), None)
+        """Return the correction of a kind, that of others where it has no rows; None where neither was learned."""
+        found = {each.gpu: each for each in self.corrections}
+        return found.get(gpu, found.get(OTHERS))
 
     def factor(self, gpu: str) -> float:
         """Return by what steps on a kind are multiplied; 1 where none was measured."""
@@ -173,17 +184,17 @@ class Parts:
     Attributes:
         measured_s: The step.
         computed_s: Of the prediction, above 0.
-        sent_s: Of the prediction; 0 on one unit.
+        sent_s: Of the prediction; 0 on one unit, None where ``computed_s`` is of both.
     """
 
     measured_s: float
     computed_s: float
-    sent_s: float
+    sent_s: float | None
 
     @property
     def share(self) -> float:
         """Return which part of the prediction is sent."""
-        return self.sent_s / (self.computed_s + self.sent_s)
+        return (self.sent_s or 0.0) / (self.computed_s + (self.sent_s or 0.0))
 
 
 def learn(
@@ -192,6 +203,8 @@ def learn(
     notes: Sequence[str] = (),
     *,
     parts: Mapping[str, Sequence[Parts]] = MappingProxyType({}),
+    sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    unknown: float = PREDICTION_ERROR,
 ) -> Learned:
     """Return the corrections of kinds.
 
@@ -200,13 +213,22 @@ def learn(
         source: What messages call the file.
         notes: What of it did not count.
         parts: The kinds whose rows tell computing and sending apart, in place of their ratios.
+        sources: Of the rows by kind; each row is a source where a kind has none.
+        unknown: By which part nine of ten runs are at most longer without any measurement.
     """
-    found = []
+    before = math.log1p(unknown) / (student_quantile(_SHARE, _FREEDOM) * math.sqrt(2))
+    found, shares, logs = [], [], []
     for gpu, of in sorted(ratios.items()):
-        if parts.get(gpu):
-            found.append(_correction_apart(gpu, parts[gpu]))
-        elif of:
-            found.append(_correction(gpu, [math.log(ratio) for ratio in of]))
+        if of or parts.get(gpu):
+            rows = parts.get(gpu) or [Parts(ratio, 1.0, None) for ratio in of]
+            names = sources.get(gpu) or range(len(rows))
+            weights = np.array([1 / Counter(names)[name] for name in names])
+            found.append(_correction(gpu, rows, np.ones(len(rows)), weights, before))
+            shares.append(weights / weights.sum())
+            logs += [Parts(each.measured_s, each.computed_s + (each.sent_s or 0.0), None) for each in rows]
+    if len(found) > 1:
+        others = _correction(OTHERS, logs, np.concatenate(shares), np.concatenate(shares), before)
+        found.append(replace(others, late=max(others.late, unknown)))
     return Learned(tuple(found), source, tuple(notes))
 
 
@@ -216,57 +238,47 @@ def can_be_told_apart(parts: Sequence[Parts]) -> bool:
     return max(shares) == 0 or (len(shares) >= _LEAST_ROWS and max(shares) - min(shares) >= _SHARES_DIFFER)
 
 
-def _correction_apart(gpu: str, parts: Sequence[Parts]) -> Correction:
-    measured = np.log([each.measured_s for each in parts])
-    seconds = np.array([(each.computed_s, each.sent_s) for each in parts])
+def _correction(gpu: str, rows: Sequence[Parts], weights: Logs, of_sources: Logs, before: float) -> Correction:
+    """Fit one factor, or two.
 
-    def residuals(logs: Logs) -> Logs:
-        return np.asarray(measured - np.log(seconds @ np.exp(logs)), np.float64)
+    Args:
+        gpu: The kind.
+        rows: Its rows.
+        weights: Of the rows in the factors.
+        of_sources: Of the rows in how far runs are from the factors.
+        before: The deviation without any row.
+    """
+    measured = np.log([each.measured_s for each in rows])
+    seconds = np.array([[each.computed_s] if each.sent_s is None else [each.computed_s, each.sent_s] for each in rows])
 
-    def value(logs: Logs) -> float:
-        return float(np.sum(residuals(logs) ** 2) + np.sum(logs**2))
+    def squares(logs: Logs, weights: Logs = weights) -> float:
+        return float(weights @ (measured - np.log(seconds @ np.exp(logs))) ** 2 + logs @ logs)
 
     def slopes(logs: Logs) -> Logs:
         each = seconds * np.exp(logs)
         return np.asarray(each / each.sum(axis=1, keepdims=True), np.float64)
 
-    logs = np.zeros(2)
+    def spreads(logs: Logs, weights: Logs = weights) -> Logs:
+        return np.asarray(np.linalg.inv((slopes(logs).T * weights) @ slopes(logs) + np.eye(len(logs))), np.float64)
+
+    def deviation(weights: Logs) -> float:
+        return math.sqrt((_FREEDOM * before**2 + squares(logs, weights)) / (_FREEDOM + weights.sum()))
+
+    logs = np.zeros(seconds.shape[1])
     for _ in range(_MOST_ROUNDS):  # of Gauss and Newton, each step as short as it must be to get better
-        of = slopes(logs)
-        step = np.linalg.solve(of.T @ of + np.eye(2), of.T @ residuals(logs) - logs)
-        while value(logs + step) > value(logs) and np.abs(step).max() > _ENOUGH:
+        residuals = measured - np.log(seconds @ np.exp(logs))
+        step = spreads(logs) @ (slopes(logs).T @ (weights * residuals) - logs)
+        while squares(logs + step) > squares(logs) and np.abs(step).max() > _ENOUGH:
             step = step / 2
         logs = logs + step
         if np.abs(step).max() <= _ENOUGH:
             break
-    spreads = np.diag(np.linalg.inv(slopes(logs).T @ slopes(logs) + np.eye(2))).tolist()
-    (error, sending_error), late = _errors(len(parts), value(logs), spreads)
-    factor, sending = np.exp(logs).tolist()
-    return Correction(gpu, len(parts), factor, error, late, sending, sending_error)
-
-
-def _correction(gpu: str, logs: Sequence[float]) -> Correction:
-    count = len(logs)
-    mean = math.fsum(logs) / count
-    squares = math.fsum((each - mean) ** 2 for each in logs)
-    all_rows = _ROWS_BEFORE + count
-    squares += mean**2 * _ROWS_BEFORE * count / all_rows
-    [error], late = _errors(count, squares, [1 / all_rows])
-    return Correction(gpu, count, math.exp(count * mean / all_rows), error, late)
-
-
-def _errors(rows: int, squares: float, spreads: Sequence[float]) -> tuple[list[float], float]:
-    """Return the standard deviation of every factor, as a part of it, and by which part nine of ten are later."""
-    freedom = _FREEDOM + rows
-    deviation = math.sqrt((_FREEDOM * _deviation_before() ** 2 + squares) / freedom)
-    late = student_quantile(_SHARE, freedom) * deviation * math.sqrt(1 + max(spreads))
-    return [math.expm1(deviation * math.sqrt(each)) for each in spreads], math.expm1(late)
-
-
-def _deviation_before() -> float:
-    """Return the deviation that has nine of ten runs at most 12.8 % late where nothing was measured."""
-    wide = student_quantile(_SHARE, _FREEDOM) * math.sqrt(1 + 1 / _ROWS_BEFORE)
-    return math.log1p(PREDICTION_ERROR) / wide
+    errors = np.expm1(deviation(weights) * np.sqrt(np.diag(spreads(logs)))).tolist()
+    of_run, of_factor = deviation(of_sources), max(deviation(of_sources), before)
+    wide = math.hypot(of_run, of_factor * math.sqrt(np.diag(spreads(logs, of_sources)).max()))
+    late = math.expm1(student_quantile(_SHARE, _FREEDOM + round(of_sources.sum())) * wide)
+    (factor, *sending), (error, *sending_error) = np.exp(logs).tolist(), errors
+    return Correction(gpu, len(rows), factor, error, late, *sending, *sending_error)
 
 
 def student_quantile(share: float, freedom: int) -> float:

@@ -37,8 +37,8 @@ class MachineSet:
     @property
     def corrections(self) -> tuple[Correction, ...]:
         """Return what was learned of the kinds of these machines."""
-        kinds = dict.fromkeys(rental.offer.gpu for rental, _ in self.parts)
-        return tuple(found for gpu in kinds if (found := self.learned.of(gpu)) is not None)
+        found = (self.learned.of(rental.offer.gpu) for rental, _ in self.parts)
+        return tuple(dict.fromkeys(each for each in found if each is not None))
 
     @property
     def late(self) -> float:

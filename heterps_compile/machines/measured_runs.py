@@ -111,6 +111,7 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
     """
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     parts: defaultdict[str, list[Parts | None]] = defaultdict(list)
+    sources: defaultdict[str, list[str]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     batches = set[int]()
     for one in read_measured(path):
@@ -134,6 +135,7 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
         else:
             left_out[f"of other models, with neither predicted_s nor flop_per_sample (this one is {names[0]})"] += 1
             continue
+        sources[one.gpu].append(one.row.text("source", "the cluster of the row"))
         ratios[one.gpu].append(_ratio(one, computed_s + (sent_s or 0.0)))
         parts[one.gpu].append(None if sent_s is None else Parts(one.step_s, computed_s, sent_s))
     notes = [f"left out of what is learned: {counted(count, 'row')} {why}" for why, count in left_out.items()]
@@ -142,7 +144,7 @@ def learn_from(path: str | Path, times: StepTimes, names: tuple[str, ...], preci
     apart = {gpu: known for gpu, of in parts.items() if (known := [each for each in of if each is not None]) == of}
     apart = {gpu: of for gpu, of in apart.items() if can_be_told_apart(of)}
     notes += [_not_told_apart(gpu, parts[gpu]) for gpu in sorted(ratios) if gpu not in apart]
-    return learn(ratios, printable(Path(path).name), notes, parts=apart)
+    return learn(ratios, printable(Path(path).name), notes, parts=apart, sources=sources)
 
 
 def _not_told_apart(gpu: str, parts: Sequence[Parts | None]) -> str:

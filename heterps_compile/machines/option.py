@@ -2,10 +2,8 @@
 
 What a run on a set of machines takes and costs: the median, and what nine of ten runs stay below.
 
-On demand, the median is the predicted steps one after another, and the spread is that of predictions: of ten trainings
-on this product's own page of truth, planned from calibrated units that had seen none of the models, nine took at most
-12.8 % longer than predicted. Data sheets alone were held to no measurement, so that the true spread may be wider; of
-kinds that a user has measured it is what these measurements say (``learned.py``).
+On demand, the median is the predicted steps one after another, and the spread is that of predictions from data sheets
+on clusters of which nothing was learned, or of a user's measurements (``learned.py``).
 
 A run with transient machines is that of ``transient/expected.py``: a loss stops all, a machine in the lost one's place
 starts up, and what was done since the last checkpoint is done again. Nine of ten are taken of the run whose steps are

@@ -27,7 +27,7 @@ CPU = "cpu-core"
 """What pools call a unit of a machine without GPUs."""
 
 _POOLS = ("cloud-mix", "heterps-paper")  # whose data sheets count, the first that has a name
-_BUS_BYTES_PER_S = 12e9  # what copies reach between two GPUs over PCIe 3.0 x16
+_BUS_BYTES_PER_S = 16e9 * LINK_KINDS["pcie"].efficiency  # PCIe 3.0 x16
 _INNER_LATENCY_S = 5e-6
 _FABRIC_BYTES_PER_S = 25e9  # sold with machines from here on is not Ethernet over TCP
 GUESS_OVER = 3.0
@@ -143,6 +143,7 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
     sheet, units = data_sheet(offer.gpu), offer.units
     if not 1 <= machines <= MAX_UNITS // units:
         raise InputError(f"{machines:,} x {offer.title} is no number of machines from 1 to {MAX_UNITS // units:,}")
+    sold, kind = _network(offer)
     share = offer.gpu_memory_bytes or sheet.memory_bytes if offer.gpu else offer.memory_bytes / units
     one = replace(
         sheet,
@@ -152,7 +153,7 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
         price_date=offer.price_date.isoformat(),
         max_units=machines * units,
         memory_bytes=share,
-        network_bytes_per_s=_sold_bytes_per_s(offer) * LINK_KINDS[_network_kind(offer)].efficiency,
+        network_bytes_per_s=sold * LINK_KINDS[kind].efficiency,
     )
     if units == 1:
         return one
@@ -164,12 +165,10 @@ def device_of(offer: Offer, *, spot: bool = False, machines: int = 1) -> DeviceT
     )
 
 
-def _sold_bytes_per_s(offer: Offer) -> float:
-    return offer.network_bytes_per_s or guessed_network_bytes_per_s(offer)
-
-
-def _network_kind(offer: Offer) -> str:
-    return "fabric" if _sold_bytes_per_s(offer) >= _FABRIC_BYTES_PER_S else "cloud-ethernet"
+def _network(offer: Offer) -> tuple[float, str]:
+    """Find the sold or guessed bandwidth, and the kind of link."""
+    sold = offer.network_bytes_per_s or guessed_network_bytes_per_s(offer)
+    return sold, "fabric" if sold >= _FABRIC_BYTES_PER_S else "cloud-ethernet"
 
 
 def guessed_network_bytes_per_s(offer: Offer) -> float:
@@ -181,17 +180,14 @@ def assumed(offer: Offer) -> tuple[str, ...]:
     """Return what an offer does not say and :func:`device_of` therefore takes, in sentences."""
     told = []
     if not offer.network_bytes_per_s:
-        network = guessed_network_bytes_per_s(offer)
-        told.append(f"the catalogue does not say what network {offer.title} has; {format_count(network)}B/s is taken")
+        guess = f"{format_count(guessed_network_bytes_per_s(offer))}B/s"
+        told.append(f"the catalogue does not say what network {offer.title} has; {guess} is taken")
     if offer.gpus > 1 and not offer.inner_bytes_per_s:
-        told.append(
-            f"the catalogue does not say what connects the {offer.gpus} GPUs of {offer.title}; PCIe with "
-            f"{format_count(_BUS_BYTES_PER_S)}B/s is taken"
-        )
-    kind = _network_kind(offer)
-    link = LINK_KINDS[kind]
-    told.append(f"{kind} is taken to reach {link.efficiency:g} (± {link.spread:g}) of the bandwidth that is sold")
-    return tuple(told)
+        bus = f"PCIe with {format_count(_BUS_BYTES_PER_S)}B/s is taken, {LINK_KINDS['pcie'].source}"
+        told.append(f"the catalogue does not say what connects the {offer.gpus} GPUs of {offer.title}; {bus}")
+    link = LINK_KINDS[kind := _network(offer)[1]]
+    reached = f"{kind} is taken to reach {link.efficiency:g} (± {link.spread:g}) of the bandwidth that is sold"
+    return *told, f"{reached}, {link.source}"
 
 
 def pool_of(chosen: Mapping[Rental, int], name: str = "offers") -> Cluster:

@@ -3,16 +3,15 @@
 One transformer layer, one micro-batch of b samples of s tokens, hidden h, a heads, on t units (activations are
 recomputed in every row, so that the forward runs twice)::
 
-    starts = launch + launch_t if t > 1                                  what the processor takes to start a layer
-    works  = FLOPs / (t peak e) + bytes_h b s h + bytes_t b s h / t + scores b a s^2 / t + weights h^2 / t
-             + 6 all-reduces of 2 b s h bytes among t units              what the GPU takes, which goes on meanwhile
-    layer  = (starts^q + works^q)^(1/q)                                  near the longer of the two
+    works  = FLOPs / (t peak e) + bytes_h b s h + scores b a s^2 / t + weights h^2 / t
+             + 6 all-reduces of 2 b s h bytes among t units              what the GPU takes
+    layer  = (launch^q + works^q)^(1/q)                                  near the longer of the two: the processor
+                                                                         starts a layer meanwhile
     head   = the same of launch_h, and of FLOPs and logits b s V / t     on the last stage
-    hop    = message + message_bytes b s h                               a micro-batch and neighbour, p > 1
-    step   = overhead + overhead_d if d > 1 + update * parameters of a unit
-             + all-reduce of their 2 B gradients among d replicas
+    hop    = message_bytes b s h                                         a micro-batch and neighbour, p > 1
+    step   = overhead + all-reduce of 2 B gradients of a unit's parameters among d replicas
 
-The twelve factors, which are not negative, and q are fitted together by least squares of the relative error (soft_l1 at
+The nine factors, which are not negative, and q are fitted together by least squares of the relative error (soft_l1 at
 5 %) on the closed form ``(M - 1) max stage + sum of stages``; judged is the simulated step of `predict`, of a problem
 file whose layer times are these. All-reduces inside a node are the published table of measurements as it is, its line
 going on beyond it. Across nodes: 8 units share 4 x 200 Gbit/s, as the paper describes its cluster; a ring.
@@ -46,9 +45,8 @@ _PEAK = 312e12  # FLOP/s of the data sheet, half precision
 _SIZES = [2.0**power for power in range(10, 38)]
 
 START = {
-    "launch": 2e-3, "launch_t": 1e-4, "1/e": 1.0, "bytes_h": 0.01, "bytes_t": 0.01, "scores": 0.01, "weights": 0.01,
-    "launch_h": 1e-3, "logits": 0.06, "message": 1e-4, "message_bytes": 0.1, "update": 0.01, "overhead": 3e-3,
-    "overhead_d": 1e-4, "q - 1": 1.0,
+    "launch": 2e-3, "1/e": 1.0, "bytes_h": 0.01, "scores": 0.01, "weights": 0.01, "launch_h": 1e-3, "logits": 0.06,
+    "message_bytes": 0.1, "overhead": 3e-3, "q - 1": 1.0,
 }  # fmt: skip
 """Where the fit begins; times are in seconds, those of 10^9 elements too."""
 
@@ -144,25 +142,22 @@ def times(run: Run, factors: Mapping[str, float], cluster: Cluster) -> Times:
     works = (
         e * 96 * run.tokens * run.hidden**2 * (1 + run.sequence / (6 * run.hidden))
         + factors["bytes_h"] * elements
-        + factors["bytes_t"] * elements / run.t
         + factors["scores"] * run.micro_batch * run.heads * run.sequence**2 / run.t / 1e9
         + factors["weights"] * run.hidden**2 / run.t / 1e9
         + 6 * cluster.all_reduce_s(run.t, _HALF * run.tokens * run.hidden)
     )
-    starts = factors["launch"] + factors["launch_t"] * (run.t > 1)
     head = e * 6 * run.tokens * run.hidden * VOCABULARY + factors["logits"] * run.tokens * VOCABULARY / run.t / 1e9
     return Times(
-        layer_s=(starts**q + works**q) ** (1 / q),
+        layer_s=(factors["launch"] ** q + works**q) ** (1 / q),
         head_s=(factors["launch_h"] ** q + head**q) ** (1 / q),
-        hop_s=(factors["message"] + factors["message_bytes"] * elements) * (run.p > 1),
+        hop_s=factors["message_bytes"] * elements * (run.p > 1),
         all_reduce_s=cluster.all_reduce_s(run.d, _HALF * run.parameters, run.t),
-        rest_s=factors["overhead"] + factors["overhead_d"] * (run.d > 1) + factors["update"] * run.parameters / 1e9,
+        rest_s=factors["overhead"],
     )
 
 
-def closed_form_s(run: Run, factors: Mapping[str, float], cluster: Cluster) -> float:
+def closed_form_s(run: Run, of: Times) -> float:
     """The iteration; the last stage is the longest, as it has the head."""
-    of = times(run, factors, cluster)
     longest = run.layers / run.p * of.layer_s + of.head_s + of.hop_s
     whole = run.layers * of.layer_s + of.head_s + run.p * of.hop_s
     return (run.micro_batches - 1) * longest + whole + of.all_reduce_s + of.rest_s
@@ -173,16 +168,16 @@ def fit(found: Sequence[Run], cluster: Cluster) -> dict[str, float]:
 
     def errors(logs: np.ndarray) -> list[float]:
         factors = dict(zip(START, np.exp(logs), strict=True))
-        return [closed_form_s(run, factors, cluster) / run.measured_s - 1 for run in found]
+        return [closed_form_s(run, times(run, factors, cluster)) / run.measured_s - 1 for run in found]
 
     start = np.log(list(START.values()))
     solved = least_squares(errors, start, bounds=(-30, 5), loss="soft_l1", f_scale=0.05)
     return dict(zip(START, map(float, np.exp(solved.x)), strict=True))
 
 
-def given(run: Run, factors: Mapping[str, float], cluster: Cluster) -> tuple[dict[str, Any], dict[str, Any]]:
+def given(run: Run, of: Times) -> tuple[dict[str, Any], dict[str, Any]]:
     """The problem and the plan of a row."""
-    of, per_stage = times(run, factors, cluster), run.layers // run.p
+    per_stage = run.layers // run.p
     names = [f"layer {i}" for i in range(run.layers)]
     own = 12 * run.hidden**2 * _HALF / run.t
     embedding = VOCABULARY * run.hidden * _HALF / run.t
@@ -201,8 +196,8 @@ def given(run: Run, factors: Mapping[str, float], cluster: Cluster) -> tuple[dic
             {
                 "device": "a100",
                 "units": run.d,
-                "sizes_bytes": _SIZES,
-                "times_s": [cluster.all_reduce_s(run.d, size, run.t) for size in _SIZES],
+                "sizes_bytes": [_HALF * run.parameters],
+                "times_s": [of.all_reduce_s],
             }
         ],
         "step_overhead_s": of.rest_s,
@@ -244,7 +239,12 @@ def rows(folder: Path) -> tuple[Mapping[str, list[Row]], Iterator[str]]:
 
     def predict(found: Sequence[Run], factors: Mapping[str, float] = factors) -> list[Row]:
         return [
-            Row(run.configuration, run.measured_s, predicted(*given(run, factors, cluster)).step_s, run.model)
+            Row(
+                run.configuration,
+                run.measured_s,
+                predicted(*given(run, times(run, factors, cluster))).step_s,
+                run.model,
+            )
             for run in found
         ]
 

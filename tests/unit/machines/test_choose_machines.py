@@ -219,7 +219,7 @@ def test_units_of_two_kinds_share_a_batch_by_their_speed(tmp_path):
     assert mixed.words == "1 + 1 replicas of one stage, which work on {:.3g} % and {:.3g} % of a batch".format(
         *(100 * share for share in mixed.shares)
     )
-    goal = Goal(65536e4, (65536,), deadline_s=1e4 * 1.128 * (mixed.step_s + alone_s) / 2, most_machines=2)
+    goal = Goal(65536e4, (65536,), deadline_s=1e4 * 2.88 * (mixed.step_s + alone_s) / 2, most_machines=2)
     answer = choose_machines(offers, steps, goal)
     assert {rental.offer.gpu for rental, _ in answer.best.machines.parts} == {"v100", "t4"}
     assert answer.best.step.step_s == mixed.step_s
@@ -311,7 +311,7 @@ def test_what_nothing_meets_says_what_would(times):
 
 
 def test_the_answer_is_told_in_sentences_and_as_json(times):
-    answer = choose_machines(catalogue(V100, FOUR, T4), times, Goal(3e10, (1024,), deadline_s=86400.0, most_machines=2))
+    answer = choose_machines(catalogue(V100, FOUR, T4), times, Goal(3e10, (1024,), deadline_s=2.2e5, most_machines=2))
     lines = list(told(answer))
     assert [line.partition(" ")[0] for line in lines] == ["asked:", "rent", "time", "plan:", "why:", "bound:", "fails:"]
     assert lines[1].endswith(", as it was on 2026-11-01")
@@ -365,7 +365,7 @@ def test_a_set_that_stays_has_no_losses(times):
     staying = MachineSet(((Rental(T4), 2),))
     goal = Goal(1e9, (1000,), deadline_s=1.0)
     outlook = outlook_of(staying, 0.001, 1000, goal, checkpoint_s=60.0)
-    assert (outlook.median_s, outlook.most_s) == (1000.0, pytest.approx(1128.0))
+    assert (outlook.median_s, outlook.most_s) == (1000.0, pytest.approx(2880.0))
     assert outlook.median_money == pytest.approx(1000 / 3600 * 2 * 0.526)
 
 
@@ -374,12 +374,12 @@ def test_machines_that_stay_start_up_where_it_is_said_how_long_that_takes(times)
     staying = MachineSet(((Rental(T4), 2),))
     goal = Goal(1e9, (1000,), deadline_s=1.0, transience=Transience(start_up_s=600.0), counts_start=True)
     outlook = outlook_of(staying, 0.001, 1000, goal)
-    assert (outlook.median_s, outlook.most_s) == (1600.0, pytest.approx(1728.0))
+    assert (outlook.median_s, outlook.most_s) == (1600.0, pytest.approx(3480.0))
     assert outlook.median_money == pytest.approx(1600 / 3600 * 2 * 0.526)
-    assert outlook.most_money == pytest.approx(1728 / 3600 * 2 * 0.526)
+    assert outlook.most_money == pytest.approx(3480 / 3600 * 2 * 0.526)
     assert described(goal).endswith("on 16 machines at the most, which start up within 10 min")
     within = replace(goal, samples=1e6, deadline_s=599.0)
-    with pytest.raises(InfeasibleError, match=r"10\.1.*nine.*ten.*--deadline 0\.17h"):
+    with pytest.raises(InfeasibleError, match=r"10\.3.*nine.*ten.*--deadline 0\.18h"):
         choose_machines(catalogue(T4), times, within)
 
 
@@ -399,10 +399,9 @@ def test_sets_are_ranked_with_what_their_machines_take_to_start(times):
 def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
     bare = replace(T4, network_bytes_per_s=0.0)
     answer = choose_machines(catalogue(bare), times, Goal(1e6, (256,), deadline_s=1e6, most_machines=1))
-    assert answer.notes == (
-        "the catalogue does not say what network aws g4dn.xlarge in us-east-1 has; 625 MB/s is taken",
-        "cloud-ethernet is taken to reach 0.65 (± 0.22) of the bandwidth that is sold",
-    )
+    guessed, reached = answer.notes
+    assert guessed == "the catalogue does not say what network aws g4dn.xlarge in us-east-1 has; 625 MB/s is taken"
+    assert reached.startswith("cloud-ethernet is taken to reach 0.65 (± 0.22) of the bandwidth that is sold, measured ")
 
 
 def test_of_sets_that_are_as_fast_within_a_budget_the_cheapest_is_chosen(times):

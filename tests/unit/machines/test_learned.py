@@ -57,8 +57,10 @@ def test_few_measurements_are_held_back_and_many_are_believed():
     one, ten, hundred = (learn({"v100": [2.0] * count}).corrections[0] for count in (1, 10, 100))
     assert [round(each.factor, 3) for each in (one, ten, hundred)] == [1.414, 1.878, 1.986]
     assert one.error > ten.error > hundred.error
-    assert one.late > 0.4 > ten.late > PREDICTION_ERROR > hundred.late
+    assert PREDICTION_ERROR > one.late > ten.late > hundred.late > 0
     assert one.factor * (1 + one.late) > 2.0
+    of_one_cluster = learn({"v100": [2.0] * 100}, sources={"v100": ["there"] * 100}).corrections[0]
+    assert (of_one_cluster.factor, of_one_cluster.late > ten.late) == (hundred.factor, True)
 
 
 def test_the_quantile_covers_nine_of_ten_runs_whose_factor_is_as_the_prior_has_it():
@@ -78,6 +80,9 @@ def test_without_measurements_it_is_the_error_of_predictions():
     learned = learn({"v100": [1.0] * 5})
     assert Learned().late(["v100"]) == PREDICTION_ERROR == learned.late(["t4"])
     assert learned.late(["v100"]) < PREDICTION_ERROR == learned.late(["v100", "t4"])
+    of_two = learn({"v100": [1.0] * 5, "a100": [4.0]})
+    assert of_two.factor("t4") == pytest.approx(4 ** (1 / 3))
+    assert of_two.late(["t4"]) == PREDICTION_ERROR
 
 
 def test_computing_and_sending_are_told_apart_by_rows_that_send_different_parts():
@@ -89,7 +94,7 @@ def test_computing_and_sending_are_told_apart_by_rows_that_send_different_parts(
     assert found.factor == pytest.approx(2.0, rel=0.05)
     assert found.of_sending == pytest.approx(0.8, rel=0.08)
     assert found.words.startswith("v100 is taken to compute ")
-    assert found.late < 0.2
+    assert found.late < PREDICTION_ERROR / 4
     few = learn({"v100": [1.0] * 3}, parts={"v100": [rows[0], rows[3], rows[7]]}).corrections[0]
     assert abs(math.log(few.factor)) < abs(math.log(found.factor))  # held back towards 1
     assert few.late > found.late

@@ -61,11 +61,11 @@ def goal(hours, work_h, times, count=2, **more):
 
 
 def test_a_run_stays_where_nothing_is_cheaper(times):
-    found = resume(Catalogue((V100, T4), "a test"), times, goal(20, 10, times, 1), standing(times, (Rental(T4), 1)))
+    found = resume(Catalogue((V100, T4), "a test"), times, goal(40, 10, times, 1), standing(times, (Rental(T4), 1)))
     taken = found.decision.taken
     assert taken.course.kind == "stay"
     assert taken.time_s.median == pytest.approx(10 * HOUR, rel=1e-6)
-    assert taken.time_s.most == pytest.approx(11.28 * HOUR, rel=1e-6)
+    assert taken.time_s.most == pytest.approx(28.8 * HOUR, rel=1e-6)
     assert taken.money.median == pytest.approx(5.26, rel=1e-6)
     assert found.answer_of_move is None
     assert nothing_to_write(found) == "nothing is written: the run keeps 1 machine and its plan"
@@ -74,7 +74,7 @@ def test_a_run_stays_where_nothing_is_cheaper(times):
 def test_dearer_machines_are_left_where_what_is_saved_pays_for_the_move(times):
     offers = Catalogue((replace(T4, price_per_hour=5.0), replace(T4, region="eu-1")), "a test")
     run = standing(times, (Rental(T4), 1), spent=7.0)
-    moved = resume(offers, times, goal(20, 10, times, 1), run)
+    moved = resume(offers, times, goal(40, 10, times, 1), run)
     taken = moved.decision.taken
     assert (taken.course.kind, moved.ways[0].machines.parts[0][0].offer.region) == ("move", "eu-1")
     checkpoint_s = taken.course.before_s - PLANNING_S
@@ -93,7 +93,7 @@ def test_dearer_machines_are_left_where_what_is_saved_pays_for_the_move(times):
 def test_lost_machines_are_waited_for_or_done_without(times):
     offers = Catalogue((T4,), "a test")
     run = standing(times, (Rental(T4), 2), lost=(1,))
-    within = resume(offers, times, goal(14, 10, times), run)
+    within = resume(offers, times, goal(36, 10, times), run)
     assert {way.course.kind for way in within.ways} >= {"stay", "wait"}
     stays = next(way for way in within.ways if way.course.kind == "stay")
     assert stays.machines.parts == ((Rental(T4), 1),)
@@ -102,16 +102,16 @@ def test_lost_machines_are_waited_for_or_done_without(times):
     assert waits.machines.parts == ((Rental(T4), 2),)
     assert all(way.machines.parts != waits.machines.parts for way in within.ways if way.course.kind == "move")
     assert "lost: 1 of 2 g4dn.xlarge machines" in list(told(within))
-    late = resume(offers, times, goal(14, 10, times), replace(run, wait_s=9 * HOUR))
+    late = resume(offers, times, goal(36, 10, times), replace(run, wait_s=9 * HOUR))
     assert next(outcome for outcome in late.decision.outcomes if outcome.course.kind == "wait").failing
-    gone = resume(offers, times, goal(14, 10, times), replace(run, lost=(2,)))
+    gone = resume(offers, times, goal(36, 10, times), replace(run, lost=(2,)))
     assert "stay" not in {way.course.kind for way in gone.ways}
     assert gone.notes[0] == "all machines are lost, so that the run cannot stay"
 
 
 def test_machines_that_are_no_longer_offered_keep_their_price(times):
     found = resume(
-        Catalogue((V100,), "a test"), times, goal(20, 10, times, 1), standing(times, (Rental(T4, spot=True), 1))
+        Catalogue((V100,), "a test"), times, goal(40, 10, times, 1), standing(times, (Rental(T4, spot=True), 1))
     )
     assert found.notes[0] == (
         "aws g4dn.xlarge in us-east-1 is not offered as spot by a test; its price of 2026-11-01, 0.2 USD/h, is taken"
@@ -123,7 +123,7 @@ def test_machines_that_are_no_longer_offered_keep_their_price(times):
 def test_what_it_may_move_to_says_nothing_of_what_its_own_machines_cost(times):
     offered = Catalogue((V100, replace(T4, price_per_hour=0.6)), "a test")
     found = resume(
-        Catalogue((V100,), "a part"), times, goal(20, 10, times, 1), standing(times, (Rental(T4), 1)), prices=offered
+        Catalogue((V100,), "a part"), times, goal(40, 10, times, 1), standing(times, (Rental(T4), 1)), prices=offered
     )
     assert not any("is not offered" in note for note in found.notes)
     stays = next(way for way in found.ways if way.course.kind == "stay")
@@ -148,7 +148,7 @@ def test_what_is_done_is_no_longer_decided_about(times):
         resume(offers, times, Goal(5e8, (1024,), deadline_s=1.0), run)
     with pytest.raises(InputError, match=r"9\.00 USD.*8\.00"):
         resume(offers, times, Goal(5e9, (1024,), budget=8.0), replace(run, spent=9.0))
-    with pytest.raises(InfeasibleError, match=r"\b1\b.*g4dn.xlarge.*11\.3.*\b1\b"):
+    with pytest.raises(InfeasibleError, match=r"\b1\b.*g4dn.xlarge.*28\.8.*\b1\b"):
         resume(offers, times, goal(1, 10, times, 1), run)
 
 
