@@ -20,7 +20,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from truth import cm_dare, pipedream, sailor, vtrain
+from truth import cm_dare, one_server, pipedream, sailor, vtrain
 from truth.scores import HEAD, by_group, kendall, mean_of_groups, regrets, table_row
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +79,8 @@ def print_cm_dare(folder: Path) -> Iterator[str]:
     for gpu in cm_dare.GPUS:
         yield table_row(f"one {gpu}, each net from the others", cm_dare.one_gpu(folder, gpu))
     yield table_row("P100 from K80 and data sheets", cm_dare.other_gpu(folder))
+    for what, rows in one_server.workers(folder).items():
+        yield table_row(f"{what} from 1-4", rows)
 
 
 def print_pipedream(folder: Path) -> Iterator[str]:
