@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import SampleWeight
-from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.pipeline.recorder import StepResult, numbers_of
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .block_steps import BlockSteps, TakeStep
     from .validator import Validator
     from .weight_average import WeightAverage
-
-_SEEN_BY_HOOKS = ("loss", "losses", "gradient_norm", "is_skipped", "step_s")  # of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class FollowUps:
             best=self.standing.best,
             learning_rates=current_rates(self.optimizer),
             validation_s=0.0 if validation is None else validation.time_s,
-            **({} if taken is None else {name: getattr(taken, name) for name in _SEEN_BY_HOOKS}),
+            **({} if taken is None else {"step_s": taken.step_s, **numbers_of(taken)}),
         )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult
+from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult, numbers_of
 from heterps_compile.schedule.order import Phase
 
 from .events import Event, Ran, RankSpans, RankStart, RankStep, RankTables, RankValidation, Received, Waited, to_line
@@ -148,7 +148,6 @@ class TelemetryRecorder:
                     began_s=began_s,
                     ended_s=ended_s,
                     samples=samples,
-                    loss=result.loss,
                     forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
                     backward_s=dict(self._backward_s),
                     cpu_s=dict(self._cpu_s),
@@ -160,11 +159,8 @@ class TelemetryRecorder:
                     peak_rss_bytes=memory.peak_rss_bytes,
                     gpu_bytes=memory.gpu_bytes,
                     peak_gpu_bytes=memory.peak_gpu_bytes,
-                    gradient_norm=result.gradient_norm,
-                    loss_scale=result.loss_scale,
-                    is_skipped=result.is_skipped,
-                    losses=result.losses,
                     between_s=dict(self._between_s),
+                    **numbers_of(result),
                     **measured,
                 ),
                 result.late,
@@ -181,22 +177,14 @@ class TelemetryRecorder:
         yield
         self._between_s[what] += time.perf_counter() - began_s
 
-    def validated(self, validation: RankValidation) -> None:
-        """Write a validation.
+    def tell(self, event: RankValidation | RankTables) -> None:
+        """Write a validation, or what tables hold.
 
         Raises:
             RunError: where it cannot be written.
         """
         self._tell()
-        self._write(validation)
-
-    def counted(self, tables: RankTables) -> None:
-        """Write what tables hold.
-
-        Raises:
-            RunError: where it cannot be written.
-        """
-        self._write(tables)
+        self._write(event)
 
     def close(self) -> None:
         """Close the file; steps whose losses never came are told without them.

@@ -35,7 +35,9 @@ def test_hooks_are_told_what_happened_and_can_change_nothing():
         view.step = 6  # type: ignore[misc]
     with pytest.raises(TypeError, match="assignment"):
         view.metrics["loss"] = 0.0  # type: ignore[index]
-    stepped = then.view(5, None, StepResult(0.25, 2.0, None, True, {"click": 0.25}, step_s=0.5))
+    stepped = then.view(
+        5, None, StepResult(loss=0.25, gradient_norm=2.0, is_skipped=True, losses={"click": 0.25}, step_s=0.5)
+    )
     hooks(on_step=seen.append).after_step(stepped)
     assert seen[-1] is stepped
     assert dict(stepped.losses) == {"click": 0.25}

@@ -144,7 +144,7 @@ def test_a_step_is_told_once_its_losses_are_there_and_in_its_turn(tmp_path):
         recorder.step_done(0, 1, StepResult(late=first), 0.0, 1.0)
         recorder.step_done(1, 1, StepResult(late=second), 1.0, 2.0)
         second.are_known = True
-        recorder.step_done(2, 1, StepResult(0.125), 2.0, 3.0)
+        recorder.step_done(2, 1, StepResult(loss=0.125), 2.0, 3.0)
         assert len(events(tmp_path, 0)) == 1  # the start
         first.are_known = True
         recorder.step_done(3, 1, StepResult(late=Late(0.0)), 3.0, 4.0)
