@@ -35,11 +35,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile.cost.precision import FULL
+from pydantic import ValidationError
+
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.identity import identity_from_json
-from heterps_compile.runtime.pipeline.scaling import Scaling
+from heterps_compile.strict_json import adapter_of, fault_of
 
 from .checkpoint_folder import STATE_NAME, is_state_dict, stage_file, way_out
 from .checkpoint_hashes import (
@@ -54,7 +54,7 @@ from .checkpoint_hashes import (
     read_whole,
     sealed,
 )
-from .checkpoint_state import Averaged, RunState, blocks_of, precision_of, rules_of, validations_of
+from .checkpoint_state import RunState
 from .optimizer_state import OptimizerState, ScheduleState
 
 if TYPE_CHECKING:
@@ -189,39 +189,17 @@ def read_state(checkpoint: Path) -> RunState:
     try:
         if content["format"] not in (FORMAT, _WITHOUT_HASHES):
             raise RunError(f"{str(checkpoint)!r} has format {content['format']!r}; this version reads {FORMAT}")
-        files = content["files"] if is_sealed else None
-        if is_sealed != (content["format"] == FORMAT) or ("files" in content) != is_sealed:
+        if not is_sealed == (content["format"] == FORMAT) == ("files" in content):
             raise ValueError("the hash of itself is missing")
-        if files is not None and not all(map(is_hash, files.values())):
+        files = content.get("files", {})
+        if not all(map(is_hash, files.values())):
             raise ValueError("a hash is none")
-        if files is not None and not all(map(is_name_inside, files)):
+        if not all(map(is_name_inside, files)):
             raise ValueError("a file lies outside its folder")
-        numbers = {name: content[name] for name in ("step", "samples", "batch", "seed", "servers")}
-        if any(type(number) is not int or number < 0 for number in numbers.values()):
-            raise ValueError("a number is negative, or none")
-        stages = tuple(content["stages"])
-        if not all(type(stage) is int for stage in stages):
-            raise ValueError("a stage is no number")
-        data = None if content.get("data") is None else identity_from_json(content["data"])
-        model, plan = str(content["model"]), str(content["plan"])
-        tied = content.get("tied")
-        groups = None if tied is None else tuple(tuple(map(str, group)) for group in tied)
-        scaling = None if content.get("scaling") is None else Scaling(**content["scaling"])
-        return RunState(
-            **numbers,
-            model=model,
-            plan=plan,
-            stages=stages,
-            data=data,
-            files=files,
-            tied=groups,
-            precision=precision_of(content.get("precision", FULL)),
-            scaling=scaling,
-            averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
-            sync=rules_of(content.get("sync", [])),
-            blocks=blocks_of(content.get("blocks")),
-            **validations_of(content),
-        )
+        state: RunState = adapter_of(RunState).validate_json(json.dumps({"tied": None, **content}))
+        return state
+    except ValidationError as error:
+        raise RunError(f"{str(path)!r} is damaged ({fault_of(error)}); {advice}") from error
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
 

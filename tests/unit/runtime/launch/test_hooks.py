@@ -13,7 +13,8 @@ from heterps_compile.runtime.launch.loop import FollowUps
 from heterps_compile.runtime.launch.run_view import RunView
 from heterps_compile.runtime.launch.training_file import Training
 from heterps_compile.runtime.pipeline.recorder import StepResult
-from heterps_compile.runtime.validation.result import Validation, validation_from_json
+from heterps_compile.runtime.validation.result import Validation
+from heterps_compile.strict_json import received
 
 
 def hooks(**functions: Any) -> Hooks:
@@ -62,6 +63,6 @@ def test_what_a_hook_raises_ends_the_run_and_what_it_returns_is_refused():
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"metrics": {"loss": "x"}}', '{"step": 1, "metrics": {"loss": 1}}'])
 def test_what_a_rank_says_of_a_validation_is_not_taken_for_granted(text):
     with pytest.raises(RunError):
-        validation_from_json(text)
+        received(Validation, text, "a validation")
     made = Validation(5, 10, {"loss": 0.1 + 0.2, "auc": 1e-300}, 0.1, is_best=True)
-    assert validation_from_json(made.to_json()) == made
+    assert received(Validation, made.to_json(), "a validation") == made
