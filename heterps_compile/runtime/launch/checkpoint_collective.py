@@ -36,9 +36,9 @@ from .checkpoint_format import (
     read_weights,
     write_average,
     write_block,
+    write_optimizer,
     write_stage,
     write_state,
-    write_table_optimizer,
 )
 from .checkpoint_hashes import is_hash
 from .checkpoint_start import refuse_other, refuse_untied, ties_of
@@ -309,7 +309,7 @@ class Checkpoints:
             saved = self.servers.save(folder / SERVERS_NAME)
             files = {f"{SERVERS_NAME}/{name}": found for name, found in saved.items()}
             if self.rates is not None:
-                files |= write_table_optimizer(folder, self.rates.take())
+                files |= write_optimizer(folder, SERVERS_NAME, self.rates.take())
             self.store.set(_written_key(step, SERVERS_NAME), json.dumps(files))
 
     def _state(self, step: int, files: Mapping[str, str]) -> RunState:

@@ -83,21 +83,11 @@ def write_stage(
     Raises:
         RunError: where the disk is full or the folder cannot be written.
     """
-    from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
-
-    names = [f"weights-{stage}.safetensors"]
-    try:
-        save_file(_with_own_bytes(weights), folder / names[0])
-        if optimizer is not None:
-            names += [f"optimizer-{stage}.safetensors", f"optimizer-{stage}.json"]
-            save_file(_with_own_bytes(optimizer.tensors), folder / names[1])
-            content = {"kind": optimizer.kind, "numbers": optimizer.numbers, "options": optimizer.options}
-            if optimizer.schedule is not None:
-                content["schedule"] = asdict(optimizer.schedule)
-            (folder / names[2]).write_text(json.dumps(content), "utf-8")
-        return hash_files(folder, names)
-    except Exception as error:
-        raise _unwritable(folder, error) from error
+    hashes = write_tensors(folder, f"weights-{stage}.safetensors", weights)
+    if optimizer is not None:
+        hashes |= write_tensors(folder, f"optimizer-{stage}.safetensors", optimizer.tensors)
+        hashes |= write_optimizer(folder, stage, optimizer)
+    return hashes
 
 
 def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
@@ -283,20 +273,25 @@ def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
     return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
 
 
-def write_table_optimizer(folder: Path, known: OptimizerState) -> dict[str, str]:
-    """Write what is known of the optimiser of tables on servers beside their rows; give the SHA-256 of its file.
+def write_optimizer(folder: Path, stage: int | str, known: OptimizerState) -> dict[str, str]:
+    """Write numbers and options of an optimiser; give the SHA-256 of its file by name.
+
+    Args:
+        folder: The step's, which is being built.
+        stage: Whose parameters it steps; ``"servers"`` for tables on servers.
+        known: Of the optimiser.
 
     Raises:
         RunError: where the disk is full or the folder cannot be written.
     """
-    name = f"optimizer-{SERVERS_NAME}.json"
-    content = {"kind": known.kind, "numbers": {}, "options": known.options}
+    name = f"optimizer-{stage}.json"
+    content = {"kind": known.kind, "numbers": known.numbers, "options": known.options}
     if known.schedule is not None:
         content["schedule"] = asdict(known.schedule)
     try:
         (folder / name).write_text(json.dumps(content), "utf-8")
         return hash_files(folder, [name])
-    except OSError as error:
+    except Exception as error:
         raise _unwritable(folder, error) from error
 
 
