@@ -8,6 +8,9 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.strict_json import received
@@ -61,6 +64,8 @@ class Progress:
         micro_batch: The last one it began.
         for_s: Seconds since it began.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     doing: str = STARTING
     step: int | None = None

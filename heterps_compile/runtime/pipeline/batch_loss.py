@@ -21,7 +21,7 @@ Left out: checks of what ``loss()`` gives (``loss_values.py``).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -44,9 +44,6 @@ from .layout import Layout
 from .rank_group import Group, share_names
 from .rank_parts import Loss, SampleWeight
 from .recorder import StepResult
-
-ColumnsOf = Callable[[int], Mapping[str, Tensor]]
-"""Returns the columns of a micro-batch."""
 
 _MOST_ON_THE_WAY = 1000
 """Steps; a replica that is so far ahead of the slowest waits for it, or its memory would fill up with losses."""
