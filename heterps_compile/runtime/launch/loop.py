@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -146,9 +147,7 @@ class StepLoop:
                         update(result.loss)
             done = step + 1
             taken = replace(result, step_s=time.perf_counter() - began_s)
-            if then.hooks is not None:
-                with self._between("hooks"):
-                    then.hooks.after_step(then.view(done, None, taken))
+            self._call_hook(then, "on_step", (done, None, taken))
             validation = self._validate(then, done, taken)
             is_best = validation is not None and validation.is_best
             if is_best or (then.every is not None and done % then.every == 0):
@@ -211,9 +210,7 @@ class StepLoop:
             rates.after_validation(validation.metrics)
         if then.tell is not None:
             then.tell(validation, validator.standing)
-        if then.hooks is not None:
-            with self._between("hooks"):
-                then.hooks.after_validation(then.view(done, validation, taken))
+        self._call_hook(then, "on_validation", (done, validation, taken))
         return validation
 
     def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepResult | None = None) -> None:
@@ -224,9 +221,23 @@ class StepLoop:
         with self._between("checkpoint"), self.progress.during(SAVING):
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
-        if then.hooks is not None and folder is not None:
+        if folder is not None:
+            self._call_hook(then, "on_checkpoint", (done, validation, taken), folder)
+
+    def _call_hook(
+        self, then: FollowUps, name: str, seen: tuple[int, Validation | None, StepResult | None], *before: Path
+    ) -> None:
+        """Call a function of the training file with a view of the run.
+
+        Args:
+            then: Has it, or has none.
+            name: Of it.
+            seen: Steps done, the validation after them and the last step.
+            before: What the function receives before the view.
+        """
+        if then.hooks is not None:
             with self._between("hooks"):
-                then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
+                then.hooks.call(name, *before, then.view(*seen))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.
