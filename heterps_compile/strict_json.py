@@ -170,6 +170,21 @@ def checked(schema: type[T], document: Any, where: str, error_of: type[HeterpsEr
     return value
 
 
+def received(schema: type[T], text: str | bytes, what: str) -> T:
+    """Read what another rank sent.
+
+    Args:
+        schema: Of it.
+        text: As it came.
+        what: What to call it in messages.
+
+    Raises:
+        RunError: if it is something else.
+    """
+    sent = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    return checked(schema, parsed(sent, what, RunError), what, RunError)
+
+
 def fault_of(error: ValidationError) -> str:
     """Describe the first fault that pydantic found in one line: place, expectation, value, and how many more."""
     # a misspelt key is missing too: of the two it is the one that tells

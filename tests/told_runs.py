@@ -71,7 +71,7 @@ def tell_step(
         recorder.end(step, stage, micro_batch, phase, start_s, end_s)
         free_s = end_s
     recorder.waited(step, "reduce", free_s, began_s + STEP_S)
-    recorder.step_done(step, 8, StepResult(loss), began_s, began_s + STEP_S)
+    recorder.step_done(step, 8, StepResult(loss=loss), began_s, began_s + STEP_S)
 
 
 def told_run(folder: Path, steps: int = 1, trace_steps: range = range(0), cpu_share: float = 1.0) -> None:

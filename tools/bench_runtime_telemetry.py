@@ -49,7 +49,7 @@ def round_s(recorder: TelemetryRecorder, micro_batches: int, first: int) -> floa
                 recorder.begin(step, 1, micro_batch, phase)
                 recorder.end(step, 1, micro_batch, phase, 1.1, 1.2)
         recorder.waited(step, "reduce", 1.2, 1.3)
-        recorder.step_done(step, 64, StepResult(0.5), 1.0, 2.0 + step * STEP_S)
+        recorder.step_done(step, 64, StepResult(loss=0.5), 1.0, 2.0 + step * STEP_S)
     return time.perf_counter() - began
 
 

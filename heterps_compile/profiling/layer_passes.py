@@ -65,7 +65,7 @@ class Passes:
         for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
             values = [live[name] for name in cut.inputs]
             began = self.now()
-            with self.autocast():
+            with self.autocast.context():
                 results = stage(*values)
             times_s.append(self.now() - began)
             live.update(zip(cut.outputs, results, strict=True))
@@ -88,7 +88,7 @@ class Passes:
         for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
             values = [leaves[name] for name in cut.inputs]
             began = self.now()
-            with self.autocast():
+            with self.autocast.context():
                 results = stage(*self.autocast.entering(values))
             times_s.append(self.now() - began)
             for name, value in zip(cut.outputs, results, strict=True):

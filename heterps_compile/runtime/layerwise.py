@@ -22,7 +22,7 @@ Left out: sparse gradients, which are refused.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ from torch.optim import Optimizer
 from heterps_compile.errors import InputError, RunError
 
 from .sync.contract import Shared
-
-if TYPE_CHECKING:
-    from .pipeline.replica_state import SharedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +154,6 @@ def lamb_ratios(weight_squares: Tensor, update_squares: Tensor) -> Tensor:
     weights, updates = weight_squares.sqrt(), update_squares.sqrt()
     whole = (weights > 0) & (updates > 0)
     return torch.where(whole, weights / torch.where(whole, updates, 1.0), 1.0)
-
-
-def sharing_norms(optimizer: Optimizer | None, shared: "SharedState | None") -> Optimizer | None:
-    """Return the optimiser of a rank, whose norms of layers it shares out with those that take the same steps.
-
-    Args:
-        optimizer: Any, or none.
-        shared: What the rank has in common with others.
-    """
-    if isinstance(optimizer, Layerwise) and shared is not None:
-        optimizer.split_norms(shared.norm_groups())
-    return optimizer
 
 
 class Lars(Layerwise):

@@ -45,16 +45,20 @@ class LossValues:
     parts: "Mapping[str, Tensor]"
 
 
-def loss_values(found: Any, weighted_samples: int | None = None) -> LossValues:
+def loss_values(found: Any, weighted_samples: int | None = None, *, is_scaled: bool = True) -> LossValues:
     """Check what ``loss()`` gave.
 
     Args:
         found: That it gave.
         weighted_samples: How many values it must give, where samples are weighted; None for one number, the mean.
+        is_scaled: Whether values may be infinite or NaN, as a step with such a loss is skipped.
 
     Raises:
-        RunError: where it is something else, or a dict with a name that cannot be shown.
+        RunError: where it is something else, not finite, or a dict with a name that cannot be shown.
     """
+    if not is_scaled:
+        for name, value in found.items() if isinstance(found, Mapping) else [("", found)]:
+            _refuse_not_finite(name, value)
     if not isinstance(found, Mapping):
         return LossValues(_checked(None, found, weighted_samples), {})
     if not found:
@@ -154,6 +158,15 @@ def sum_of(numbers: Iterable[float]) -> float:
     """Add numbers up with one rounding; one that is not finite makes the sum so."""
     values = list(numbers)
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def _refuse_not_finite(name: Any, value: Any) -> None:
+    if hasattr(value, "isfinite") and not bool(value.isfinite().all()):
+        shown = f"{printable(shorten(repr(name), _SHOWN))} " if name else ""
+        raise RunError(
+            f"the loss {shown}is {float(value.detach().sum())}; look at the data of that micro-batch, lower the "
+            f"learning rate, or go on from an earlier checkpoint (--resume)"
+        )
 
 
 def _checked(name: str | None, value: Any, weighted_samples: int | None) -> "Tensor":

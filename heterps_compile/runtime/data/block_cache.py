@@ -228,6 +228,17 @@ def bytes_by_level() -> Mapping[str, int]:
     return dict(total)
 
 
+_measured: dict[str, int] = {}
+
+
+def measure_read() -> dict[str, dict[str, int]]:
+    """Measure the bytes read since the last call, by where they came from."""
+    read, before = bytes_by_level(), dict(_measured)
+    _measured.update(read)
+    new = {level: size - before.get(level, 0) for level, size in read.items()}
+    return {"data_bytes": {level: size for level, size in new.items() if size}}
+
+
 def _key(file: RemoteFile) -> str:
     """Return a name for one version of a file."""
     said = f"{file.url}\0{file.size_bytes}\0{file.version}"

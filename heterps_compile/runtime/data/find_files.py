@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .block_cache import with_blocks_kept
 from .data_file import DataFile, local_file
 from .remote_file import is_remote, remote_file, remote_names
 
@@ -27,7 +26,13 @@ def find_files(where: str, suffix: str) -> list[DataFile]:
     names = [where] if _is_one(where) else [name for name in _names_at(where) if name.endswith(suffix)]
     if not names:
         raise InputError(f"{printable(where)!r} has no files that end in {suffix}")
-    return [with_blocks_kept(remote_file(name)) if is_remote(name) else local_file(Path(name)) for name in names]
+    return [_remote(name) if is_remote(name) else local_file(Path(name)) for name in names]
+
+
+def _remote(name: str) -> DataFile:
+    from .block_cache import with_blocks_kept  # noqa: PLC0415 - few runs read remote files
+
+    return with_blocks_kept(remote_file(name))
 
 
 def suffix_at(where: str) -> str:

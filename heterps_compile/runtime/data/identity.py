@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 from urllib.parse import quote
 
 from heterps_compile.escape import printable
@@ -134,17 +134,6 @@ def with_contents(identity: Identity, source: Source) -> Identity:
 def parts_of(source: Source) -> tuple[Part, ...]:
     """Return what the samples of a source lie in; of one that cannot tell, all as one."""
     return source.parts() if isinstance(source, Known) else (Part(source.samples),)
-
-
-def identity_from_json(content: Mapping[str, Any]) -> Identity:
-    """Read what ``asdict`` made of an identity.
-
-    Raises:
-        KeyError, TypeError, ValueError: where it is something else.
-    """
-    parts = [Part(None if p["samples"] is None else int(p["samples"]), str(p["digest"])) for p in content["parts"]]
-    files = [FileContent(str(f["name"]), str(f["fingerprint"])) for f in content.get("files", ())]
-    return Identity(str(content["name"]), tuple(map(str, content["columns"])), tuple(parts), tuple(files))
 
 
 def difference(then: Identity, now: Identity, samples_read: int | None = None) -> tuple[str, str] | None:

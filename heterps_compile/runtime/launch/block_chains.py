@@ -123,7 +123,9 @@ class BlockChains:
         return [(name, tensor) for name, tensor in self._held.items() if isinstance(tensor, torch.nn.Parameter)]
 
     def restore(self, checkpoint: Path, state: RunState, rank: int, known: OptimizerState | None) -> None:
-        """Take the chains of this rank out of a checkpoint; the optimiser has to be given its own state after it.
+        """Take the chains of this rank out of a checkpoint that has some.
+
+        The optimiser has to be given its own state after it.
 
         Args:
             checkpoint: Its folder.
@@ -134,6 +136,8 @@ class BlockChains:
         Raises:
             RunError: where a file is damaged, or the chains are not of these stages.
         """
+        if not any(map(_FILES.fullmatch, state.files or ())):
+            return
         name = _NAME.format(rank=rank)
         check_some(checkpoint, state, [name])
         tensors = open_tensors(checkpoint / name, lambda _: True)
@@ -178,11 +182,6 @@ def make_blocks(
     if rule.rule != "mc":
         return models, None
     return models, BlockChains(rule, {name: t for of in held.values() for name, t in of.items()}, optimizer)
-
-
-def chain_files(state: RunState) -> list[str]:
-    """Return the files of a checkpoint that hold chains."""
-    return sorted(name for name in state.files or () if _FILES.fullmatch(name))
 
 
 def _as_tensor(kind: str, number: Any, optimizer: str) -> Tensor:

@@ -26,8 +26,6 @@ from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 
-from .block_chains import BlockChains, chain_files
-from .block_models import BlockModels
 from .block_notes import refuse_unknown_block
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
@@ -38,9 +36,9 @@ from .checkpoint_format import (
     read_weights,
     write_average,
     write_block,
+    write_optimizer,
     write_stage,
     write_state,
-    write_table_optimizer,
 )
 from .checkpoint_hashes import is_hash
 from .checkpoint_start import refuse_other, refuse_untied, ties_of
@@ -64,6 +62,8 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.pipeline.replica_state import SharedState
     from heterps_compile.runtime.servers.client import Client
 
+    from .block_chains import BlockChains
+    from .block_models import BlockModels
     from .server_rates import ServerRates
     from .weight_average import WeightAverage
 
@@ -115,8 +115,8 @@ class Checkpoints:
     average: "WeightAverage | None" = None
     shared: "SharedState | None" = None
     keeps_own: bool = False
-    blocks: BlockModels | None = None
-    chains: BlockChains | None = None
+    blocks: "BlockModels | None" = None
+    chains: "BlockChains | None" = None
 
     def write(
         self, step: int, standing: Standing = BEFORE_ANY, metrics: Mapping[str, float] | None = None
@@ -260,7 +260,7 @@ class Checkpoints:
                     f"{checkpoint.name} has {has} state of a scheduler and the training file makes {lacks}; go on with "
                     f"the file it was written with, or start anew from its weights (--weights) in another folder"
                 )
-            if self.chains is not None and chain_files(state):
+            if self.chains is not None:
                 self.chains.restore(checkpoint, state, self.rank, known)
             put_state(self.optimizer, list(named.items()), with_own(known, own))
             if self.scheduler is not None and known.schedule is not None:
@@ -309,7 +309,7 @@ class Checkpoints:
             saved = self.servers.save(folder / SERVERS_NAME)
             files = {f"{SERVERS_NAME}/{name}": found for name, found in saved.items()}
             if self.rates is not None:
-                files |= write_table_optimizer(folder, self.rates.take())
+                files |= write_optimizer(folder, SERVERS_NAME, self.rates.take())
             self.store.set(_written_key(step, SERVERS_NAME), json.dumps(files))
 
     def _state(self, step: int, files: Mapping[str, str]) -> RunState:

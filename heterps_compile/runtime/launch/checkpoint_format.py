@@ -35,11 +35,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile.cost.precision import FULL
+from pydantic import ValidationError
+
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.identity import identity_from_json
-from heterps_compile.runtime.pipeline.scaling import Scaling
+from heterps_compile.strict_json import adapter_of, fault_of
 
 from .checkpoint_folder import STATE_NAME, is_state_dict, stage_file, way_out
 from .checkpoint_hashes import (
@@ -54,7 +54,7 @@ from .checkpoint_hashes import (
     read_whole,
     sealed,
 )
-from .checkpoint_state import Averaged, RunState, blocks_of, precision_of, rules_of, validations_of
+from .checkpoint_state import RunState
 from .optimizer_state import OptimizerState, ScheduleState
 
 if TYPE_CHECKING:
@@ -83,21 +83,11 @@ def write_stage(
     Raises:
         RunError: where the disk is full or the folder cannot be written.
     """
-    from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
-
-    names = [f"weights-{stage}.safetensors"]
-    try:
-        save_file(_with_own_bytes(weights), folder / names[0])
-        if optimizer is not None:
-            names += [f"optimizer-{stage}.safetensors", f"optimizer-{stage}.json"]
-            save_file(_with_own_bytes(optimizer.tensors), folder / names[1])
-            content = {"kind": optimizer.kind, "numbers": optimizer.numbers, "options": optimizer.options}
-            if optimizer.schedule is not None:
-                content["schedule"] = asdict(optimizer.schedule)
-            (folder / names[2]).write_text(json.dumps(content), "utf-8")
-        return hash_files(folder, names)
-    except Exception as error:
-        raise _unwritable(folder, error) from error
+    hashes = write_tensors(folder, f"weights-{stage}.safetensors", weights)
+    if optimizer is not None:
+        hashes |= write_tensors(folder, f"optimizer-{stage}.safetensors", optimizer.tensors)
+        hashes |= write_optimizer(folder, stage, optimizer)
+    return hashes
 
 
 def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
@@ -189,39 +179,17 @@ def read_state(checkpoint: Path) -> RunState:
     try:
         if content["format"] not in (FORMAT, _WITHOUT_HASHES):
             raise RunError(f"{str(checkpoint)!r} has format {content['format']!r}; this version reads {FORMAT}")
-        files = content["files"] if is_sealed else None
-        if is_sealed != (content["format"] == FORMAT) or ("files" in content) != is_sealed:
+        if not is_sealed == (content["format"] == FORMAT) == ("files" in content):
             raise ValueError("the hash of itself is missing")
-        if files is not None and not all(map(is_hash, files.values())):
+        files = content.get("files", {})
+        if not all(map(is_hash, files.values())):
             raise ValueError("a hash is none")
-        if files is not None and not all(map(is_name_inside, files)):
+        if not all(map(is_name_inside, files)):
             raise ValueError("a file lies outside its folder")
-        numbers = {name: content[name] for name in ("step", "samples", "batch", "seed", "servers")}
-        if any(type(number) is not int or number < 0 for number in numbers.values()):
-            raise ValueError("a number is negative, or none")
-        stages = tuple(content["stages"])
-        if not all(type(stage) is int for stage in stages):
-            raise ValueError("a stage is no number")
-        data = None if content.get("data") is None else identity_from_json(content["data"])
-        model, plan = str(content["model"]), str(content["plan"])
-        tied = content.get("tied")
-        groups = None if tied is None else tuple(tuple(map(str, group)) for group in tied)
-        scaling = None if content.get("scaling") is None else Scaling(**content["scaling"])
-        return RunState(
-            **numbers,
-            model=model,
-            plan=plan,
-            stages=stages,
-            data=data,
-            files=files,
-            tied=groups,
-            precision=precision_of(content.get("precision", FULL)),
-            scaling=scaling,
-            averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
-            sync=rules_of(content.get("sync", [])),
-            blocks=blocks_of(content.get("blocks")),
-            **validations_of(content),
-        )
+        state: RunState = adapter_of(RunState).validate_json(json.dumps({"tied": None, **content}))
+        return state
+    except ValidationError as error:
+        raise RunError(f"{str(path)!r} is damaged ({fault_of(error)}); {advice}") from error
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
 
@@ -305,20 +273,25 @@ def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
     return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
 
 
-def write_table_optimizer(folder: Path, known: OptimizerState) -> dict[str, str]:
-    """Write what is known of the optimiser of tables on servers beside their rows; give the SHA-256 of its file.
+def write_optimizer(folder: Path, stage: int | str, known: OptimizerState) -> dict[str, str]:
+    """Write numbers and options of an optimiser; give the SHA-256 of its file by name.
+
+    Args:
+        folder: The step's, which is being built.
+        stage: Whose parameters it steps; ``"servers"`` for tables on servers.
+        known: Of the optimiser.
 
     Raises:
         RunError: where the disk is full or the folder cannot be written.
     """
-    name = f"optimizer-{SERVERS_NAME}.json"
-    content = {"kind": known.kind, "numbers": {}, "options": known.options}
+    name = f"optimizer-{stage}.json"
+    content = {"kind": known.kind, "numbers": known.numbers, "options": known.options}
     if known.schedule is not None:
         content["schedule"] = asdict(known.schedule)
     try:
         (folder / name).write_text(json.dumps(content), "utf-8")
         return hash_files(folder, [name])
-    except OSError as error:
+    except Exception as error:
         raise _unwritable(folder, error) from error
 
 

@@ -5,16 +5,30 @@ Left out: the file (``checkpoint_format.py``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, ConfigDict, Field
 
 from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.identity import Identity, identity_from_json
+from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.pipeline.scaling import Scaling
 from heterps_compile.runtime.validation.best import parse_best
-from heterps_compile.runtime.validation.result import metrics_of
+from heterps_compile.runtime.validation.result import Metrics
 
-_RULE = ("rule", "replicas")
+_STRICT = ConfigDict(strict=True)
+Count = Annotated[int, Field(ge=0)]
+
+
+def _known_precision(name: str) -> str:
+    if name not in PRECISIONS:
+        raise ValueError(f"{printable(repr(name))} is no precision")
+    return name
+
+
+def _known_best(text: str) -> str:
+    parse_best(text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +40,10 @@ class Averaged:
         updates: Steps that it has followed.
     """
 
-    decay: float
-    updates: int
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    def __post_init__(self) -> None:
-        if not 0 < self.decay < 1 or type(self.updates) is not int or self.updates < 0:
-            raise ValueError(f"an average of weights with a decay of {self.decay} after {self.updates} steps is none")
+    decay: Annotated[float, Field(gt=0, lt=1)]
+    updates: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +55,15 @@ class BlockState:
         losses: Summed since the last average: of the chain that sees all blocks, and of the one of the block alone.
     """
 
-    rounds: tuple[int, ...]
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    rounds: Annotated[tuple[Count, ...], Field(min_length=1)]
     losses: tuple[float, float] = (0.0, 0.0)
 
     @property
     def made(self) -> tuple[int, ...]:
         """Return the blocks that have a predictor, from 0."""
         return tuple(block for block, rounds in enumerate(self.rounds) if rounds)
-
-
-def blocks_of(content: Any) -> BlockState | None:
-    """Return what a checkpoint knows of predictors of blocks; ValueError where that is damaged."""
-    if content is None:
-        return None
-    rounds, losses = tuple(content["rounds"]), tuple(content["losses"])
-    if not rounds or not all(type(number) is int and number >= 0 for number in rounds):
-        raise ValueError("its predictors of blocks are none")
-    together, alone = map(float, losses)
-    return BlockState(rounds, (together, alone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,56 +94,25 @@ class RunState:
             earlier version wrote it.
     """
 
-    step: int
-    samples: int
-    batch: int
-    seed: int
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    step: Count
+    samples: Count
+    batch: Count
+    seed: Count
     model: str
     plan: str
     stages: tuple[int, ...]
-    servers: int = 0
+    servers: Count = 0
     data: Identity | None = None
     files: Mapping[str, str] | None = None
     tied: tuple[tuple[str, ...], ...] | None = ()
-    precision: str = FULL
+    precision: Annotated[str, AfterValidator(_known_precision)] = FULL
     scaling: Scaling | None = None
     averaged: Averaged | None = None
-    metrics: Mapping[str, float] | None = None
-    validations: int = 0
-    keep_best: str | None = None
+    metrics: Metrics | None = None
+    validations: Count = 0
+    keep_best: Annotated[str, AfterValidator(_known_best)] | None = None
     validation_data: Identity | None = None
     blocks: BlockState | None = None
-    sync: tuple[tuple[str, int], ...] = ()
-
-
-def rules_of(content: Any) -> tuple[tuple[str, int], ...]:
-    """Return the rules that a checkpoint names; ValueError where it names none."""
-    if not isinstance(content, list) or not all(isinstance(one, list) and len(one) == len(_RULE) for one in content):
-        raise ValueError("its synchronisation rules are none")
-    found = tuple((text, replicas) for text, replicas in content)
-    if not all(type(text) is str and type(replicas) is int and replicas > 0 for text, replicas in found):
-        raise ValueError("its synchronisation rules are none")
-    return found
-
-
-def precision_of(name: Any) -> str:
-    """Return the name of a precision; ValueError for another."""
-    if name not in PRECISIONS:
-        raise ValueError(f"{printable(repr(name))} is no precision")
-    return str(name)
-
-
-def validations_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint knows of validations; an earlier version wrote nothing of them."""
-    count, best = content.get("validations", 0), content.get("keep_best")
-    if type(count) is not int or count < 0:
-        raise ValueError("a count of validations is none")
-    if best is not None:
-        parse_best(str(best))
-    metrics, data = content.get("metrics"), content.get("validation_data")
-    return {
-        "metrics": None if metrics is None else metrics_of(metrics),
-        "validations": count,
-        "keep_best": None if best is None else str(best),
-        "validation_data": None if data is None else identity_from_json(data),
-    }
+    sync: tuple[tuple[str, Annotated[int, Field(gt=0)]], ...] = ()

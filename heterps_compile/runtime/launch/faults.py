@@ -8,9 +8,12 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from heterps_compile.errors import HeterpsError, RunError
+from heterps_compile.strict_json import received
 
 STARTING = "starting"
 WAITING = "waiting for other ranks"
@@ -62,6 +65,8 @@ class Progress:
         for_s: Seconds since it began.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
     doing: str = STARTING
     step: int | None = None
     stage: int | None = None
@@ -110,16 +115,7 @@ def fault_from_json(text: str | bytes) -> Fault:
     Raises:
         RunError: where it is something else.
     """
-    try:
-        content = json.loads(text)
-        place = Place(
-            int(content["place"]["rank"]),
-            tuple(int(stage) for stage in content["place"]["stages"]),
-            int(content["place"]["replica"]),
-        )
-        return Fault(place, _progress(content["progress"]), str(content["cause"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(f"a message about a fault cannot be read: {text[:80]!r}") from error
+    return received(Fault, text, "a message about a fault")
 
 
 def progress_to_json(progress: Progress) -> str:
@@ -133,15 +129,7 @@ def progress_from_json(text: str | bytes) -> Progress:
     Raises:
         RunError: where it is something else.
     """
-    try:
-        return _progress(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(f"a message about progress cannot be read: {text[:80]!r}") from error
-
-
-def _progress(content: dict[str, Any]) -> Progress:
-    numbers = {name: None if content[name] is None else int(content[name]) for name in ("step", "stage", "micro_batch")}
-    return Progress(str(content["doing"]), **numbers, for_s=float(content["for_s"]))
+    return received(Progress, text, "a message about progress")
 
 
 def exit_cause(code: int, *, out_of_memory: bool = False) -> str:

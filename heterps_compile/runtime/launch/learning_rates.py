@@ -115,3 +115,8 @@ def current_rates(optimizer: "Optimizer | None") -> tuple[float, ...]:
     """Return the learning rates of all groups; none where there is no optimiser, or it finds its own."""
     groups = () if optimizer is None else optimizer.param_groups
     return tuple(float(group["lr"]) for group in groups if group.get("lr") is not None)
+
+
+def measure_rates(optimizer: "Optimizer") -> dict[str, tuple[float, ...]]:
+    """Measure the learning rates that a step is made with."""
+    return {"learning_rates": current_rates(optimizer)}

@@ -5,34 +5,29 @@ Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (`
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from heterps_compile.errors import RunError
-from heterps_compile.escape import printable, shorten
-from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.rank_parts import Loss, SampleWeight
-from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.pipeline.rank_parts import SampleWeight
+from heterps_compile.runtime.pipeline.recorder import StepResult, numbers_of
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
 
-from .block_chains import BlockChains
-from .block_models import BlockModels
 from .checkpoint_collective import Checkpoints
 from .hooks import Hooks
 from .learning_rates import Rates, current_rates
 from .outputs import OutputFiles
 from .progress import READING, SAVING, UPDATING, ProgressRecorder
 from .run_view import RunView
-from .training_file import Training, in_function, weight_of
-from .validator import Validator
+from .training_file import Training, weight_of
 from .watch import Watch
-from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +36,9 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.pipeline.rank_parts import ReadMicroBatch as Reading
     from heterps_compile.runtime.servers.row_prefetch import Reader
 
-
-_SHOWN = 60
-_SEEN_BY_HOOKS = ("loss", "losses", "gradient_norm", "is_skipped", "step_s")  # of a step
+    from .block_steps import BlockSteps, TakeStep
+    from .validator import Validator
+    from .weight_average import WeightAverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +55,7 @@ class FollowUps:
         every: Steps between two of them; None for the one at the end, and those of the best validations.
         average: Of the weights; validations are of it.
         hooks: Of the training file, on the rank that calls them.
-        blocks: Predictors of blocks of the data; validations are of them.
-        chains: That see one block each, and step on every batch besides.
+        blocks: Steps on data that come in blocks, and their predictors, of which validations are.
         epoch_samples: In an epoch; None where the data have no end.
         batch: Samples in a step.
     """
@@ -69,14 +63,13 @@ class FollowUps:
     optimizer: "Optimizer | None" = None
     rates: Sequence[Rates] = ()
     shared_loss: SharedLoss | None = None
-    validator: Validator | None = None
+    validator: "Validator | None" = None
     tell: Callable[[Validation, Standing], None] | None = None
     checkpoints: Checkpoints | None = None
     every: int | None = None
-    average: WeightAverage | None = None
+    average: "WeightAverage | None" = None
     hooks: Hooks | None = None
-    blocks: BlockModels | None = None
-    chains: BlockChains | None = None
+    blocks: "BlockSteps | None" = None
     epoch_samples: int | None = None
     batch: int = 0
 
@@ -102,7 +95,7 @@ class FollowUps:
             best=self.standing.best,
             learning_rates=current_rates(self.optimizer),
             validation_s=0.0 if validation is None else validation.time_s,
-            **({} if taken is None else {name: getattr(taken, name) for name in _SEEN_BY_HOOKS}),
+            **({} if taken is None else {"step_s": taken.step_s, **numbers_of(taken)}),
         )
 
 
@@ -137,31 +130,24 @@ class StepLoop:
         """
         saved = done = self.steps.start
         taken: StepResult | None = None
+        take: TakeStep = partial(self._take_step, then)
+        if then.blocks is not None:
+            take = partial(then.blocks.take, take, self._updating)
+        updates: list[Callable[[float | None], None]] = [rates.after_step for rates in then.rates]
+        if (average := then.average) is not None:
+            updates.append(lambda _: average.update())
         if then.is_over:
             return done
         for step in self._steps():
             began_s = time.perf_counter()
-            read, alone = self._read(step), None
-            if then.chains is not None:
-                read = kept(read)
-                with then.chains.in_place(step):
-                    alone = self._take_step(then, step, read, is_told=False)
-            result = self._take_step(then, step, read)
-            if then.blocks is not None:
-                if alone is not None:
-                    then.blocks.add_losses(_known(result), _known(alone))
-                self._take_means(then, step)
-            if not result.is_skipped:
-                with self._between("optimizer"), self.progress.during(UPDATING):
-                    for rates in then.rates:
-                        rates.after_step(result.loss)
-                    if then.average is not None:
-                        then.average.update()
+            result = take(step, self._read(step))
+            if updates and not result.is_skipped:
+                with self._updating():
+                    for update in updates:
+                        update(result.loss)
             done = step + 1
             taken = replace(result, step_s=time.perf_counter() - began_s)
-            if then.hooks is not None:
-                with self._between("hooks"):
-                    then.hooks.after_step(then.view(done, None, taken))
+            self._call_hook(then, "on_step", (done, None, taken))
             validation = self._validate(then, done, taken)
             is_best = validation is not None and validation.is_best
             if is_best or (then.every is not None and done % then.every == 0):
@@ -187,19 +173,14 @@ class StepLoop:
         if then.shared_loss is not None:
             result = then.shared_loss.of_all(self.engine.with_losses(result))
         if then.optimizer is not None:
-            with self._between("optimizer"), self.progress.during(UPDATING):
+            with self._updating():
                 self._update(then.optimizer, step, is_skipped=result.is_skipped)
         return result
 
-    def _take_means(self, then: FollowUps, step: int) -> None:
-        """Have the predictor of a step's block take in what replicas have averaged, where that is due."""
-        blocks = then.blocks
-        if blocks is None or not blocks.is_due(step + 1):
-            return
-        with self._between("optimizer"), self.progress.during(UPDATING), self._agreed():
-            is_alone = then.chains is not None and blocks.prefers_alone
-            with then.chains.in_place(step) if then.chains is not None and is_alone else nullcontext():
-                blocks.take(step + 1)
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        with self._between("optimizer"), self.progress.during(UPDATING):
+            yield
 
     def _update(self, optimizer: "Optimizer", step: int, *, is_skipped: bool) -> None:
         """Step the optimiser, and have replicas that step alone agree where they do."""
@@ -229,9 +210,7 @@ class StepLoop:
             rates.after_validation(validation.metrics)
         if then.tell is not None:
             then.tell(validation, validator.standing)
-        if then.hooks is not None:
-            with self._between("hooks"):
-                then.hooks.after_validation(then.view(done, validation, taken))
+        self._call_hook(then, "on_validation", (done, validation, taken))
         return validation
 
     def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepResult | None = None) -> None:
@@ -242,9 +221,23 @@ class StepLoop:
         with self._between("checkpoint"), self.progress.during(SAVING):
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
-        if then.hooks is not None and folder is not None:
+        if folder is not None:
+            self._call_hook(then, "on_checkpoint", (done, validation, taken), folder)
+
+    def _call_hook(
+        self, then: FollowUps, name: str, seen: tuple[int, Validation | None, StepResult | None], *before: Path
+    ) -> None:
+        """Call a function of the training file with a view of the run.
+
+        Args:
+            then: Has it, or has none.
+            name: Of it.
+            seen: Steps done, the validation after them and the last step.
+            before: What the function receives before the view.
+        """
+        if then.hooks is not None:
             with self._between("hooks"):
-                then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
+                then.hooks.call(name, *before, then.view(*seen))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.
@@ -275,31 +268,6 @@ class StepLoop:
         return _read_nothing if self.reader is None else self.reader.of_step(step)
 
 
-def checked_loss(loss: Loss, progress: ProgressRecorder, *, is_scaled: bool) -> Loss:
-    """Return a loss that refuses what cannot be trained on, naming step and micro-batch.
-
-    Args:
-        loss: Of the training file.
-        progress: Knows step and micro-batch.
-        is_scaled: Whether a step whose loss is not finite is skipped, so that it is not refused.
-    """
-
-    def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor | Mapping[str, Tensor]":
-        with in_function("loss", loss):
-            found = loss(outputs, Columns(batch))
-        for name, value in found.items() if isinstance(found, Mapping) else [("", found)]:
-            if not is_scaled and hasattr(value, "isfinite") and not bool(value.isfinite().all()):
-                now, shown = progress.now(), printable(shorten(repr(name), _SHOWN))
-                raise RunError(
-                    f"the loss {f'{shown} ' if name else ''}is {float(value.detach().sum())} in step {now.step}, "
-                    f"micro-batch {now.micro_batch}; look at the data of that micro-batch, lower the learning rate, or "
-                    f"go on from an earlier checkpoint (--resume)"
-                )
-        return found
-
-    return call
-
-
 def watched_weight(training: Training, progress: ProgressRecorder) -> SampleWeight | None:
     """Return what gives the weights of samples, watched over as reading them is; None where they count alike.
 
@@ -316,25 +284,6 @@ def watched_weight(training: Training, progress: ProgressRecorder) -> SampleWeig
             return weigh(batch)
 
     return call
-
-
-def kept(read: "Reading") -> "Reading":
-    """Return what reads the micro-batches of a step as often as is asked, each with tensors of its own."""
-    known: dict[tuple[int, tuple[str, ...]], Mapping[str, Tensor]] = {}
-
-    def call(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
-        key = micro_batch, tuple(names)
-        if key not in known:
-            known[key] = read(micro_batch, names)
-        return {name: tensor.clone() for name, tensor in known[key].items()}
-
-    return call
-
-
-def _known(result: StepResult) -> float:
-    """Return the loss of a step, which every rank has been told."""
-    assert result.loss is not None  # noqa: S101 - by SharedLoss
-    return result.loss
 
 
 def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tensor"]:

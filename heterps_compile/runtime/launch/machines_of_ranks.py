@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from heterps_compile.runtime.pipeline.planned_machines import planned_sizes
-from heterps_compile.runtime.sync.by_machine import machines_of, sums_inside_first
+from heterps_compile.runtime.sync.collective import machines_of, sums_inside_first
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.sync_rules.topk import TopK

@@ -4,7 +4,8 @@ Left out: which there are (``run_options.py``, ``server_options.py``).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
+from functools import partial
 from typing import Any
 
 from heterps_compile.errors import UnknownNameError
@@ -15,16 +16,21 @@ SUBJECTS = "training (--train FILE.py)", "inference"
 
 
 def option(words: str, kind: OptionType, help_text: str, **more: Any) -> Any:
-    """Return a field with its option; ``name`` is what it is asked for by, where the field has another name."""
-    option = Option(name=more.pop("name", ""), words=words, type=kind, help=help_text, **more)
+    """Return a field with its option, which has the name of its longest word."""
+    name = words.rsplit(", ", maxsplit=1)[-1].lstrip("-").replace("-", "_")
+    option = Option(name=name, words=words, type=kind, help=help_text, **more)
     return field(default=option.default, metadata={"option": option})
+
+
+training_option = partial(option, subjects=SUBJECTS[:1])
+"""Returns a field with an option that a run has in training alone."""
 
 
 def declared(of: type[Any]) -> Iterator[tuple[str, Option]]:
     """Yield the fields that declare an option, with it."""
     for one in fields(of):
         if (option := one.metadata.get("option")) is not None:
-            yield one.name, replace(option, name=option.name or one.name)
+            yield one.name, option
 
 
 def check_numbers(options: Any) -> None:

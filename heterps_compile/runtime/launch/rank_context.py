@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import SIGNALLED, RunError
+from heterps_compile.errors import SIGNALLED
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.runtime.validation.result import Validation, validation_of
+from heterps_compile.runtime.validation.result import Validation
+from heterps_compile.strict_json import received
 
 from .membership import Membership
 from .prepare import Prepared
@@ -139,7 +140,7 @@ class Result:
         return SIGNALLED + self.stopped_by if self.stopped_by else 0
 
     def to_json(self) -> str:
-        """Return text that :func:`result_from_json` reads back."""
+        """Return text that the launcher reads."""
         return json.dumps(asdict(self))
 
 
@@ -149,12 +150,4 @@ def result_from_json(text: bytes) -> Result:
     Raises:
         RunError: where it is something else.
     """
-    try:
-        content = json.loads(text)
-        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
-        numbers = {name: int(content[name]) for name in names}
-        validations = tuple(map(validation_of, content["validations"]))
-        last, best = str(content["checkpoint"]), str(content["best_checkpoint"])
-        return Result(**numbers, checkpoint=last, best_checkpoint=best, validations=validations)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error
+    return received(Result, text, "the result of the run")

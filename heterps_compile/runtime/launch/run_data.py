@@ -23,7 +23,7 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of, name_with_rows
+from heterps_compile.runtime.data.identity import Identity, difference, identity_of, name_with_rows
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.model_inputs import InputSpec, fit, inputs_of_plan, require_columns
 from heterps_compile.runtime.data.open_source import is_random, open_source
@@ -31,6 +31,7 @@ from heterps_compile.runtime.data.prefetch import Prefetcher, Request
 from heterps_compile.runtime.data.sample_source import Columns, Source
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
+from heterps_compile.strict_json import received
 
 from .block_notes import refuse_other_cycle
 from .faults import innermost, is_of_data
@@ -343,7 +344,7 @@ def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
     Raises:
         RunError: where it does not, with what differs.
     """
-    first = identity_from_json(json.loads(store.get(_DATA_KEY)))
+    first = received(Identity, store.get(_DATA_KEY), "what rank 0 says of the data")
     differ = difference(first, identity)
     if differ is not None:
         raise RunError(

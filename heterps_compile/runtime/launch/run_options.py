@@ -9,6 +9,7 @@ Left out: what needs the plan to check it (``prepare.py``), and the plan itself,
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from heterps_compile.cost.precision import PRECISIONS
@@ -28,7 +29,7 @@ from heterps_compile.options import (
 )
 from heterps_compile.runtime.validation.best import BestMetric, parse_best
 
-from .option_fields import SUBJECTS, check_numbers, declared, one_of, option
+from .option_fields import SUBJECTS, check_numbers, declared, one_of, option, training_option
 from .server_options import ServerOptions
 
 WIRES = ("float32", "float16", "bfloat16")
@@ -37,7 +38,7 @@ ALL_SAMPLES = "all"
 
 TRAINING, INFERENCE = SUBJECTS
 
-_KEPT = ("checkpoint",)
+_kept_option = partial(training_option, needs=("checkpoint",))
 _JUDGED = ("checkpoint", "keep_best")
 
 GIVEN = "<object>"
@@ -68,42 +69,28 @@ class RunOptions:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     directory: str
-    train: str | None = option(
-        "--train",
-        Text(),
-        "Train with the loss and the optimizer of this file.",
-        metavar="FILE.py",
-        subjects=(TRAINING,),
+    train: str | None = training_option(
+        "--train", Text(), "Train with the loss and the optimizer of this file.", metavar="FILE.py"
     )
     data: str = option(
         "--data", Text(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
     )
-    validate: str | None = option(
-        "--validate",
-        Text(),
-        "Validate on these data, at the end of epochs and of the run.",
-        metavar="SPEC",
-        subjects=(TRAINING,),
+    validate: str | None = training_option(
+        "--validate", Text(), "Validate on these data, at the end of epochs and of the run.", metavar="SPEC"
     )
-    validate_every: int | None = option(
-        "--validate-every",
-        Whole(),
-        "Steps between two validations.",
-        metavar="N",
-        default_words="an epoch",
-        subjects=(TRAINING,),
+    validate_every: int | None = training_option(
+        "--validate-every", Whole(), "Steps between two validations.", metavar="N", default_words="an epoch"
     )
     steps: int | None = option(
         "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
     )
     epochs: int = option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
-    shuffle: int | str | None = option(
+    shuffle: int | str | None = training_option(
         "--shuffle",
         CountOrWord(ALL_SAMPLES),
         "Mix samples with so many neighbours, or with all.",
         metavar="WINDOW|all",
         default_words="in their order",
-        subjects=(TRAINING,),
     )
     replicas: tuple[int, ...] = option(
         "--replicas",
@@ -131,27 +118,21 @@ class RunOptions:
         default_words="the plan's",
     )
     wire: str = option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
-    sync: str | None = option(
+    sync: str | None = training_option(
         "--sync",
         Text(),
         "How replicas agree: all-reduce, topk(density=0.01), powersgd, adasum, local(steps=4), or stage by stage.",
         metavar="RULES",
         default_words="the plan's",
-        subjects=(TRAINING,),
     )
-    clip_norm: float | None = option(
-        "--clip-norm",
-        Amount(above_zero=True),
-        "Clip the norm of the whole model's gradients to this.",
-        metavar="X",
-        subjects=(TRAINING,),
+    clip_norm: float | None = training_option(
+        "--clip-norm", Amount(above_zero=True), "Clip the norm of the whole model's gradients to this.", metavar="X"
     )
-    ema: float | None = option(
+    ema: float | None = training_option(
         "--ema",
         Amount(above_zero=True),
         "Keep an exponential moving average of the weights, such as 0.999; validations are of it.",
         metavar="DECAY",
-        subjects=(TRAINING,),
     )
     seed: int = option("--seed", SEED, "Of chance.", metavar="N", default=0)
     threads: int = option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
@@ -169,51 +150,29 @@ class RunOptions:
         needs=("weights",),
         against=("averaged",),
     )
-    checkpoint: str | None = option(
-        "--checkpoint",
-        Text(),
-        "Keep checkpoints there; one at the end, and when interrupted.",
-        metavar="DIR",
-        subjects=(TRAINING,),
+    checkpoint: str | None = training_option(
+        "--checkpoint", Text(), "Keep checkpoints there; one at the end, and when interrupted.", metavar="DIR"
     )
-    every: int | None = option(
-        "--every", Whole(), "Steps between two checkpoints.", metavar="N", subjects=(TRAINING,), needs=_KEPT
-    )
-    keep: int = option(
-        "--keep", Whole(), "Checkpoints kept.", metavar="N", default=3, subjects=(TRAINING,), needs=_KEPT
-    )
-    keep_best: str | None = option(
+    every: int | None = _kept_option("--every", Whole(), "Steps between two checkpoints.", metavar="N")
+    keep: int = _kept_option("--keep", Whole(), "Checkpoints kept.", metavar="N", default=3)
+    keep_best: str | None = _kept_option(
         "--keep-best",
         Text(),
         "Keep the checkpoint of the best validation too: loss, auc:max, error:min.",
         metavar="METRIC",
-        subjects=(TRAINING,),
-        needs=_KEPT,
     )
-    stop_after: int | None = option(
-        "--stop-after",
-        Whole(),
-        "End after so many validations without a better one.",
-        metavar="N",
-        subjects=(TRAINING,),
-        needs=_JUDGED,
+    stop_after: int | None = training_option(
+        "--stop-after", Whole(), "End after so many validations without a better one.", metavar="N", needs=_JUDGED
     )
-    resume: bool = option(
-        "--resume",
-        Flag(),
-        "Go on from the last checkpoint, with other replicas or cuts too.",
-        default=False,
-        subjects=(TRAINING,),
-        needs=_KEPT,
+    resume: bool = _kept_option(
+        "--resume", Flag(), "Go on from the last checkpoint, with other replicas or cuts too.", default=False
     )
-    restarts: int = option(
+    restarts: int = _kept_option(
         "--restarts",
         Whole(0),
         "How often to go on from the last checkpoint after a process failed.",
         metavar="N",
         default=0,
-        subjects=(TRAINING,),
-        needs=_KEPT,
     )
     hang_after_s: float = option(
         "--hang-after",
@@ -221,7 +180,6 @@ class RunOptions:
         "A process that makes no progress for so long hangs.",
         metavar="SECONDS",
         default=10.0,
-        name="hang_after",
     )
     servers: ServerOptions = field(default_factory=ServerOptions)
     expect_sha256: str | None = option(

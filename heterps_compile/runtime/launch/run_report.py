@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
@@ -21,7 +21,7 @@ from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
+from heterps_compile.runtime.telemetry.events import RankTables
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LiveView
 from heterps_compile.runtime.telemetry.plan_difference import difference_lines, plan_difference
@@ -33,7 +33,7 @@ from heterps_compile.runtime.telemetry.run_summary import (
     summary_lines,
     table_lines,
 )
-from heterps_compile.runtime.telemetry.step_log import StepLog
+from heterps_compile.runtime.telemetry.step_log import Entry, StepLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
 from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import counted
@@ -49,11 +49,7 @@ _POLL_S = 0.5
 
 
 class _Sink(Protocol):
-    def add(self, report: StepReport) -> None: ...
-
-    def add_validation(self, validation: RankValidation) -> None: ...
-
-    def add_tables(self, tables: RankTables) -> None: ...
+    def add(self, entry: Entry) -> None: ...
 
     def close(self) -> None: ...
 
@@ -147,32 +143,20 @@ class RunReport:
 
     def poll(self) -> None:
         """Take in what ranks have told since the last time."""
-        told: list[tuple[tuple[int, int], StepReport | RankValidation | RankTables]] = [
-            *(((report.step + 1, 0), report) for report in self._follower.poll()),
-            *(((validation.step, 1), validation) for validation in self._follower.take_validations()),
-            *(((tables.step, 2), tables) for tables in self._follower.take_tables()),
-        ]
-        for _, report in sorted(told, key=itemgetter(0)):  # a validation stands behind the step after which it was
-            if isinstance(report, RankValidation):
-                for sink in self._sinks:
-                    sink.add_validation(report)
-                if self._live is not None:
-                    self._view(partial(self._live.add_validation, report))
-                continue
-            if isinstance(report, RankTables):
-                self.tables = report
-                for sink in self._sinks:
-                    sink.add_tables(report)
-                continue
-            if report.loss is not None:
-                self.last_loss = report.loss_words
-            self._summary.add(report)
-            if len(self._reports) < _REPORTS_TRACED:
-                self._reports.append(report)
+        entries: list[Entry] = [*self._follower.poll(), *self._follower.take_others()]
+        for entry in sorted(entries, key=attrgetter("after_steps")):  # a validation follows the step before it
             for sink in self._sinks:
-                sink.add(report)
+                sink.add(entry)
+            if isinstance(entry, RankTables):
+                self.tables = entry
+                continue
             if self._live is not None:
-                self._view(partial(self._live.add, report))
+                self._view(partial(self._live.add, entry))
+            if isinstance(entry, StepReport):
+                self.last_loss = entry.loss_words or self.last_loss
+                self._summary.add(entry)
+                if len(self._reports) < _REPORTS_TRACED:
+                    self._reports.append(entry)
 
     def summary(self) -> RunSummary | None:
         """Return what was measured, None before the first step."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from heterps_compile.runtime.pipeline.recorder import StepNumbers
 from heterps_compile.runtime.validation.best import Best
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(StepNumbers):
     """Where a run is, as its hooks see it; nothing in it can be changed.
 
     Attributes:
@@ -29,6 +30,7 @@ class RunView:
             else None where rank 0 does not compute it.
         gradient_norm: Of the whole model in this step; None without
             ``--clip-norm``.
+        loss_scale: Of this step's losses; None without ``--precision fp16``.
         is_skipped: Whether this step changed no weight, since gradients were
             not finite in float16.
         step_s: How long this step took on this rank, the optimizer included; 0
@@ -57,8 +59,4 @@ class RunView:
     best: Best | None = None
     learning_rates: tuple[float, ...] = ()
     validation_s: float = 0.0
-    loss: float | None = None
-    gradient_norm: float | None = None
-    is_skipped: bool = False
     step_s: float = 0.0
-    losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))

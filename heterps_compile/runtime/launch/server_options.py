@@ -4,17 +4,18 @@ Left out: the run's other options (``run_options.py``).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
 from heterps_compile.errors import InputError
 from heterps_compile.options import Amount, Size, Text, Whole, Words
 
-from .option_fields import SUBJECTS, check_numbers, one_of, option
+from .option_fields import check_numbers, one_of, training_option
 
-_TRAINING = SUBJECTS[0]
-_SERVED = ("parameter_servers",)
+_served_option = partial(training_option, needs=("parameter_servers",))
 _GROWN = ("parameter_servers", "grow_tables")
+_grown_option = partial(training_option, needs=_GROWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,125 +24,63 @@ class ServerOptions:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
-    count: int = option(
-        "--parameter-servers",
-        Whole(0),
-        "Serve embedding tables from N.",
-        metavar="N",
-        default=0,
-        name="parameter_servers",
-        subjects=(_TRAINING,),
+    count: int = training_option(
+        "--parameter-servers", Whole(0), "Serve embedding tables from N.", metavar="N", default=0
     )
-    optimizer: str = option(
-        "--server-optimizer",
-        Text(),
-        "sgd, adagrad or adam.",
-        metavar="NAME",
-        default=SERVER_OPTIMIZERS[0],
-        name="server_optimizer",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
+    optimizer: str = _served_option(
+        "--server-optimizer", Text(), "sgd, adagrad or adam.", metavar="NAME", default=SERVER_OPTIMIZERS[0]
     )
-    learning_rate: float = option(
-        "--server-learning-rate",
-        Amount(above_zero=True),
-        "Of that optimizer.",
-        metavar="X",
-        default=0.01,
-        name="server_learning_rate",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
+    learning_rate: float = _served_option(
+        "--server-learning-rate", Amount(above_zero=True), "Of that optimizer.", metavar="X", default=0.01
     )
-    weight_decay: float = option(
+    weight_decay: float = _served_option(
         "--server-weight-decay",
         Amount(),
         "L2, as that optimizer's of torch; of rows as they are touched.",
         metavar="X",
         default=0.0,
-        name="server_weight_decay",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
     )
-    memory_bytes: int | None = option(
-        "--server-memory",
-        Size(),
-        "Of each server; the rest of the rows lies on disk.",
-        metavar="SIZE",
-        name="server_memory",
-        subjects=(_TRAINING,),
-        needs=_SERVED,
+    memory_bytes: int | None = _served_option(
+        "--server-memory", Size(), "Of each server; the rest of the rows lies on disk.", metavar="SIZE"
     )
-    directory: str | None = option(
+    directory: str | None = training_option(
         "--server-directory",
         Text(),
         "Where the rest lies.",
         metavar="DIR",
         default_words="a temporary folder",
-        name="server_directory",
-        subjects=(_TRAINING,),
         needs=("parameter_servers", "server_memory"),
     )
-    staleness: int = option(
-        "--staleness",
-        Whole(0),
-        "Steps by which pulls may miss pushes.",
-        metavar="STEPS",
-        default=0,
-        subjects=(_TRAINING,),
-        needs=_SERVED,
+    staleness: int = _served_option(
+        "--staleness", Whole(0), "Steps by which pulls may miss pushes.", metavar="STEPS", default=0
     )
 
-    grow_tables: tuple[str, ...] = option(
+    grow_tables: tuple[str, ...] = _served_option(
         "--grow-tables",
         Words(),
         "Any int64 is an id of these tables: new ones get rows. '*' for all.",
         metavar="NAMES",
         default=(),
-        subjects=(_TRAINING,),
-        needs=_SERVED,
     )
-    admit_after: int = option(
-        "--admit-after",
-        Whole(),
-        "Steps with an id before its row is trained.",
-        metavar="N",
-        default=1,
-        subjects=(_TRAINING,),
-        needs=_GROWN,
+    admit_after: int = _grown_option(
+        "--admit-after", Whole(), "Steps with an id before its row is trained.", metavar="N", default=1
     )
-    evict_unseen: int | None = option(
-        "--evict-unseen",
-        Whole(),
-        "Evict rows that no step has touched for so long.",
-        metavar="STEPS",
-        subjects=(_TRAINING,),
-        needs=_GROWN,
+    evict_unseen: int | None = _grown_option(
+        "--evict-unseen", Whole(), "Evict rows that no step has touched for so long.", metavar="STEPS"
     )
-    evict_below: float | None = option(
-        "--evict-below",
-        Amount(above_zero=True),
-        "Evict rows whose decayed count of steps is below.",
-        metavar="SCORE",
-        subjects=(_TRAINING,),
-        needs=_GROWN,
+    evict_below: float | None = _grown_option(
+        "--evict-below", Amount(above_zero=True), "Evict rows whose decayed count of steps is below.", metavar="SCORE"
     )
-    show_decay: float = option(
+    show_decay: float = training_option(
         "--show-decay",
         Amount(),
         "What that count is multiplied by whenever rows are looked over.",
         metavar="X",
         default=0.98,
-        subjects=(_TRAINING,),
         needs=(*_GROWN, "evict_below"),
     )
-    evict_every: int = option(
-        "--evict-every",
-        Whole(),
-        "Steps between two times that they are.",
-        metavar="STEPS",
-        default=1000,
-        subjects=(_TRAINING,),
-        needs=_GROWN,
+    evict_every: int = _grown_option(
+        "--evict-every", Whole(), "Steps between two times that they are.", metavar="STEPS", default=1000
     )
 
     def __post_init__(self) -> None:

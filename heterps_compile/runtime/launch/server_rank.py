@@ -4,24 +4,34 @@ Left out: the tables and what travels (``servers/``).
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+
+from torch.nn import Module
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.served_tables import ServedTables
+from heterps_compile.runtime.pipeline.read_stage import RunnableStage
+from heterps_compile.runtime.pipeline.recorder import Recorder
+from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
+from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
+from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server import serve_forever
 from heterps_compile.runtime.servers.spec import Growth, ServerSpec, TableSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 
 from .checkpoint_format import SERVERS_NAME, read_state
 from .progress import SERVING
 from .rank_context import RankContext, Result
 from .server_options import ServerOptions
 from .table_states import tables_of_stages
+from .told_by_rank import tell_tables
 
 
 def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> ServerSpec | None:
@@ -110,6 +120,34 @@ def growing(tables: Sequence[TableSpec], options: ServerOptions, seed: int) -> t
             raise UnknownNameError("table on parameter servers", pattern, [table.name for table in tables])
         grow |= named
     return tuple(replace(table, growth=growth) if table.name in grow else table for table in tables)
+
+
+def serve_stages(
+    context: RankContext,
+    start: tuple[Path | None, range],
+    stages: Mapping[int, RunnableStage],
+    recorder: Recorder,
+    telemetry: TelemetryRecorder | None,
+) -> tuple[Client | None, RowPrefetch | None]:
+    """Put served tables in place of those of a rank's stages; return what asks for their rows, None without any.
+
+    Args:
+        context: Of the rank.
+        start: The checkpoint to go on from, and the steps to run.
+        stages: Of the rank.
+        recorder: Is told of waits.
+        telemetry: Is told of what tables hold.
+    """
+    served = make_spec(context, *start)
+    if served is None or context.rank not in served.workers:
+        return None, None
+    client = Client(served, context.rank, recorder=recorder)
+    for stage in stages.values():
+        if isinstance(stage, Module):
+            serve_tables(stage, client)
+    if client.is_first and telemetry is not None:
+        client.on_counts = partial(tell_tables, telemetry, client, context.rank)
+    return client, RowPrefetch(client, context.layout.actions(context.rank), start[1])
 
 
 def run_server_rank(context: RankContext, checkpoint: Path | None, steps: range) -> Result:

@@ -1,11 +1,11 @@
 """A rank that runs stages: what it reads and builds before its first step, and what it leaves behind.
 
+The modules of features are imported only if the run has them: tables on servers, validations, averages, blocks.
+
 Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
 """
 
-import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -14,48 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module, Parameter
 
-from heterps_compile.cost.precision import SCALED
-from heterps_compile.errors import RunError
-from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.identity import Identity, with_contents
+from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
-from heterps_compile.runtime.layerwise import sharing_norms
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
-from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
-from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
-from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
-from heterps_compile.runtime.servers.served_table import serve_tables
-from heterps_compile.runtime.servers.spec import ServerSpec
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
+from heterps_compile.runtime.pipeline.recorder import Recorders
+from heterps_compile.runtime.telemetry.rank_recorder import Measure, TelemetryRecorder, rank_starts
 from heterps_compile.runtime.validation.times import ValidationTimes
 
-from .block_chains import make_blocks
-from .block_notes import block_rule, refuse_odd_validation, refuse_other_cycle
+from .block_notes import block_rule, refuse_odd_validation
 from .checkpoint_best import check_judged_alike, standing_at
 from .checkpoint_collective import Checkpoints
-from .checkpoint_folder import STEP_PATTERN, find_checkpoints, step_name
+from .checkpoint_folder import find_checkpoints, step_name
 from .checkpoint_format import read_state
-from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
-from .learning_rates import Rates, make_rates
-from .loop import FollowUps, StepLoop, checked_loss, watched_weight
+from .learning_rates import Rates, make_rates, measure_rates
+from .loop import FollowUps, StepLoop, watched_weight
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
 from .own_state import keeps_own_state
-from .prepare import count_steps
-from .rank_context import RESULT_KEY, STEPS_KEY, RankContext, Result
-from .repeated_batches import order_of_batches, refuse_other_sum
-from .run_data import ALL, Feed, MicroBatches, check_same_data, count_data, open_data, say_data, telling_ids
+from .rank_context import RESULT_KEY, RankContext, Result
+from .repeated_batches import order_of_batches
+from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, telling_ids
 from .run_options import RunOptions
-from .server_rank import make_spec
-from .server_rates import ServerRates
-from .store_client import read_number, read_word
-from .told_by_rank import tell_tables, tell_validation
-from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
+from .steps_of_run import decide_steps, filled_samples, samples_of_epoch, steps_to_run
+from .training_file import Scheduler, Training, loss_of, make_optimizer, make_scheduler, read_training_file
 from .validation_data import (
     ValidationData,
     ValidationSize,
@@ -64,18 +50,19 @@ from .validation_data import (
     say_size,
     validates,
 )
-from .validation_pass import ValidationPass
-from .validator import Validator
-from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-_START_KEY = "start"
-_FILLED_KEY = "filled"
-_SAMPLES_KEY = "samples"
-_CHECKPOINT_OR_NONE = re.compile(rf"({STEP_PATTERN})?")
+    from heterps_compile.runtime.servers.client import Client
+    from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
+
+    from .block_chains import BlockChains
+    from .block_models import BlockModels
+    from .validator import Validator
+    from .weight_average import WeightAverage
+
 _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
 
@@ -118,12 +105,12 @@ class _Built:
     training: Training | None
     checkpoints: Checkpoints
     source: Source | None
-    client: Client | None
-    prefetched: RowPrefetch | None
+    client: "Client | None"
+    prefetched: "RowPrefetch | None"
     telemetry: TelemetryRecorder | None
     rates: Sequence[Rates] = ()
     shared_loss: SharedLoss | None = None
-    validator: Validator | None = None
+    validator: "Validator | None" = None
 
 
 def run_stage_rank(context: RankContext) -> Result:
@@ -140,7 +127,7 @@ def run_stage_rank(context: RankContext) -> Result:
     has_validation = validates(options, training, context.spec.validation)
     if rank == 0:
         source, data = open_data(context, training)
-        data = _decide_steps(context, source, data, training)
+        data = decide_steps(context, source, data, training)
         if training is not None and has_validation:
             counted = ValidationData(context, training).size()
             refuse_other_columns(source.columns, counted.identity.columns)
@@ -156,7 +143,7 @@ def run_stage_rank(context: RankContext) -> Result:
     done = _run_steps(context, built, steps)
     found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
     last = str(found[-1]) if found else ""
-    filled = _filled(context) if done == steps.stop else 0
+    filled = filled_samples(context) if done == steps.stop else 0
     scale, validator = built.engine.loss_scale, built.validator
     result = Result(
         steps.start,
@@ -191,11 +178,11 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         make_output_folder(options.output)  # its machine may have a disk of its own; nobody writes before all are here
     telemetry = _telemetry(context, steps)
     recorder = Recorders([context.progress] if telemetry is None else [context.progress, telemetry])
-    served = make_spec(context, checkpoint, steps)
-    client = None if served is None or rank not in served.workers else _serve(context, served, stages, recorder)
-    if client is not None and client.is_first and telemetry is not None:
-        client.on_counts = partial(tell_tables, telemetry, client, rank)
-    ahead = None if client is None else RowPrefetch(client, layout.actions(rank), steps)
+    client = ahead = None
+    if options.servers.count:
+        from .server_rank import serve_stages  # noqa: PLC0415 - see the module
+
+        client, ahead = serve_stages(context, start, stages, recorder, telemetry)
     engine = Engine(
         RankParts(
             plan,
@@ -210,9 +197,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             machine_of=context.machine_of,
         ),
         StepOptions(
-            loss=None
-            if training is None
-            else checked_loss(training.loss, context.progress, is_scaled=precision in SCALED),
+            loss=None if training is None else loss_of(training),
             wire=options.wire,
             seed=options.seed,
             clip_norm=options.clip_norm,
@@ -222,10 +207,12 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             order=order_of_batches(context.prepared.sync, options),
         ),
     )
-    named = list(engine.named_parameters().items())
-    optimizer = None if training is None else sharing_norms(make_optimizer(training, named), engine.shared)
+    optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
-        telemetry.follow(optimizer, engine.shared)
+        telemetry.measures += _measures(options, engine, optimizer)
+    split_norms = getattr(optimizer, "split_norms", None)  # of ours that need norms of layers, and of no other
+    if split_norms is not None and engine.shared is not None:
+        split_norms(engine.shared.norm_groups())
     standing = standing_at(checkpoint, options.best)
     scheduler = _scheduler(context, training, optimizer)
     shared_loss, rates, of_tables = None, list[Rates](), None
@@ -233,6 +220,8 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         mine = make_rates(training, scheduler, validates=size is not None, best=options.best)
         rates += [] if mine is None else [mine]
         if client is not None:
+            from .server_rates import ServerRates  # noqa: PLC0415 - see the module
+
             of_tables = ServerRates(training, client, validates=size is not None, best=options.best)
             rates.append(of_tables)
             if options.checkpoint is not None:
@@ -241,8 +230,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
     parameters = {index: _tensors(stage, trained=True) for index, stage in stages.items()}
     buffers = {index: _tensors(stage, trained=False) for index, stage in stages.items()}
     held = {index: {**parameters[index], **buffers[index]} for index in stages}
-    average = None if options.ema is None else WeightAverage(options.ema, held)
-    blocks, chains = make_blocks(context.prepared.sync if layout.training else (), held, optimizer)
+    average, (blocks, chains) = _average(options, held), _blocks(context, held, optimizer)
     checkpoints = Checkpoints(
         context.prepared,
         options,
@@ -272,11 +260,13 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         checkpoints.restore_weights(Path(options.weights), averaged=options.averaged, block=options.from_block)
     validator = None
     if training is not None and size is not None:
+        from .validation_pass import ValidationPass  # noqa: PLC0415 - see the module
+        from .validator import Validator  # noqa: PLC0415 - see the module
+
         forwards = ValidationPass(
             context, training, stages, data=ValidationData(context, training), size=size, client=client, blocks=blocks
         )
-        samples = read_number(context.store, _SAMPLES_KEY, "a count of samples") or None
-        times = ValidationTimes(steps.stop, options.validate_every, layout.batch, samples)
+        times = ValidationTimes(steps.stop, options.validate_every, layout.batch, samples_of_epoch(context))
         validator = Validator(forwards, times, context.store, size.samples, options.best, options.stop_after, standing)
         validator.try_out(steps.start)
     return _Built(engine, training, checkpoints, given.source, client, ahead, telemetry, rates, shared_loss, validator)
@@ -324,7 +314,7 @@ def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
     return done
 
 
-def _best_of(options: RunOptions, validator: Validator | None) -> dict[str, Any]:
+def _best_of(options: RunOptions, validator: "Validator | None") -> dict[str, Any]:
     """Return what a result says of the best validation; nothing where there is none."""
     best = None if validator is None else validator.standing.best
     if best is None or options.checkpoint is None:
@@ -334,20 +324,28 @@ def _best_of(options: RunOptions, validator: Validator | None) -> dict[str, Any]
 
 def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
     """Return what follows every step of this rank."""
-    options = context.options
+    options, training, checkpoints = context.options, built.training, built.checkpoints
+    tell = blocks = None
+    if context.rank == 0 and built.telemetry is not None and built.validator is not None:
+        from .told_by_rank import tell_validation  # noqa: PLC0415 - see the module
+
+        tell = partial(tell_validation, built.telemetry)
+    if checkpoints.blocks is not None and built.engine.shared is not None:
+        from .block_steps import BlockSteps  # noqa: PLC0415 - see the module
+
+        blocks = BlockSteps(checkpoints.blocks, checkpoints.chains, built.engine.shared.agreed)
     return FollowUps(
-        optimizer=built.checkpoints.optimizer,
+        optimizer=checkpoints.optimizer,
         rates=built.rates,
         shared_loss=built.shared_loss,
         validator=built.validator,
-        tell=None if context.rank or built.telemetry is None else partial(tell_validation, built.telemetry),
-        checkpoints=built.checkpoints if options.checkpoint is not None else None,
+        tell=tell,
+        checkpoints=checkpoints if options.checkpoint is not None else None,
         every=options.every,
-        average=built.checkpoints.average,
-        blocks=built.checkpoints.blocks,
-        chains=built.checkpoints.chains,
-        hooks=Hooks(built.training) if built.training is not None and context.rank == 0 else None,
-        epoch_samples=read_number(context.store, _SAMPLES_KEY, "a count of samples") or None,
+        average=checkpoints.average,
+        blocks=blocks,
+        hooks=Hooks(training) if training is not None and training.has_hooks and context.rank == 0 else None,
+        epoch_samples=samples_of_epoch(context),
         batch=context.layout.batch,
     )
 
@@ -357,7 +355,7 @@ def _output_files(context: RankContext, steps: range) -> OutputFiles | None:
     options, layout = context.options, context.layout
     if options.output is None:
         return None
-    samples = steps.stop * layout.batch - _filled(context)
+    samples = steps.stop * layout.batch - filled_samples(context)
     names = context.prepared.plan.graph_outputs
     return OutputFiles(Path(options.output), options.output_format, names, layout, samples)
 
@@ -381,73 +379,23 @@ def _scheduler(context: RankContext, training: Training | None, optimizer: "Opti
     return scheduler
 
 
-def _serve(context: RankContext, served: ServerSpec, stages: Mapping[int, RunnableStage], recorder: Recorder) -> Client:
-    """Put served tables in place of those of the stages; return what asks for their rows."""
-    client = Client(served, context.rank, recorder=recorder)
-    for stage in stages.values():
-        if isinstance(stage, Module):
-            serve_tables(stage, client)
-    return client
+def _average(options: RunOptions, held: "Mapping[int, Mapping[str, Tensor]]") -> "WeightAverage | None":
+    if options.ema is None:
+        return None
+    from .weight_average import WeightAverage  # noqa: PLC0415 - see the module
+
+    return WeightAverage(options.ema, held)
 
 
-def _decide_steps(context: RankContext, source: Source, data: Identity, training: Training | None) -> Identity:
-    """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this.
+def _blocks(
+    context: RankContext, held: "Mapping[int, Mapping[str, Tensor]]", optimizer: "Optimizer | None"
+) -> "tuple[BlockModels | None, BlockChains | None]":
+    """Make the predictors of blocks of the data, and their chains; None if the rules keep none."""
+    if not context.layout.training or block_rule(context.prepared.sync) is None:
+        return None, None
+    from .block_chains import make_blocks  # noqa: PLC0415 - see the module
 
-    Returns:
-        What a checkpoint keeps of the data.
-    """
-    options, store = context.options, context.store
-    if options.output is not None:
-        make_output_folder(options.output)
-    is_launched = context.spec.parent is not None  # the launcher has checked the files
-    check_weights(options, context.prepared, files_too=not is_launched)
-    if options.checkpoint is not None:
-        data = with_contents(data, source)
-    checkpoint = find_start(context.prepared, options, data, files_too=not is_launched)
-    for note in () if is_launched or options.quiet else start_notes(options, context.prepared, checkpoint):
-        print(f"  {note}", file=sys.stderr, flush=True)
-    say_data(store, data)
-    samples, batch = _samples(source) or count_data(context, training), context.layout.batch
-    refuse_other_cycle(context.prepared.sync, samples, batch)
-    refuse_other_sum(context.prepared.sync, samples, context.layout)
-    steps = count_steps(samples, options, batch)
-    filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
-    store.set(_FILLED_KEY, str(filled))
-    store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
-    store.set(STEPS_KEY, str(steps))
-    store.set(_SAMPLES_KEY, str(samples or 0))
-    return data
-
-
-def steps_to_run(context: RankContext) -> tuple[Path | None, range]:
-    """Wait for what rank 0 decides: the checkpoint to go on from, and the steps to run.
-
-    Raises:
-        RunError: where this rank cannot see the checkpoint.
-    """
-    options = context.options
-    name = read_word(context.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
-    last = read_number(context.store, STEPS_KEY, "the count of steps")
-    if not name or options.checkpoint is None:
-        return None, range(last)
-    checkpoint = Path(options.checkpoint) / name
-    if not checkpoint.is_dir():
-        raise RunError(
-            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {context.rank}: the folder "
-            f"of checkpoints must be one that all machines share"
-        )
-    first = read_state(checkpoint).step
-    return checkpoint, range(first, max(first, last))
-
-
-def _filled(context: RankContext) -> int:
-    """Return how many samples of the last step only fill it up, and were read before."""
-    return read_number(context.store, _FILLED_KEY, "a count of samples")
-
-
-def _samples(source: Source) -> int | None:
-    """Return how many samples there are, also where they are repeated."""
-    return source.source.samples if isinstance(source, Epochs) else source.samples
+    return make_blocks(context.prepared.sync, held, optimizer)
 
 
 def _telemetry(context: RankContext, steps: range) -> TelemetryRecorder | None:
@@ -463,6 +411,18 @@ def _telemetry(context: RankContext, steps: range) -> TelemetryRecorder | None:
         trace_steps=traced if context.options.trace is not None else range(0),
         gpu_index=context.device.index,
     )
+
+
+def _measures(options: RunOptions, engine: Engine, optimizer: "Optimizer | None") -> Iterator[Measure]:
+    """Yield what measures the fields of a step's telemetry that not every run has."""
+    if engine.shared is not None:
+        yield engine.shared.measure
+    if optimizer is not None:
+        yield partial(measure_rates, optimizer)
+    if any("://" in (where or "") for where in (options.data, options.validate)):
+        from heterps_compile.runtime.data.block_cache import measure_read  # noqa: PLC0415 - see the module
+
+        yield measure_read
 
 
 def _tensors(stage: Any, *, trained: bool) -> "dict[str, Any]":

@@ -15,7 +15,7 @@ from heterps_compile.runtime.validation.result import Validation
 def tell_validation(telemetry: TelemetryRecorder, validation: Validation, standing: Standing) -> None:
     """Tell those who follow the run of a validation."""
     best = standing.best
-    telemetry.validated(
+    telemetry.tell(
         RankValidation(
             rank=0,
             step=validation.step,
@@ -33,7 +33,7 @@ def tell_tables(
 ) -> None:
     """Tell those who follow the run what tables on servers hold."""
     spec, rows = client.spec, list(zip(client.spec.tables, counts, strict=True))
-    telemetry.counted(
+    telemetry.tell(
         RankTables(
             rank=rank,
             step=step,

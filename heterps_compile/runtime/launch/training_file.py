@@ -150,6 +150,11 @@ class Training:
             if function is not None:
                 refuse_uncallable(name, function)
 
+    @property
+    def has_hooks(self) -> bool:
+        """Check if it has functions that follow the run."""
+        return any((self.on_step, self.on_validation, self.on_checkpoint))
+
 
 def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
     """Run a training file and give what it defines.
@@ -217,6 +222,14 @@ def from_training_file(error: BaseException) -> BaseException:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") != _MODULE:
         trace = trace.tb_next
     return error if trace is None else error.with_traceback(trace)
+
+
+def loss_of(training: Training) -> "Callable[[Any, Mapping[str, Tensor]], Any]":
+    """Return ``loss`` with columns that name those there are if one is missing."""
+    from heterps_compile.runtime.data.sample_source import Columns as NamedColumns  # noqa: PLC0415 - torch, as above
+
+    loss = called_in("loss", training.loss)
+    return lambda outputs, batch: loss(outputs, NamedColumns(batch))
 
 
 def weight_of(training: Training) -> "Callable[[Mapping[str, Tensor]], Tensor] | None":

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.scoring_files import plan_for_scoring
-from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of, name_with_rows
+from heterps_compile.runtime.data.identity import Identity, difference, identity_of, name_with_rows
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.sample_source import Source
+from heterps_compile.strict_json import received
 
 from .prepare import Prepared
 from .rank_context import RankContext
@@ -246,7 +247,7 @@ def try_validation(options: RunOptions, prepared: Prepared, index_folder: Path) 
 
 def say_size(store: "Store", size: ValidationSize) -> None:
     """Tell all ranks what rank 0 validates on."""
-    store.set(_KEY, json.dumps({"samples": size.samples, "identity": asdict(size.identity)}))
+    store.set(_KEY, json.dumps(asdict(size)))
 
 
 def hear_size(store: "Store") -> ValidationSize:
@@ -255,10 +256,4 @@ def hear_size(store: "Store") -> ValidationSize:
     Raises:
         RunError: where it said something else.
     """
-    try:
-        content = json.loads(store.get(_KEY))
-        return ValidationSize(int(content["samples"]), identity_from_json(content["identity"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(
-            "what rank 0 says of the validation data cannot be read; do all ranks run the same version?"
-        ) from error
+    return received(ValidationSize, store.get(_KEY), "what rank 0 says of the validation data")

@@ -46,7 +46,6 @@ from heterps_compile.runtime.validation.metrics import MetricsOfSamples
 from heterps_compile.schedule.order import Phase
 from heterps_compile.units import counted
 
-from .block_models import BlockModels
 from .faults import innermost
 from .progress import VALIDATING, ProgressRecorder
 from .rank_context import RankContext
@@ -56,6 +55,8 @@ from .validation_data import ValidationData, ValidationSize
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .block_models import BlockModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class ValidationPass:
         data: ValidationData,
         size: ValidationSize,
         client: Client | None,
-        blocks: BlockModels | None = None,
+        blocks: "BlockModels | None" = None,
     ) -> None:
         """Read the stages and connect the rank; every rank of the pipeline does so.
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.runtime.validation.best import BestMetric, Standing
-from heterps_compile.runtime.validation.result import Validation, validation_from_json
+from heterps_compile.runtime.validation.result import Validation
 from heterps_compile.runtime.validation.times import ValidationTimes
+from heterps_compile.strict_json import received
 
 from .validation_pass import ValidationPass
 
@@ -79,7 +80,7 @@ class Validator:
             is_best = self.standing.after(self.best, done, metrics).best != before
             made = Validation(done, self.samples, metrics, perf_counter() - began_s, is_best)
             self.store.set(key, made.to_json())
-        heard = validation_from_json(self.store.get(key))
+        heard = received(Validation, self.store.get(key), "a validation that another rank reports")
         self.standing = self.standing.after(self.best, done, heard.metrics)
         self.history.append(heard)
         return heard

@@ -46,8 +46,8 @@ from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
 from .run_secret import read_secret
-from .server_rank import run_server_rank
-from .stage_rank import run_stage_rank, steps_to_run
+from .stage_rank import run_stage_rank
+from .steps_of_run import steps_to_run
 from .store_client import LOOPBACK, StorePlace, connect_store, read_word
 from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
@@ -163,6 +163,8 @@ def _tell(line: str) -> None:
 def _run_part(context: RankContext) -> Result:
     if context.prepared.places[context.rank].stages:
         return run_stage_rank(context)
+    from .server_rank import run_server_rank  # noqa: PLC0415 - few runs have servers
+
     checkpoint, steps = steps_to_run(context)
     return run_server_rank(context, checkpoint, steps)
 

@@ -12,6 +12,7 @@ Left out: scaling the loss (``loss_scale.py``); a weight that stages share is ca
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +29,8 @@ class Autocast:
 
     Attributes:
         narrows: Whether it is another than float32.
+        context: Makes the context of a forward.
+        entering: Makes of values that came from other stages ones of which autocast keeps no narrow copy.
     """
 
     def __init__(self, precision: str, device: torch.device) -> None:
@@ -43,35 +46,33 @@ class Autocast:
         """
         if precision not in PRECISIONS:
             raise UnknownNameError("precision", precision, PRECISIONS)
-        self._kind: str = device.type
-        if precision == TF32 and self._kind == "cuda":
+        if precision == TF32 and device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        self._dtype: torch.dtype = getattr(torch, PRECISIONS[precision])
-        self.narrows = self._dtype is not torch.float32
-        if self.narrows and not _is_taken(self._kind, self._dtype):
+        dtype: torch.dtype = getattr(torch, PRECISIONS[precision])
+        self.narrows = dtype is not torch.float32
+        self.context: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.entering: Callable[[Sequence[Any]], Sequence[Any]] = tuple
+        if not self.narrows:
+            return
+        if not _is_taken(device.type, dtype):
             raise RunError(
-                f"PyTorch {torch.__version__} has no autocast to {PRECISIONS[precision]} on {self._kind}; take another "
-                f"precision (--precision)"
+                f"PyTorch {torch.__version__} has no autocast to {PRECISIONS[precision]} on {device.type}; take "
+                f"another precision (--precision)"
             )
-
-    def __call__(self) -> AbstractContextManager[Any]:
-        """Return the context of a forward."""
-        return torch.autocast(self._kind, self._dtype) if self.narrows else nullcontext()
+        self.context, self.entering = partial(torch.autocast, device.type, dtype), _as_views
 
     def around(self, function: Callable[..., Made]) -> Callable[..., Made]:
         """Return a function that runs in this precision, as the loss of a training does."""
 
         def call(*given: Any) -> Made:
-            with self():
+            with self.context():
                 return function(*given)
 
         return call
 
-    def entering(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return values that came from other stages as ones of which autocast keeps no narrow copy."""
-        if not self.narrows:
-            return values
-        return [v.view_as(v) if isinstance(v, Tensor) and v.requires_grad else v for v in values]
+
+def _as_views(values: Sequence[Any]) -> Sequence[Any]:
+    return [v.view_as(v) if isinstance(v, Tensor) and v.requires_grad else v for v in values]
 
 
 def _is_taken(kind: str, dtype: torch.dtype) -> bool:

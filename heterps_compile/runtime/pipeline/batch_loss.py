@@ -21,7 +21,7 @@ Left out: checks of what ``loss()`` gives (``loss_values.py``).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -44,9 +44,6 @@ from .layout import Layout
 from .rank_group import Group, share_names
 from .rank_parts import Loss, SampleWeight
 from .recorder import StepResult
-
-ColumnsOf = Callable[[int], Mapping[str, Tensor]]
-"""Returns the columns of a micro-batch."""
 
 _MOST_ON_THE_WAY = 1000
 """Steps; a replica that is so far ahead of the slowest waits for it, or its memory would fill up with losses."""
@@ -102,7 +99,9 @@ class BatchLoss:
         is_weighted: Whether samples have weights, so that :meth:`weigh` is called as a step begins.
     """
 
-    def __init__(self, loss: Loss, sample_weight: SampleWeight | None, layout: Layout, rank: int) -> None:
+    def __init__(
+        self, loss: Loss, sample_weight: SampleWeight | None, layout: Layout, rank: int, *, is_scaled: bool = False
+    ) -> None:
         """Take the functions of the training file.
 
         Args:
@@ -110,8 +109,9 @@ class BatchLoss:
             sample_weight: Of its samples; None for the plain mean.
             layout: Of the ranks.
             rank: This one.
+            is_scaled: Whether a step whose loss is not finite is skipped, so that it is not refused.
         """
-        self._loss, self._weight, self._rank = loss, sample_weight, rank
+        self._loss, self._weight, self._rank, self._is_scaled = loss, sample_weight, rank, is_scaled
         self._micro_batches, self._size, self._samples = layout.micro_batches, layout.micro_batch_size, layout.batch
         self.divisor: float = layout.micro_batches
         self.is_weighted = sample_weight is not None
@@ -154,7 +154,8 @@ class BatchLoss:
         Raises:
             RunError: where ``loss()`` gives something else than a loss, or other names than before.
         """
-        found = loss_values(self._loss(outputs, columns), self._size if self.is_weighted else None)
+        weighted = self._size if self.is_weighted else None
+        found = loss_values(self._loss(outputs, columns), weighted, is_scaled=self._is_scaled)
         names = self._names
         if names is None:
             self._names = names = tuple(found.parts)

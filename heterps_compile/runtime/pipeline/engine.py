@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,7 @@ from heterps_compile.schedule.order import Phase
 
 from .autocast import Autocast
 from .batch_loss import BatchLoss
-from .clip_gradients import GradientClip
 from .exchange import Exchange
-from .gather_outputs import OutputGather, count_gather_tags
-from .loss_scale import LossScale
 from .message import WIRES
 from .rank_parts import EVERYTHING, RankParts, ReadMicroBatch, StepOptions
 from .read_stage import RunnableStage
@@ -39,6 +36,11 @@ from .recorder import NOTHING_TOLD, StepResult
 from .replica_state import SharedState, share_state
 from .routes import make_routes
 from .stage_actions import MicroBatchData, Recompute, Setting, StageActions
+
+if TYPE_CHECKING:
+    from .clip_gradients import GradientClip
+    from .gather_outputs import OutputGather
+    from .loss_scale import LossScale
 
 AS_IT_IS = StepOptions()
 """Nothing but what every step has: float32 on the wire, seed 0; without a loss, so to infer."""
@@ -56,7 +58,7 @@ class Engine:
 
     needs: tuple[str, ...]
     wants_targets: bool
-    loss_scale: LossScale | None
+    loss_scale: "LossScale | None"
     shared: SharedState | None
 
     def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
@@ -86,7 +88,8 @@ class Engine:
         if self.wants_targets:
             if options.loss is None:
                 raise RunError("there is no loss to train with; give one (--train FILE)")
-            self._loss = BatchLoss(options.loss, options.sample_weight, layout, rank)
+            is_scaled = options.precision in SCALED
+            self._loss = BatchLoss(options.loss, options.sample_weight, layout, rank, is_scaled=is_scaled)
         readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
         self._data = data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
         self.shared = self._state = (
@@ -100,27 +103,12 @@ class Engine:
             else None
         )
         routes = make_routes(plan.stages, plan.graph_outputs)
-        self._clip: GradientClip | None = None
-        if self._state is not None and options.clip_norm is not None:
-            held, counted = self._state.parameters(), self._state.counted
-            self._clip = GradientClip(options.clip_norm, held, counted, (layout.world_size, rank), parts.served)
-        self.loss_scale = None
-        if self._state is not None and options.precision in SCALED:
-            held = self._state.parameters()
-            self.loss_scale = LossScale(options.scaling, held, layout.world_size, rank)
+        self._clip = _make_clip(parts, options, self._state)
+        self.loss_scale = _make_loss_scale(parts, options, self._state)
         gathers = options.gathers and len(layout.ranks_of(last)) > 1
-        more_tags = count_gather_tags(layout) if gathers else 0
+        more_tags = layout.micro_batches + 1 if gathers else 0
         self._exchange = Exchange(parts, routes, wire=options.wire, more_tags=more_tags)
-        self._gather: OutputGather | None = None
-        if gathers and self._exchange.transport is not None and last in self._stages:
-            self._gather = OutputGather(
-                self._exchange.transport,
-                layout,
-                rank,
-                names=plan.graph_outputs,
-                first_tag=self._exchange.own_tags,
-                device=parts.device,
-            )
+        self._gather = _make_gather(parts, self._exchange) if gathers else None
         setting = Setting(
             self._exchange,
             data,
@@ -372,6 +360,35 @@ class Engine:
 
     def _named_wait(self, error: Exception, step: int, where: str = "end") -> RunError:
         return RunError(f"{self._layout.describe(self._rank)}, at the {where} of step {step}: {_reason(error)}")
+
+
+def _make_clip(parts: RankParts, options: StepOptions, state: SharedState | None) -> "GradientClip | None":
+    if state is None or options.clip_norm is None:
+        return None
+    from .clip_gradients import GradientClip  # noqa: PLC0415 - if gradients are clipped
+
+    pipeline = parts.layout.world_size, parts.rank
+    return GradientClip(options.clip_norm, state.parameters(), state.counted, pipeline, parts.served)
+
+
+def _make_loss_scale(parts: RankParts, options: StepOptions, state: SharedState | None) -> "LossScale | None":
+    if state is None or options.precision not in SCALED:
+        return None
+    from .loss_scale import LossScale  # noqa: PLC0415 - in float16
+
+    return LossScale(options.scaling, state.parameters(), parts.layout.world_size, parts.rank)
+
+
+def _make_gather(parts: RankParts, exchange: Exchange) -> "OutputGather | None":
+    last = parts.layout.stage_count - 1
+    if exchange.transport is None or last not in parts.stages:
+        return None
+    from .gather_outputs import OutputGather  # noqa: PLC0415 - in inference alone
+
+    names, first_tag = parts.plan.graph_outputs, exchange.own_tags
+    return OutputGather(
+        exchange.transport, parts.layout, parts.rank, names=names, first_tag=first_tag, device=parts.device
+    )
 
 
 def _recompute(plan: Plan, index: int, stage: RunnableStage) -> Recompute | None:

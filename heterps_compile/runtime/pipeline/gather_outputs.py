@@ -22,11 +22,6 @@ from .transport import Receiver, Sender, Transport
 _AS_IT_IS = "float32"  # the wire that leaves values alone
 
 
-def count_gather_tags(layout: Layout) -> int:
-    """Return how many tags gathering takes: one for every micro-batch, and one for what describes them."""
-    return layout.micro_batches + 1
-
-
 class OutputGather:
     """The graph outputs of one step's micro-batches, gathered on the first replica of the last stage."""
 
@@ -43,7 +38,7 @@ class OutputGather:
         """Prepare; every rank of the last stage does so.
 
         Args:
-            transport: Of the rank, with :func:`count_gather_tags` tags for this.
+            transport: Of the rank, with a tag for every micro-batch, and one for what describes them.
             layout: Of the pipeline.
             rank: This one.
             names: Of the graph outputs.

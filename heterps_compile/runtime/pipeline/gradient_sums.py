@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.sync.collective import Work
-from heterps_compile.runtime.sync.contract import RESIDUAL, Flat, Rule
+from heterps_compile.runtime.sync.contract import RESIDUAL, Flat, Rule, of_kind
 
 _NONE, _SPARSE, _DENSE = range(3)  # what is more on one rank holds for all: a tied table may be looked up on another
 
@@ -91,6 +91,10 @@ class SharedGradients:
             work.wait()
         self._works.clear()
         self.rule.finish()
+
+    def gap(self) -> float | None:
+        """Return how far replicas were apart when last measured, over the length of their mean."""
+        return self.rule.gap()
 
     def _refuse_sparse(self, kinds: Sequence[int]) -> None:
         for name, kind in zip(self.parameters, kinds, strict=True):
@@ -167,6 +171,9 @@ class OwnGradients:
     def finish(self) -> None:
         """Do nothing."""
 
+    def gap(self) -> float | None:
+        """Return None: no other rank has these."""
+
     def after_step(self, *, is_skipped: bool) -> None:
         """Forget what is added now."""
         if not is_skipped:
@@ -178,5 +185,4 @@ class OwnGradients:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take what replicas had not sent before a checkpoint."""
-        kinds = ((key.partition(":"), tensor) for key, tensor in state.items())
-        self._left = {name: tensor for (kind, _, name), tensor in kinds if kind == RESIDUAL and name in self.parameters}
+        self._left = of_kind(RESIDUAL, state)

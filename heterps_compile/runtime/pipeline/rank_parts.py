@@ -5,7 +5,7 @@ Left out: the stages (``read_stage.py``), who listens (``recorder.py``).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,11 +14,13 @@ from heterps_compile.cost.precision import FULL
 from heterps_compile.plan.plan import Plan
 from heterps_compile.sync_rules.rule import SyncRule
 
-from .clip_gradients import ServedGradients
 from .layout import Layout
 from .read_stage import RunnableStage, Tied
 from .recorder import Recorder, Recorders
 from .scaling import Scaling
+
+if TYPE_CHECKING:
+    from .clip_gradients import ServedGradients
 
 ReadMicroBatch = Callable[[int, Sequence[str]], Mapping[str, Tensor]]
 """Reads one micro-batch of the step: (micro-batch, names wanted) gives tensors by name.
@@ -77,7 +79,7 @@ class RankParts:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     recorder: Recorder = field(default_factory=Recorders)
     hooks: Sequence[StepHook] = ()
-    served: ServedGradients | None = None
+    served: "ServedGradients | None" = None
     machine_of: Sequence[int] = ()
 
 

@@ -6,9 +6,9 @@ Left out: what is made of it (``telemetry/``), and clocks of other processes: ti
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from heterps_compile.schedule.order import Phase
 
@@ -26,18 +26,16 @@ class LateLosses(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a training step came to, as far as a rank knows it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNumbers:
+    """The losses and gradients of a training step in numbers, as far as a rank knows them.
 
     Attributes:
         loss: Mean over the batch; None on ranks that do not compute it, and where it is late.
-        gradient_norm: Of the whole model's gradients, where they are clipped and finite; else None.
+        gradient_norm: Of the whole model's gradients, before they are clipped; None where they are not.
         loss_scale: By which the losses were multiplied; None where they are not scaled.
-        is_skipped: Whether gradients were not finite in float16, so that no rank steps its optimiser.
+        is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
         losses: The means of those whose sum the loss is, by name; empty where it is one without a name, or not known.
-        late: Both, where replicas that step alone have not summed them yet; else None.
-        step_s: Time of the step on this rank, the optimiser included; 0 until that has stepped.
     """
 
     loss: float | None = None
@@ -45,8 +43,27 @@ class StepResult:
     loss_scale: float | None = None
     is_skipped: bool = False
     losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    late: LateLosses | None = None
-    step_s: float = 0.0
+
+
+_NUMBERS = tuple(one.name for one in fields(StepNumbers))
+
+
+def numbers_of(step: StepNumbers) -> dict[str, Any]:
+    """Return the numbers of a step by name."""
+    return {name: getattr(step, name) for name in _NUMBERS}
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(StepNumbers):
+    """The result of a training step on a rank.
+
+    Attributes:
+        late: The losses, where replicas that step alone have not summed them yet; else None.
+        step_s: Time of the step on this rank, the optimiser included; 0 until that has stepped.
+    """
+
+    late: LateLosses | None = field(default=None, kw_only=True)
+    step_s: float = field(default=0.0, kw_only=True)
 
     def with_losses(self) -> "StepResult":
         """Return the same with its losses, which are waited for where they are late."""

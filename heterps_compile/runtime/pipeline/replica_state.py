@@ -19,14 +19,14 @@ Left out: sums that nobody shares.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.sync.by_machine import ByMachine, machines_of, sums_inside_first
-from heterps_compile.runtime.sync.collective import Collective
+from heterps_compile.runtime.sync.collective import Collective, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.contract import Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule, rule_of_tied
@@ -39,7 +39,11 @@ from .planned_machines import planned_sizes
 from .rank_group import Group
 from .rank_parts import RankParts
 from .read_stage import Tied
-from .running_statistics import RunningStatistics
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.sync.by_machine import ByMachine
+
+    from .running_statistics import RunningStatistics
 
 TIED = -1
 """Stands for a stage where bytes are of tensors that several stages hold."""
@@ -52,7 +56,9 @@ class SharedState:
     Attributes:
         gradients: Of every stage of the rank.
         tied: Of tensors that several stages hold.
-        statistics: Of every stage of the rank that has several replicas.
+        statistics: Of every stage of the rank that has several replicas, and buffers.
+        rules: By which this rank agrees with others.
+        own: Gradients that no other rank has.
         last_group: The replicas of the last stage, where this rank is one of several; else None.
         last_rule: By which they agree; None where there is no such rule.
         counted: The parameters that are counted here where each of the model counts once: on its first rank.
@@ -61,7 +67,9 @@ class SharedState:
 
     gradients: dict[int, SharedGradients | OwnGradients] = field(default_factory=dict)
     tied: list[SharedGradients] = field(default_factory=list)
-    statistics: dict[int, RunningStatistics] = field(default_factory=dict)
+    statistics: "dict[int, RunningStatistics]" = field(default_factory=dict)
+    rules: list[Rule] = field(default_factory=list)
+    own: list[OwnGradients] = field(default_factory=list)
     last_group: Group | None = None
     last_rule: Rule | None = None
     counted: list[nn.Parameter] = field(default_factory=list)
@@ -105,12 +113,6 @@ class SharedState:
             statistics.finish()
 
     @property
-    def rules(self) -> list[Rule]:
-        """Return the rules by which this rank agrees with others."""
-        shared = (*self.gradients.values(), *self.tied)
-        return [gradients.rule for gradients in shared if isinstance(gradients, SharedGradients)]
-
-    @property
     def steps_alone(self) -> bool:
         """Return whether nothing but their losses would make replicas of the last stage wait in a step."""
         return self.last_rule is not None and self.last_rule.can.apart
@@ -127,7 +129,7 @@ class SharedState:
 
     def places(self) -> dict[str, tuple[int, int]]:
         """Return of every parameter by name which replica this rank is, and of how many."""
-        found = {name: (0, 1) for own in self._own() for name in own.parameters}
+        found = {name: (0, 1) for own in self.own for name in own.parameters}
         for rule in self.rules:
             found |= dict.fromkeys(rule.shared.parameters, (rule.shared.place, rule.shared.count))
         return found
@@ -141,7 +143,7 @@ class SharedState:
         """Be called after the optimiser's step, or after it was skipped."""
         for rule in self.rules:
             rule.after_step(step, is_skipped=is_skipped)
-        for own in self._own():
+        for own in self.own:
             own.after_step(is_skipped=is_skipped)
 
     @contextmanager
@@ -157,7 +159,7 @@ class SharedState:
         found: dict[str, Tensor] = {}
         for rule in self.rules:
             found |= rule.state()
-        for own in self._own():
+        for own in self.own:
             found |= own.state()
         return found
 
@@ -169,36 +171,28 @@ class SharedState:
         """
         for rule in self.rules:
             rule.load_state(_of(state, rule.shared.parameters))
-        for own in self._own():
+        for own in self.own:
             own.load_state(_of(state, own.parameters))
 
-    def count_sent(self) -> dict[int, tuple[int, int]]:
-        """Return the bytes that this rank has sent to agree since it was asked last, by stage; tied tensors' at -1.
+    def measure(self) -> dict[str, dict[int, Any]]:
+        """Measure by stage the bytes sent to other replicas since the last call, and how far these are apart.
 
-        Returns:
-            Of each all of them, and those that went to other machines.
+        Tensors that several stages hold count for stage -1.
         """
-        found = {}
+        sent, between = dict[int, int](), dict[int, int]()
         for stage, groups in self._groups.items():
-            sent_bytes = sum(group.sent_bytes for group in groups)
-            between_bytes = sum(group.between_bytes for group in groups)
+            totals = sum(group.sent_bytes for group in groups), sum(group.between_bytes for group in groups)
             before = self._told.get(stage, (0, 0))
-            found[stage] = sent_bytes - before[0], between_bytes - before[1]
-            self._told[stage] = sent_bytes, between_bytes
-        return found
-
-    def gaps(self) -> dict[int, float]:
-        """Return by stage how far its replicas were apart when that was last looked at, over their mean's length."""
-        rules = {index: one.rule for index, one in self.gradients.items() if isinstance(one, SharedGradients)}
-        return {index: gap for index, rule in rules.items() if (gap := rule.gap()) is not None}
+            sent[stage], to_others = totals[0] - before[0], totals[1] - before[1]
+            between |= {stage: to_others} if to_others else {}
+            self._told[stage] = totals
+        gaps = {index: gap for index, gradients in self.gradients.items() if (gap := gradients.gap()) is not None}
+        return {"sync_bytes": sent, "sync_between_bytes": between, "replica_gap": gaps}
 
     def close(self) -> None:
         """End what runs beside the training; every rank calls it, after its last step."""
         for rule in self.rules:
             rule.close()
-
-    def _own(self) -> list[OwnGradients]:
-        return [gradients for gradients in self.gradients.values() if isinstance(gradients, OwnGradients)]
 
 
 def share_state(
@@ -247,7 +241,8 @@ def share_state(
         if sync and len(holders) > 1:
             replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
             asked = rule_of_tied(next(iter(parameters)), replicas)
-        return SharedGradients(make_rule(asked, shared))
+        state.rules.append(make_rule(asked, shared))
+        return SharedGradients(state.rules[-1])
 
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):
@@ -264,14 +259,16 @@ def share_state(
         ranks = layout.ranks_of(index)
         state.counted += own.values() if rank == min(ranks) else []
         if len(ranks) == 1:
-            state.gradients[index] = OwnGradients(own)
+            state.own.append(OwnGradients(own))
+            state.gradients[index] = state.own[-1]
             continue
         group = Group(ranks, rank)
         state.gradients[index] = summed = gradients(_each_once(own), group, [index])
-        momentum: Mapping[str, float] = getattr(module, "momentum", {})
-        state.statistics[index] = RunningStatistics(
-            index, dict(module.named_buffers()), layout.micro_batches, group, momentum
-        )
+        if buffers := dict(module.named_buffers()):
+            from .running_statistics import RunningStatistics  # noqa: PLC0415 - few models have them
+
+            momentum: Mapping[str, float] = getattr(module, "momentum", {})
+            state.statistics[index] = RunningStatistics(index, buffers, layout.micro_batches, group, momentum)
         if index == layout.stage_count - 1:
             state.last_group = group
             state.last_rule = summed.rule
@@ -282,23 +279,24 @@ def share_state(
     return state
 
 
-def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[Collective, ByMachine | None]:
-    """Return a group that counts, and its sums by machine where its ranks share some.
+def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> "tuple[Collective, ByMachine | None]":
+    """Make a group count, and sum by machine if its ranks share some.
 
     Args:
         group: Some ranks.
         parts: Of this rank.
-        kept: Groups that count, among which those made here are put.
+        kept: Groups that count, to which those made here are added.
     """
+    if not sums_inside_first(machines_of(group.ranks, parts.machine_of)):
+        kept.append(CountedGroup(group, parts.rank, parts.machine_of))
+        return kept[-1], None
+    from heterps_compile.runtime.sync.by_machine import ByMachine  # noqa: PLC0415 - few runs share machines
 
-    def counted(made: Group) -> CountedGroup:
-        kept.append(CountedGroup(made, parts.rank, parts.machine_of))
+    def between(owners: Sequence[int]) -> CountedGroup:
+        kept.append(CountedGroup(Group(owners, parts.rank), parts.rank, parts.machine_of))
         return kept[-1]
 
-    machines, whole = machines_of(group.ranks, parts.machine_of), counted(group)
-    if not sums_inside_first(machines):
-        return whole, None
-    by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(Group(owners, parts.rank)))
+    kept.append(by_machine := ByMachine(group, parts.rank, parts.machine_of, between))
     return by_machine, by_machine
 
 

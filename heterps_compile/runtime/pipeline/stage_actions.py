@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,11 +35,13 @@ from heterps_compile.schedule.order import Phase
 from .autocast import Autocast
 from .batch_loss import BatchLoss
 from .exchange import Exchange, Receive, Send
-from .loss_scale import LossScale
 from .rank_parts import ReadMicroBatch
 from .read_stage import RunnableStage
 from .recorder import Recorder, listener
-from .running_statistics import RunningStatistics
+
+if TYPE_CHECKING:
+    from .loss_scale import LossScale
+    from .running_statistics import RunningStatistics
 
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
 _Pick = Callable[[Sequence[Any]], Sequence[Any]]
@@ -112,7 +114,7 @@ class Setting:
     device: torch.device
     recorder: Recorder
     autocast: Autocast
-    loss_scale: LossScale | None = None
+    loss_scale: "LossScale | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class StageActions:
         *,
         reads: Sequence[str],
         is_last: bool,
-        statistics: RunningStatistics | None,
+        statistics: "RunningStatistics | None",
         recompute: Recompute | None = None,
     ) -> None:
         """Work out what goes where.
@@ -172,7 +174,8 @@ class StageActions:
             statistics: Its running statistics, where they are shared.
             recompute: Runs it so that its backward runs it again; None where it keeps its activations.
         """
-        self.index, self._stage, self._setting, self._statistics = index, stage, setting, statistics
+        self.index, self._stage, self._setting = index, stage, setting
+        self._run = _run_alone if statistics is None else statistics.run
         self._begin, self._end = listener(setting.recorder, "begin"), listener(setting.recorder, "end")
         self._waited = listener(setting.recorder, "waited")
         self._call: Callable[..., Sequence[Any]] = stage if recompute is None else recompute
@@ -180,7 +183,7 @@ class StageActions:
         self._reads, self.is_last = tuple(reads), is_last
         self._reads_data = bool(reads) or (is_last and setting.loss is not None)
         self._take_data = setting.data.take
-        self._autocast, self._entering = setting.autocast, setting.autocast.entering
+        self._autocast, self._entering = setting.autocast.context, setting.autocast.entering
         self._kept: dict[int, _Forward] = {}
         before, after = setting.exchange.into[index], setting.exchange.out_of[index]
         arriving = [*self._reads, *(name for route in before for name in route.values)]
@@ -231,7 +234,10 @@ class StageActions:
         _seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
         loss = None
         with self._autocast():
-            made = self._run(micro_batch, self._take(values))
+            made = self._run(micro_batch, partial(self._call, *self._take(values)))
+            if len(made) != len(self._stage.outputs):
+                said = len(self._stage.outputs)
+                raise RunError(f"it gave {len(made)} values, its plan says {said}; compile the model again")
             if self._give_outputs is not None:
                 made = self._give_outputs([*values, *made])
                 loss = self._loss_of(micro_batch, made, data)
@@ -240,16 +246,6 @@ class StageActions:
         for send, names, give in messages.values_out:
             send(names, give(made))
         return arrived, made, loss
-
-    def _run(self, micro_batch: int, taken: Sequence[Any]) -> Sequence[Any]:
-        if self._statistics is None:
-            made = self._call(*taken)
-        else:
-            made = self._statistics.run(micro_batch, partial(self._call, *taken))
-        if len(made) != len(self._stage.outputs):
-            said = len(self._stage.outputs)
-            raise RunError(f"it gave {len(made)} values, its plan says {said}; compile the model again")
-        return made
 
     def _loss_of(self, micro_batch: int, outputs: Sequence[Any], data: Mapping[str, Any] | None) -> Tensor | None:
         setting = self._setting
@@ -295,6 +291,11 @@ class StageActions:
         assert of_batch is not None, "it gave the loss"  # noqa: S101 - see _loss_of
         divisor, scale = of_batch.divisor, self._setting.loss_scale
         return torch.full_like(loss, 1 / divisor) if scale is None else scale.seed(loss, divisor)
+
+
+def _run_alone(micro_batch: int, forward: Callable[[], Any]) -> Any:
+    """Run a forward that changes nothing which replicas share."""
+    return forward()
 
 
 def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:

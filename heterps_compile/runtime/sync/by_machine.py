@@ -28,7 +28,7 @@ from math import lcm
 import torch
 from torch import Tensor
 
-from .collective import Collective, Work
+from .collective import Collective, Work, machines_of
 from .counted_group import CountedGroup
 
 
@@ -49,24 +49,6 @@ class Piece:
     def size(self) -> int:
         """Return its entries."""
         return self.end - self.begin
-
-
-def machines_of(ranks: Sequence[int], machine_of: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return some ranks by the machine they are on, in their order.
-
-    Args:
-        ranks: Of a group.
-        machine_of: The machine of every rank of the run; empty where all are on one.
-    """
-    by_machine: dict[int, list[int]] = {}
-    for rank in ranks:
-        by_machine.setdefault(machine_of[rank] if machine_of else 0, []).append(rank)
-    return tuple(tuple(of_one) for of_one in by_machine.values())
-
-
-def sums_inside_first(machines: Sequence[Sequence[int]]) -> bool:
-    """Tell whether ranks share machines, and are on several."""
-    return len(machines) > 1 and any(len(ranks) > 1 for ranks in machines)
 
 
 def pieces_of(length: int, machines: Sequence[Sequence[int]]) -> list[Piece]:
@@ -106,7 +88,7 @@ def deal_entries(total: int, sizes: Sequence[int]) -> list[int]:
     return dealt
 
 
-class ByMachine:
+class ByMachine(CountedGroup):
     """Ranks that sum inside their machines first.
 
     Attributes:
@@ -114,35 +96,21 @@ class ByMachine:
     """
 
     def __init__(
-        self,
-        group: CountedGroup,
-        rank: int,
-        machines: Sequence[Sequence[int]],
-        make: Callable[[Sequence[int]], CountedGroup],
+        self, group: Collective, rank: int, machine_of: Sequence[int], make: Callable[[Sequence[int]], Collective]
     ) -> None:
         """Join the other owners of this rank's pieces; all ranks do it at the same time.
 
         Args:
-            group: Of all ranks.
+            group: All ranks.
             rank: This one.
-            machines: The ranks on each.
-            make: Makes a group of some ranks.
+            machine_of: The machine of every rank of the run.
+            make: Makes a group of some ranks, which counts.
         """
-        self.machines = tuple(map(tuple, machines))
-        self._group, self._rank = group, rank
+        super().__init__(group, rank, machine_of)
+        self.machines = machines_of(group.ranks, machine_of)
         self._here = next(ranks for ranks in self.machines if rank in ranks)
         owned = [piece.owners for piece in all_pieces(self.machines) if rank in piece.owners]
-        self._between: Mapping[tuple[int, ...], CountedGroup] = {owners: make(owners) for owners in owned}
-
-    @property
-    def groups(self) -> list[CountedGroup]:
-        """Return the groups through which this rank sends: of all ranks, and of the owners of its pieces."""
-        return [self._group, *self._between.values()]
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Return the ranks."""
-        return self._group.ranks
+        self._between: Mapping[tuple[int, ...], Collective] = {owners: make(owners) for owners in owned}
 
     @property
     def most_pieces(self) -> int:
@@ -153,39 +121,23 @@ class ByMachine:
         """Return the pieces of a tensor."""
         return pieces_of(length, self.machines)
 
-    def owners(self, piece: Piece) -> CountedGroup:
+    def owners(self, piece: Piece) -> Collective:
         """Return the group of the owners of a piece; this rank is one of them."""
         return self._between[piece.owners]
 
     def scatter(self, flat: Tensor) -> Work:
         """Begin to sum this rank's shard over the machine, in place; what others own must stay until it is done."""
-        return _Scatter(self._group, self._rank, self._here, flat)
+        return _Scatter(self, self._rank, self._here, flat)
 
     def spread(self, flat: Tensor) -> Work:
         """Begin to give every rank of the machine the shards of the others, in place."""
-        return _Spread(self._group, self._rank, self._here, flat)
+        return _Spread(self, self._rank, self._here, flat)
 
     def sum(self, tensor: Tensor) -> Work:
         """Begin to sum a tensor in place."""
         if tensor.is_sparse or not tensor.is_contiguous():
-            return self._group.sum(tensor)
+            return super().sum(tensor)
         return _Sum(self, self._rank, tensor.view(-1))
-
-    def maximum(self, tensor: Tensor) -> Work:
-        """Begin to take the largest of every element, in place."""
-        return self._group.maximum(tensor)
-
-    def gather(self, tensor: Tensor) -> tuple[Work, list[Tensor]]:
-        """Begin to collect everybody's tensor of one size, in one ring over all ranks."""
-        return self._group.gather(tensor)
-
-    def start_send(self, tensor: Tensor, target: int) -> Work:
-        """Begin to send a tensor to a rank."""
-        return self._group.start_send(tensor, target)
-
-    def start_receive(self, tensor: Tensor, source: int) -> Work:
-        """Begin to receive a tensor from a rank."""
-        return self._group.start_receive(tensor, source)
 
 
 def _shard(flat: Tensor, place: int, count: int) -> Tensor:

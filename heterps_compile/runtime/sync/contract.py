@@ -23,7 +23,7 @@ plain tensors (the file of each rule).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,11 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.sync_rules.rule import SyncRule
 
-from .by_machine import ByMachine
 from .capabilities import Capabilities
 from .collective import Collective
+
+if TYPE_CHECKING:
+    from .by_machine import ByMachine
 
 RESIDUAL = "residual"
 WEIGHT = "weight"
@@ -68,7 +70,7 @@ class Shared:
     is_scaled: bool = False
     where: str = "the stage"
     more_groups: Callable[[], tuple[Collective, Collective]] | None = None
-    by_machine: ByMachine | None = None
+    by_machine: "ByMachine | None" = None
     is_one_machine: bool = False
     order: Callable[[int], int] | None = None
 
@@ -245,3 +247,24 @@ def refuse_residuals(rule: str, where: str, state: Mapping[str, Tensor]) -> None
                 f"would lose them; go on with topk, powersgd or all-reduce there (--sync), which add them, or begin "
                 f"with the checkpoint's weights (--weights) in another folder"
             )
+
+
+def refuse_unadded(left: Mapping[str, Tensor], flats: Sequence[Flat]) -> None:
+    """Refuse residuals of parameters that have no dense gradient to add them to.
+
+    Raises:
+        RunError: naming one.
+    """
+    laid_out = {name for flat in flats for name in flat.names}
+    for name, residual in left.items():
+        if name not in laid_out and bool(residual.any()):
+            raise RunError(
+                f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and that parameter "
+                f"has no dense gradient in this run; begin with the checkpoint's weights (--weights) in another "
+                f"folder"
+            )
+
+
+def of_kind(kind: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select the tensors of one kind, by parameter."""
+    return {key.removeprefix(f"{kind}:"): tensor for key, tensor in state.items() if key.startswith(f"{kind}:")}

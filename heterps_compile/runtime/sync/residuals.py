@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from heterps_compile.errors import RunError
-from heterps_compile.escape import printable
 from heterps_compile.sync_rules.rule import SyncRule
 
-from .contract import RESIDUAL, Flat, Rule, Shared
+from .contract import RESIDUAL, Flat, Rule, Shared, of_kind, refuse_unadded
 
 
 class Residuals:
@@ -39,14 +37,7 @@ class Residuals:
         Raises:
             RunError: where a parameter has no dense gradient that its residual could be added to.
         """
-        laid_out = {name for flat in flats for name in flat.names}
-        for name, residual in self._known.items():
-            if name not in laid_out and bool(residual.any()):
-                raise RunError(
-                    f"the checkpoint has gradients of {printable(name)!r} that were not sent yet, and that parameter "
-                    f"has no dense gradient in this run; begin with the checkpoint's weights (--weights) in another "
-                    f"folder"
-                )
+        refuse_unadded(self._known, flats)
         self._flats = list(flats)
         self._kept = [flat.of(self._known) if self._known.keys() & set(flat.names) else None for flat in flats]
         self._next = list(self._kept)
@@ -91,8 +82,7 @@ class Residuals:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take them back before the first step."""
-        kinds = ((key.partition(":"), tensor) for key, tensor in state.items())
-        self._known = {name: tensor for (kind, _, name), tensor in kinds if kind == RESIDUAL}
+        self._known = of_kind(RESIDUAL, state)
 
 
 class AddsResiduals(Rule):

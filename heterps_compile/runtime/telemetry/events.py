@@ -9,13 +9,14 @@ Left out: who writes the lines (``rank_recorder.py``) and who reads them (``foll
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
 from heterps_compile.errors import InputError
+from heterps_compile.runtime.pipeline.recorder import StepNumbers
 
 SCHEMA = 1
 """Version of the lines."""
@@ -53,7 +54,7 @@ class RankStart:
 
 
 @dataclass(frozen=True, slots=True)
-class RankStep:
+class RankStep(StepNumbers):
     """What one rank did in one step.
 
     Attributes:
@@ -61,7 +62,6 @@ class RankStep:
         step: Number of the step.
         began_s, ended_s: Of the step, by the rank's clock.
         samples: Of the step.
-        loss: Mean loss, None where the rank does not know it.
         forward_s, backward_s: Computation of every stage it runs, without what it waited for inside.
         cpu_s: CPU time of all threads of the process during that computation, by stage and at most its wall time;
             empty on a GPU. It counts the process, as XLA and other runtimes compute in threads of their own.
@@ -71,11 +71,7 @@ class RankStep:
         messages: How many brought them.
         rss_bytes, peak_rss_bytes: Memory of the process, now and at most.
         gpu_bytes, peak_gpu_bytes: Memory of its CUDA device that tensors take, now and at most; 0 without one.
-        gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
         learning_rates: Of the step, by group of the rank's optimiser; empty where it has none.
-        loss_scale: By which losses were multiplied; None where they are not scaled.
-        is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
-        losses: Means by name, where the loss is a sum of several and the rank knows it.
         between_s: What the rank did after the step before, by what it was (:data:`BETWEEN`).
         sync_bytes: By stage, what it sent to other replicas for agreeing, in the step and after the one before; -1
             stands for tensors that several stages hold.
@@ -90,7 +86,6 @@ class RankStep:
     began_s: float
     ended_s: float
     samples: int
-    loss: float | None
     forward_s: Mapping[int, float]
     backward_s: Mapping[int, float]
     micro_batches: int
@@ -101,11 +96,7 @@ class RankStep:
     peak_rss_bytes: int = 0
     gpu_bytes: int = 0
     peak_gpu_bytes: int = 0
-    gradient_norm: float | None = None
     learning_rates: tuple[float, ...] = ()
-    loss_scale: float | None = None
-    is_skipped: bool = False
-    losses: Mapping[str, float] = field(default_factory=dict)
     between_s: Mapping[str, float] = field(default_factory=dict)
     sync_bytes: Mapping[int, int] = field(default_factory=dict)
     cpu_s: Mapping[int, float] = field(default_factory=dict)
@@ -117,6 +108,10 @@ class RankStep:
     def step_s(self) -> float:
         """Return how long the step took here."""
         return self.ended_s - self.began_s
+
+    def computed_s(self, stage: int) -> float:
+        """Return how long it computed for a stage."""
+        return self.forward_s.get(stage, 0.0) + self.backward_s.get(stage, 0.0)
 
     @property
     def busy_s(self) -> float:
@@ -151,6 +146,29 @@ class RankValidation:
         """Whether it is the best so far."""
         return self.best_step == self.step
 
+    @property
+    def after_steps(self) -> int:
+        """Return the steps done when it was made."""
+        return self.step
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return its line in the log."""
+        return {
+            "validation": dict(self.metrics),
+            "after_steps": self.step,
+            "samples": self.samples,
+            "is_best": self.is_best,
+            "best_after_steps": self.best_step,
+            "best": self.best_value,
+            "time_s": self.time_s,
+        }
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """Return its numbers for TensorBoard, by tag."""
+        return {f"validation/{name}": value for name, value in self.metrics.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class RankTables:
@@ -170,6 +188,22 @@ class RankTables:
     servers: int
     size_bytes: int
     tables: Mapping[str, Mapping[str, int]]
+
+    @property
+    def after_steps(self) -> int:
+        """Return the steps done when it was made."""
+        return self.step
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return its line in the log."""
+        tables = {name: dict(numbers) for name, numbers in self.tables.items()}
+        return {"tables": tables, "after_steps": self.step, "servers": self.servers, "size_bytes": self.size_bytes}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """Return its numbers for TensorBoard, by tag."""
+        return {f"tables/{table}/{name}": n for table, numbers in self.tables.items() for name, n in numbers.items()}
 
 
 class Ran(NamedTuple):  # a tuple is made in a third of the time, and JSON writes it as a list
@@ -220,6 +254,7 @@ _KINDS: Mapping[str, type[Event]] = MappingProxyType(
     {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation, "tables": RankTables}
 )
 _MAY_BE_INFINITE = ("loss", "losses", "replica_gap", "learning_rates")
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _KINDS.values()}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ADAPTERS: Mapping[str, TypeAdapter[Event]] = MappingProxyType(
     {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
@@ -232,7 +267,7 @@ def to_line(event: Event) -> str:
     content: dict[str, Any] = {"kind": _NAMES[type(event)]}
     if isinstance(event, RankStart):
         content["schema"] = SCHEMA
-    for name in event.__slots__:  # not asdict(), which copies everything and takes longer than all the rest
+    for name in _FIELDS[type(event)]:  # not asdict(), which copies everything and takes longer than all the rest
         content[name] = plain_value(getattr(event, name)) if name in _MAY_BE_INFINITE else getattr(event, name)
     return _ENCODER.encode(content) + "\n"
 

@@ -36,8 +36,7 @@ class RunFollower:
         self.spans: list[RankSpans] = []
         self._paths = [directory / FILE_NAME.format(rank=rank) for rank in range(world_size)]
         self._places = [0] * world_size
-        self._validations: list[RankValidation] = []
-        self._tables: list[RankTables] = []
+        self._others: list[RankValidation | RankTables] = []
         self._steps: dict[int, list[RankStep]] = {}
         self._last: StepReport | None = None
 
@@ -55,23 +54,16 @@ class RunFollower:
                     self._start(event)
                 elif isinstance(event, RankSpans):
                     self.spans.append(event)
-                elif isinstance(event, RankValidation):
-                    self._validations.append(event)
-                elif isinstance(event, RankTables):
-                    self._tables.append(event)
+                elif isinstance(event, RankValidation | RankTables):
+                    self._others.append(event)
                 else:
                     self._steps.setdefault(event.step, []).append(event)
         complete = sorted(step for step, ranks in self._steps.items() if len(ranks) == len(self._paths))
         return [self._report(self._steps.pop(step)) for step in complete]
 
-    def take_validations(self) -> list[RankValidation]:
-        """Return the validations that :meth:`poll` has read since the last time."""
-        taken, self._validations = self._validations, []
-        return taken
-
-    def take_tables(self) -> list[RankTables]:
-        """Return what :meth:`poll` has read of tables since the last time."""
-        taken, self._tables = self._tables, []
+    def take_others(self) -> list[RankValidation | RankTables]:
+        """Return the validations and counts of tables that :meth:`poll` has read since the last call."""
+        taken, self._others = self._others, []
         return taken
 
     def _start(self, start: RankStart) -> None:

@@ -77,18 +77,20 @@ class LiveView:
         if self._is_terminal:
             self._live.start()
 
-    def add(self, report: StepReport) -> None:
-        """Show a step, unless another was shown a moment ago."""
+    def add(self, entry: StepReport | RankValidation) -> None:
+        """Show a step, unless another was shown a moment ago; a validation above the table."""
+        if isinstance(entry, RankValidation):
+            self._console.print(Text(validation_line(entry, self.total_steps)), soft_wrap=True)
+        else:
+            self._add_step(entry)
+
+    def _add_step(self, report: StepReport) -> None:
         self._last, self._is_shown = report, False
         self._steps_seen += 1
         if self._steps_seen > WARM_UP_STEPS:
             self._paces_s.append(report.pace_s)
         if self._clock() >= self._due_s:
             self._show(report)
-
-    def add_validation(self, validation: RankValidation) -> None:
-        """Show a validation, above the table."""
-        self._console.print(Text(validation_line(validation, self.total_steps)), soft_wrap=True)
 
     def print(self, text: str) -> None:
         """Print a line of the run's own, above the table."""

@@ -14,23 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.data.block_cache import bytes_by_level
-from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult
+from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult, numbers_of
 from heterps_compile.schedule.order import Phase
 
 from .events import Event, Ran, RankSpans, RankStart, RankStep, RankTables, RankValidation, Received, Waited, to_line
 from .process_memory import MemoryUse, machine_name, memory_use
 
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
-    from heterps_compile.runtime.pipeline.replica_state import SharedState
-
 FILE_NAME = "rank-{rank:04d}.jsonl"
 """Of a rank's lines in the telemetry folder of a run."""
+
+Measure = Callable[[], Mapping[str, Any]]
+"""Returns fields of a step's line, by name."""
 
 _MEMORY_EVERY_S = 0.25
 
@@ -52,8 +49,7 @@ class TelemetryRecorder:
     """Writes what one rank does into ``<directory>/rank-NNNN.jsonl``; a :class:`Recorder` of the pipeline.
 
     Attributes:
-        optimizer: Whose learning rates are told with every step; None for none.
-        shared: What the rank shares with others, of which bytes and gaps are told; None for nothing.
+        measures: Each returns further fields of a step's line, by name; called once a step.
     """
 
     def __init__(
@@ -77,8 +73,7 @@ class TelemetryRecorder:
         Raises:
             RunError: where the file cannot be written.
         """
-        self.optimizer: Optimizer | None = None
-        self.shared: SharedState | None = None
+        self.measures: list[Measure] = []
         self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
@@ -86,7 +81,6 @@ class TelemetryRecorder:
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
         self._between_s: dict[str, float] = defaultdict(float)
-        self._data_bytes: Mapping[str, int] = {}
         self._untold: deque[tuple[RankStep, LateLosses | None]] = deque()
         self._reset()
         path = directory / FILE_NAME.format(rank=start.rank)
@@ -96,10 +90,6 @@ class TelemetryRecorder:
         except OSError as error:
             raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
         self._write(start)
-
-    def follow(self, optimizer: "Optimizer | None", shared: "SharedState | None") -> None:
-        """Tell with every step of an optimiser, and of how replicas agree."""
-        self.optimizer, self.shared = optimizer, shared
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         """Note that an action begins."""
@@ -145,10 +135,9 @@ class TelemetryRecorder:
             self._memory = memory_use(self._gpu)
             self._memory_due_s = ended_s + _MEMORY_EVERY_S
         memory = self._memory
-        read = bytes_by_level()
-        data_bytes = {level: size - self._data_bytes.get(level, 0) for level, size in read.items()}
-        self._data_bytes = read
-        sent = {} if self.shared is None else self.shared.count_sent()
+        measured: dict[str, Any] = {}
+        for measure in self.measures:
+            measured |= measure()
         if step in self._trace_steps:
             self._write(RankSpans(self._rank, step, tuple(self._ran), tuple(self._received), tuple(self._waits)))
         self._untold.append(
@@ -159,7 +148,6 @@ class TelemetryRecorder:
                     began_s=began_s,
                     ended_s=ended_s,
                     samples=samples,
-                    loss=result.loss,
                     forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
                     backward_s=dict(self._backward_s),
                     cpu_s=dict(self._cpu_s),
@@ -171,16 +159,9 @@ class TelemetryRecorder:
                     peak_rss_bytes=memory.peak_rss_bytes,
                     gpu_bytes=memory.gpu_bytes,
                     peak_gpu_bytes=memory.peak_gpu_bytes,
-                    gradient_norm=result.gradient_norm,
-                    loss_scale=result.loss_scale,
-                    is_skipped=result.is_skipped,
-                    losses=result.losses,
                     between_s=dict(self._between_s),
-                    sync_bytes={stage: all_bytes for stage, (all_bytes, _) in sent.items()},
-                    data_bytes={level: size for level, size in data_bytes.items() if size},
-                    sync_between_bytes={stage: between for stage, (_, between) in sent.items() if between},
-                    replica_gap={} if self.shared is None else self.shared.gaps(),
-                    learning_rates=() if self.optimizer is None else _rates(self.optimizer),
+                    **numbers_of(result),
+                    **measured,
                 ),
                 result.late,
             )
@@ -196,22 +177,14 @@ class TelemetryRecorder:
         yield
         self._between_s[what] += time.perf_counter() - began_s
 
-    def validated(self, validation: RankValidation) -> None:
-        """Write a validation.
+    def tell(self, event: RankValidation | RankTables) -> None:
+        """Write a validation, or what tables hold.
 
         Raises:
             RunError: where it cannot be written.
         """
         self._tell()
-        self._write(validation)
-
-    def counted(self, tables: RankTables) -> None:
-        """Write what tables hold.
-
-        Raises:
-            RunError: where it cannot be written.
-        """
-        self._write(tables)
+        self._write(event)
 
     def close(self) -> None:
         """Close the file; steps whose losses never came are told without them.
@@ -263,9 +236,3 @@ class TelemetryRecorder:
     def _unwritable(self, error: OSError) -> RunError:
         name = self._file.name
         return RunError(f"rank {self._rank} cannot write its telemetry {name!r}: {error.strerror}; make room there")
-
-
-def _rates(optimizer: "Optimizer") -> tuple[float, ...]:
-    """Return the learning rates of all groups; none where the optimiser finds its own."""
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    return tuple(float(rate) for rate in rates if rate is not None)

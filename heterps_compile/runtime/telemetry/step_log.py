@@ -12,8 +12,10 @@ from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
-from .events import RankTables, RankValidation, plain_value
+from .events import RankTables, RankValidation
 from .step_report import StepReport
+
+Entry = StepReport | RankValidation | RankTables
 
 
 class StepLog:
@@ -36,29 +38,17 @@ class StepLog:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write the log {os.fspath(path)!r}: {reason}") from error
 
-    def add(self, report: StepReport) -> None:
-        """Write a step.
+    def add(self, entry: Entry) -> None:
+        """Write a step, a validation or the counts of tables.
 
         Raises:
             RunError: where it cannot be written.
         """
-        self._write(step_record(report))
-
-    def add_validation(self, validation: RankValidation) -> None:
-        """Write a validation.
-
-        Raises:
-            RunError: where it cannot be written.
-        """
-        self._write(validation_record(validation))
-
-    def add_tables(self, tables: RankTables) -> None:
-        """Write what tables on servers hold.
-
-        Raises:
-            RunError: where it cannot be written.
-        """
-        self._write(tables_record(tables))
+        try:
+            self._file.write(json.dumps(entry.record, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Close the file.
@@ -68,13 +58,6 @@ class StepLog:
         """
         try:
             self._file.close()
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _write(self, record: dict[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
-            self._file.flush()
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -97,45 +80,3 @@ def append_decisions(path: Path, decisions: Sequence[tuple[float, str]]) -> None
 def decision_record(at_s: float, words: str) -> dict[str, Any]:
     """Return what a launcher decided as what its line in the log holds."""
     return {"decision": words, "at_s": at_s}
-
-
-def validation_record(validation: RankValidation) -> dict[str, Any]:
-    """Return a validation as what its line in the log holds."""
-    return {
-        "validation": dict(validation.metrics),
-        "after_steps": validation.step,
-        "samples": validation.samples,
-        "is_best": validation.is_best,
-        "best_after_steps": validation.best_step,
-        "best": validation.best_value,
-        "time_s": validation.time_s,
-    }
-
-
-def tables_record(tables: RankTables) -> dict[str, Any]:
-    """Return what tables on servers hold as what its line in the log holds."""
-    return {
-        "tables": {name: dict(numbers) for name, numbers in tables.tables.items()},
-        "after_steps": tables.step,
-        "servers": tables.servers,
-        "size_bytes": tables.size_bytes,
-    }
-
-
-_OF_STEP = (
-    *("step", "samples", "loss", "losses", "learning_rate", "gradient_norm", "loss_scale", "skipped", "step_s"),
-    *("pace_s", "samples_per_s", "bubble", "stage_s", "wait_s", "link_bytes", "sync_bytes", "sync_between_bytes"),
-    *("cpu_s", "data_bytes", "replica_gap", "ranks"),
-)
-_OF_RANK = ("rank", "busy_s", "rss_bytes", "peak_rss_bytes", "gpu_bytes", "peak_gpu_bytes")
-
-
-def step_record(report: StepReport) -> dict[str, Any]:
-    """Return a step as what its line in the log holds."""
-    rates = plain_value(report.learning_rates)
-    made = {
-        "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
-        "skipped": report.is_skipped,
-        "ranks": [{name: getattr(rank, name) for name in _OF_RANK} for rank in report.ranks],
-    }
-    return {name: made[name] if name in made else plain_value(getattr(report, name)) for name in _OF_STEP}

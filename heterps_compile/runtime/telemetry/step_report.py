@@ -4,23 +4,28 @@ Left out: reading the ranks' files (``follow.py``), what people see of it (``liv
 ``tensorboard.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
+from statistics import fmean
 from types import MappingProxyType
+from typing import Any, TypeVar
 
+from heterps_compile.runtime.pipeline.recorder import StepNumbers, numbers_of
 from heterps_compile.runtime.validation.result import metric_words
 
-from .events import WAITS, RankStart, RankStep
+from .events import WAITS, RankStart, RankStep, plain_value
+
+Key = TypeVar("Key", int, str)
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(StepNumbers):
     """One step of a run.
 
     Attributes:
         step: Its number.
         samples: Of its batch.
-        loss: Mean over the batch, None in inference.
         step_s: The longest that a rank took, from its begin of the step to its end; no two clocks are compared.
         pace_s: From the end of the step before to the end of this one, the mean over the ranks; so the optimizer, and a
             checkpoint, count. ``step_s`` where there was no step before.
@@ -30,28 +35,19 @@ class StepReport:
         stage_s: Per stage, the time its ranks computed in the step, the mean over them.
         cpu_s: Per stage, the CPU time of that, the mean over its ranks; without stages of which a rank is on a GPU.
         link_bytes: Bytes from rank to rank.
-        gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
         learning_rates: By group of the optimiser, of the first rank that has one; empty where none has.
-        loss_scale: By which losses were multiplied; None where they are not scaled.
-        is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
-        losses: Means by name, where the loss is a sum of several.
         gaps_s: By rank, from the end of the step before to the begin of this one; empty where there was none before.
     """
 
     step: int
     samples: int
-    loss: float | None
     step_s: float
     pace_s: float
     bubble: float
     ranks: tuple[RankStep, ...]
     stage_s: Mapping[int, float]
     link_bytes: Mapping[tuple[int, int], int]
-    gradient_norm: float | None = None
     learning_rates: tuple[float, ...] = ()
-    loss_scale: float | None = None
-    is_skipped: bool = False
-    losses: Mapping[str, float] = field(default_factory=dict)
     gaps_s: Mapping[int, float] = field(default_factory=dict)
     cpu_s: Mapping[int, float] = field(default_factory=dict)
 
@@ -70,45 +66,81 @@ class StepReport:
     @property
     def sync_bytes(self) -> dict[int, int]:
         """Return what replicas sent each other for agreeing, by stage, over all of them."""
-        return _over_ranks([rank.sync_bytes for rank in self.ranks])
+        return _combined((rank.sync_bytes for rank in self.ranks), sum)
 
     @property
     def sync_between_bytes(self) -> dict[int, int]:
         """Return what of that went from machine to machine; without stages of which nothing did."""
-        return _over_ranks([rank.sync_between_bytes for rank in self.ranks])
+        return _combined((rank.sync_between_bytes for rank in self.ranks), sum)
 
     @property
     def data_bytes(self) -> dict[str, int]:
         """Return what was read of files far away whose blocks are kept, by where it came from, over all ranks."""
-        total: dict[str, int] = {}
-        for rank in self.ranks:
-            for level, size in rank.data_bytes.items():
-                total[level] = total.get(level, 0) + size
-        return total
+        return _combined((rank.data_bytes for rank in self.ranks), sum)
 
     @property
     def replica_gap(self) -> dict[int, float]:
         """Return how far replicas that step alone were apart, by stage: the most that a rank says."""
-        most: dict[int, float] = {}
-        for rank in self.ranks:
-            for stage, gap in rank.replica_gap.items():
-                most[stage] = max(gap, most.get(stage, 0.0))
-        return dict(sorted(most.items()))
+        return _combined((rank.replica_gap for rank in self.ranks), max)
 
     @property
     def wait_s(self) -> dict[str, float]:
         """Return the time that ranks waited, by what for, the mean over the ranks."""
-        told = {what for rank in self.ranks for what in rank.wait_s}
-        whats = [*(what for what in WAITS if what in told), *sorted(told.difference(WAITS))]
-        return {what: sum(rank.wait_s.get(what, 0.0) for rank in self.ranks) / len(self.ranks) for what in whats}
+        total_s = _combined((rank.wait_s for rank in self.ranks), sum)
+        whats = [*(what for what in WAITS if what in total_s), *total_s]
+        return {what: total_s[what] / len(self.ranks) for what in whats}
+
+    @property
+    def after_steps(self) -> int:
+        """Return the steps done with this one."""
+        return self.step + 1
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return its line in the log."""
+        rates = plain_value(self.learning_rates)
+        made = {
+            "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
+            "skipped": self.is_skipped,
+            "ranks": [{name: getattr(rank, name) for name in _OF_RANK} for rank in self.ranks],
+        }
+        return {name: made[name] if name in made else plain_value(getattr(self, name)) for name in _OF_STEP}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """Return its numbers for TensorBoard, by tag, with units in them."""
+        known = {name: getattr(self, name) for name in _SCALARS}
+        numbers = {f"run/{name}": number for name, number in known.items() if number is not None}
+        numbers["run/sent_bytes"] = float(sum(self.link_bytes.values()))
+        if self.loss_scale is not None:
+            numbers["run/skipped"] = float(self.is_skipped)
+        rates = self.learning_rates
+        tags = [f"learning_rate/{group}" for group in range(len(rates))] if len(rates) > 1 else ["run/learning_rate"]
+        numbers |= dict(zip(tags, rates, strict=False))
+        numbers |= {f"loss/{name}": loss for name, loss in self.losses.items()}
+        numbers |= {f"wait/{what}_s": time_s for what, time_s in self.wait_s.items()}
+        numbers |= {f"stage_s/{stage}": time_s for stage, time_s in self.stage_s.items()}
+        numbers |= {f"rss_bytes/rank_{rank.rank}": float(rank.rss_bytes) for rank in self.ranks}
+        gpus = [rank for rank in self.ranks if rank.peak_gpu_bytes]
+        return numbers | {f"gpu_bytes/rank_{rank.rank}": float(rank.gpu_bytes) for rank in gpus}
 
 
-def _over_ranks(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for of_rank in sizes:
-        for stage, size in of_rank.items():
-            total[stage] = total.get(stage, 0) + size
-    return dict(sorted(total.items()))
+_OF_STEP = (
+    *("step", "samples", "loss", "losses", "learning_rate", "gradient_norm", "loss_scale", "skipped", "step_s"),
+    *("pace_s", "samples_per_s", "bubble", "stage_s", "wait_s", "link_bytes", "sync_bytes", "sync_between_bytes"),
+    *("cpu_s", "data_bytes", "replica_gap", "ranks"),
+)
+_OF_RANK = ("rank", "busy_s", "rss_bytes", "peak_rss_bytes", "gpu_bytes", "peak_gpu_bytes")
+_SCALARS = ("step_s", "pace_s", "samples_per_s", "bubble", "loss", "gradient_norm", "loss_scale")
+
+
+def _combined(of_ranks: Iterable[Mapping[Key, Any]], combine: Callable[[list[Any]], Any]) -> dict[Key, Any]:
+    """Combine the values of ranks key by key, in the order of keys."""
+    found: dict[Key, list[Any]] = {}
+    for of_rank in of_ranks:
+        for key, value in of_rank.items():
+            found.setdefault(key, []).append(value)
+    return {key: combine(found[key]) for key in sorted(found)}
 
 
 def step_report(
@@ -126,34 +158,22 @@ def step_report(
     paces_s = [rank.ended_s - before_s[rank.rank] for rank in ranks if rank.rank in before_s]
     busy_s, all_s = sum(rank.busy_s for rank in ranks), sum(rank.step_s for rank in ranks)
     bubble = 1 - busy_s / all_s if all_s > 0 else 0.0
-    knowing = next((rank for rank in ranks if rank.loss is not None), None)
-    stages: dict[int, list[float]] = {}
-    cpus: dict[int, list[float | None]] = {}
-    for rank in ranks:
-        for stage in starts[rank.rank].stages:
-            stages.setdefault(stage, []).append(rank.forward_s.get(stage, 0.0) + rank.backward_s.get(stage, 0.0))
-            cpus.setdefault(stage, []).append(rank.cpu_s.get(stage))
+    knowing = next((rank for rank in ranks if rank.loss is not None), ranks[0])
+    mine = [(rank, starts[rank.rank].stages) for rank in ranks]
+    cpu_s = _combined(({stage: rank.cpu_s.get(stage, nan) for stage in stages} for rank, stages in mine), fmean)
     return StepReport(
         step=ranks[0].step,
         samples=max(rank.samples for rank in ranks),
-        loss=None if knowing is None else knowing.loss,
         gaps_s={rank.rank: rank.began_s - before_s[rank.rank] for rank in ranks if rank.rank in before_s},
-        losses={} if knowing is None else knowing.losses,
         step_s=step_s,
         pace_s=sum(paces_s) / len(paces_s) if paces_s else step_s,
         bubble=min(max(bubble, 0.0), 1.0),
         ranks=tuple(ranks),
-        stage_s={stage: sum(times) / len(times) for stage, times in sorted(stages.items())},
-        cpu_s={
-            stage: sum(known) / len(times)
-            for stage, times in sorted(cpus.items())
-            if len(known := [time_s for time_s in times if time_s is not None]) == len(times)
-        },
+        stage_s=_combined(({stage: rank.computed_s(stage) for stage in stages} for rank, stages in mine), fmean),
+        cpu_s={stage: time_s for stage, time_s in cpu_s.items() if not isnan(time_s)},
         link_bytes={(source, rank.rank): size for rank in ranks for source, size in rank.received_bytes.items()},
-        gradient_norm=next((rank.gradient_norm for rank in ranks if rank.gradient_norm is not None), None),
         learning_rates=next((rank.learning_rates for rank in ranks if rank.learning_rates), ()),
-        loss_scale=next((rank.loss_scale for rank in ranks if rank.loss_scale is not None), None),
-        is_skipped=any(rank.is_skipped for rank in ranks),
+        **numbers_of(knowing),
     )
 
 

@@ -4,17 +4,22 @@ Left out: what hooks of the training file see (``launch/run_view.py``).
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
 
-from heterps_compile.errors import RunError
+from pydantic import Field
+
 from heterps_compile.escape import printable
 
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@+/ -]{0,63}")
 """What a metric may be called: it stands on terminals, in logs and in names of scalars."""
+
+Metrics = Mapping[
+    Annotated[str, Field(pattern=f"^{METRIC_NAME.pattern}$")], Annotated[float, Field(allow_inf_nan=False)]
+]
+"""Metrics by name, as they are checked when they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +36,13 @@ class Validation:
 
     step: int
     samples: int
-    metrics: Mapping[str, float]
+    metrics: Metrics
     time_s: float
     is_best: bool = False
 
     def to_json(self) -> str:
-        """Return text that :func:`validation_from_json` reads back."""
+        """Return text that other ranks read."""
         return json.dumps(asdict(self), allow_nan=False)
-
-
-def validation_from_json(text: str | bytes) -> Validation:
-    """Read what :meth:`Validation.to_json` wrote.
-
-    Raises:
-        RunError: where it is something else.
-    """
-    try:
-        return validation_of(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(
-            f"a message about a validation cannot be read: {printable(repr(text[:80]))}; do all ranks run the same "
-            f"version?"
-        ) from error
-
-
-def validation_of(content: Mapping[str, Any]) -> Validation:
-    """Read what JSON made of a validation.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: where it is something else.
-    """
-    metrics = metrics_of(content["metrics"])
-    numbers = {name: int(content[name]) for name in ("step", "samples")}
-    return Validation(**numbers, metrics=metrics, time_s=float(content["time_s"]), is_best=bool(content["is_best"]))
-
-
-def metrics_of(content: Mapping[str, Any]) -> dict[str, float]:
-    """Read metrics by name.
-
-    Raises:
-        TypeError, ValueError, AttributeError: where they are something else.
-    """
-    metrics = {name: float(value) for name, value in content.items()}
-    if not all(METRIC_NAME.fullmatch(name) and math.isfinite(value) for name, value in metrics.items()):
-        raise ValueError("a metric has no name, or is no number")
-    return metrics
 
 
 def metric_words(metrics: Mapping[str, float]) -> str:

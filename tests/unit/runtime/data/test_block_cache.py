@@ -6,7 +6,7 @@ import pytest
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data import block_cache as module
-from heterps_compile.runtime.data.block_cache import BlockCache, CachedFile, bytes_by_level, with_blocks_kept
+from heterps_compile.runtime.data.block_cache import BlockCache, CachedFile, measure_read, with_blocks_kept
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.remote_file import RemoteFile
 
@@ -105,12 +105,13 @@ def test_a_source_reads_through_the_folder_that_the_environment_names(memory, as
     rows = "".join(f"{n},{n % 2}\n" for n in range(1000))
     memory.pipe("/b/x.csv", f"x,y\n{rows}".encode())
     monkeypatch.setenv("HETERPS_DATA_CACHE", str(tmp_path / "kept"))
-    before = dict(bytes_by_level())
+    measure_read()
     for _ in range(2):
         assert open_source("memory://b/x.csv").read(300, 3, ["x"])["x"].tolist() == [300, 301, 302]
-    after = bytes_by_level()
-    assert after["remote"] > before.get("remote", 0)
-    assert after["disk"] > before.get("disk", 0)
+    read = measure_read()["data_bytes"]
+    assert read["remote"] > 0
+    assert read["disk"] > 0
+    assert measure_read() == {"data_bytes": {}}
     assert len(asked) == 1
     monkeypatch.delenv("HETERPS_DATA_CACHE")
     open_source("memory://b/x.csv").read(0, 3, ["x"])

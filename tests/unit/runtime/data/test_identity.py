@@ -17,13 +17,13 @@ from heterps_compile.runtime.data.identity import (
     Identity,
     Part,
     difference,
-    identity_from_json,
     identity_of,
     with_contents,
 )
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.sample_source import TensorSource
+from heterps_compile.strict_json import received
 
 CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
 GROWN = Identity("clicks", CLICKS.columns, (*CLICKS.parts, Part(50, "c")))
@@ -45,7 +45,7 @@ def test_the_same_data_elsewhere_are_the_same(tmp_path):
     there, here = days(tmp_path / "a", 0, 10), days(tmp_path / "b", 0, 10)
     assert known(there).parts == known(here).parts
     assert difference(known(there), known(here)) is None
-    assert identity_from_json(json.loads(json.dumps(asdict(known(there))))) == known(there)
+    assert received(Identity, json.dumps(asdict(known(there))), "data") == known(there)
 
 
 @pytest.mark.parametrize("how", ["", "?fill=0"])
@@ -70,7 +70,7 @@ def test_64_bytes_in_the_middle_of_a_file_are_told_with_its_name(tmp_path, how):
 def contents(folder: Path, how: str) -> Identity:
     source = open_source(f"{folder}{how}")
     made = with_contents(identity_of(source, folder.name + how), source)
-    return identity_from_json(json.loads(json.dumps(asdict(made))))
+    return received(Identity, json.dumps(asdict(made)), "data")
 
 
 def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path):

@@ -11,17 +11,19 @@ from torch import nn
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
-from heterps_compile.runtime.launch.loop import checked_loss, watched_weight
+from heterps_compile.runtime.launch.loop import watched_weight
 from heterps_compile.runtime.launch.progress import READING, ProgressRecorder
 from heterps_compile.runtime.launch.training_file import (
     Training,
     check_training_file,
     from_training_file,
     in_function,
+    loss_of,
     make_optimizer,
     make_scheduler,
     read_training_file,
 )
+from heterps_compile.runtime.loss_values import loss_values
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
 
@@ -128,7 +130,7 @@ def test_a_column_that_is_missing_is_told_with_those_there_are(tmp_path):
     told = r"'lable'.*'dense'.*'label'.*prepare\(batch"
     batch = {"dense": torch.ones(2), "label": torch.ones(2)}
     with pytest.raises(InputError, match=told):
-        checked_loss(training.loss, ProgressRecorder(), is_scaled=False)(torch.ones(2), batch)
+        loss_of(training)(torch.ones(2), batch)
     assert Columns(batch).get("lable") is None
 
 
@@ -162,10 +164,11 @@ def test_weights_of_samples_are_asked_for_by_name_and_watched_over():
 
 def test_a_loss_that_is_not_finite_is_told_by_its_name(tmp_path):
     training = read(tmp_path, GOOD.replace("outputs.mean()", "{'fit': outputs.mean(), 'size': outputs.sum() / 0}"))
-    with pytest.raises(RunError, match=r"'size'.*inf.*None.*None"):
-        checked_loss(training.loss, ProgressRecorder(), is_scaled=False)(torch.ones(2), {})
-    found = checked_loss(training.loss, ProgressRecorder(), is_scaled=True)(torch.ones(2), {})
-    assert list(found) == ["fit", "size"], "in float16 the step is skipped instead"
+    found = loss_of(training)(torch.ones(2), {})
+    with pytest.raises(RunError, match=r"'size'.*inf"):
+        loss_values(found, is_scaled=False)
+    values = loss_values(found, is_scaled=True)
+    assert list(values.parts) == ["fit", "size"], "in float16 the step is skipped instead"
 
 
 LOSS, OPTIMIZER = "def loss(outputs, batch): ...\n", "def optimizer(parameters): ...\n"

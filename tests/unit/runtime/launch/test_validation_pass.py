@@ -177,7 +177,7 @@ def passes_of(rank: int, folder: Path) -> list[Any]:
     return [
         made,
         asked,
-        shared.of_all(StepResult(0.1 if rank >= 2 else None)).loss,
+        shared.of_all(StepResult(loss=0.1 if rank >= 2 else None)).loss,
         tried(folder) if rank == 0 else "",
         alone(folder) if rank == 0 else [],
     ]

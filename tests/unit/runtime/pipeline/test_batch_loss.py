@@ -102,7 +102,7 @@ def on_ranks(rank: int) -> dict[str, Any]:
             found[f"{name} {precision}"] = step_of(rank, name, each, sample_weight=weight, **options)
     found["names"] = share_names(Group(range(3), rank), ["a"] * rank, rank)
     layout = make_layout(plan_of(two_stages(), "y"), training=True, replicas=(1, 2), step=StepShape(schedule="gpipe"))
-    shared, result = SharedLoss(layout, rank), StepResult(0.5, losses={"b": 0.3, "a": 0.2})
+    shared, result = SharedLoss(layout, rank), StepResult(loss=0.5, losses={"b": 0.3, "a": 0.2})
     found["shared"] = [dict(shared.of_all(result if rank == 1 else StepResult()).losses) for _ in range(2)]
     turned = ["fit", "size"] if rank == 1 else ["size", "fit"]  # by replica of the last stage
     found["turned"] = step_of(rank, "1,2", lambda o, c: {name: means(o, c)[name] for name in turned})

@@ -67,7 +67,8 @@ def trained(rank: int, rule: str) -> tuple[list[float], list[float], bool, int]:
     assert ("centre:weight" in state, "velocity:weight" in state) == (rule != "average", rule == "bmuf")
     assert torch.equal(state["weight:weight"], stage.weight)
     engine.finish()
-    return mean, own, bool(shared.gaps()), shared.count_sent()[0][0]
+    measured = shared.measure()
+    return mean, own, bool(measured["replica_gap"]), measured["sync_bytes"][0]
 
 
 def moved(rank: int, rule: str) -> dict[str, Any]:

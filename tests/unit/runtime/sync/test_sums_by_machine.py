@@ -17,10 +17,9 @@ from heterps_compile.runtime.sync.by_machine import (
     Piece,
     all_pieces,
     deal_entries,
-    machines_of,
     pieces_of,
-    sums_inside_first,
 )
+from heterps_compile.runtime.sync.collective import machines_of, sums_inside_first
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
@@ -91,7 +90,8 @@ class Placed:
             self.counted.append(CountedGroup(Group(of, rank), rank, placed))
             return self.counted[-1]
 
-        self.sums = ByMachine(make(ranks), rank, machines_of(ranks, placed), make)
+        self.sums = ByMachine(Group(ranks, rank), rank, placed, make)
+        self.counted.append(self.sums)
         parameters = {"p": nn.Parameter(torch.zeros(LENGTH))}
         shared = Shared(self.sums, rank, parameters, 1 / len(placed), is_scaled, by_machine=self.sums)
         self.rule: Rule = make_rule(parse_rule(text), shared)

@@ -55,7 +55,7 @@ def test_a_start_has_a_schema():
 
 @pytest.mark.parametrize("loss", [math.inf, -math.inf])
 def test_an_infinite_loss_stays_json(loss):
-    line = to_line(RankStep(0, 0, 0, 1, 1, loss, {}, {}, 0, {}, {}, 0))
+    line = to_line(RankStep(0, 0, 0, 1, 1, {}, {}, 0, {}, {}, 0, loss=loss))
     json.loads(line, parse_constant=pytest.fail)
     read = from_line(line)
     assert isinstance(read, RankStep)

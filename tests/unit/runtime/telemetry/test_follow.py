@@ -12,13 +12,7 @@ from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.step_log import (
-    StepLog,
-    decision_record,
-    step_record,
-    tables_record,
-    validation_record,
-)
+from heterps_compile.runtime.telemetry.step_log import StepLog, decision_record
 from heterps_compile.runtime.telemetry.step_report import stage_link_bytes, step_report
 
 
@@ -120,7 +114,7 @@ def test_the_log_has_a_line_a_step(tmp_path):
     with closing(StepLog(path, append=True)) as log:
         log.add(reports[1])
     first, second = (json.loads(line) for line in path.read_text().splitlines())
-    assert first == step_record(reports[0])
+    assert first == reports[0].record
     assert (first["step"], first["samples"], first["loss"]) == (0, 8, 1.0)
     assert first["link_bytes"] == {"2->0": BYTES, "2->1": BYTES, "0->2": BYTES, "1->2": BYTES}
     assert [rank["rank"] for rank in first["ranks"]] == [0, 1, 2]
@@ -134,16 +128,16 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     lines = page.split("## The log")[1].split("##")[0].splitlines()
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     documented = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
-    validated = validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))
-    counted = tables_record(RankTables(0, 2, 1, 64, {}))
-    assert documented == [*step_record(report), *validated, *counted, *decision_record(0.0, "goes on")]
+    validated = RankValidation(0, 2, 50, {"loss": 0.5}, 0.25).record
+    counted = RankTables(0, 2, 1, 64, {}).record
+    assert documented == [*report.record, *validated, *counted, *decision_record(0.0, "goes on")]
 
 
 def test_a_rate_is_a_number_and_several_are_a_list(tmp_path):
     told_run(tmp_path)
     (report, *_) = RunFollower(tmp_path, len(RANKS)).poll()
     rates = [(), (0.1,), (0.1, float("inf"))]
-    assert [step_record(replace(report, learning_rates=of))["learning_rate"] for of in rates] == [
+    assert [replace(report, learning_rates=of).record["learning_rate"] for of in rates] == [
         None,
         0.1,
         [0.1, "inf"],

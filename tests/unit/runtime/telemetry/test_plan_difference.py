@@ -170,7 +170,6 @@ def _told(rank: int, step: int) -> RankStep:
         0.1 * step + 0.01 * (rank == 1),
         0.1 * step + 0.06,
         8,
-        None,
         {rank // 2: 0.01 * count},
         {},
         count,

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from told_runs import PACE_S, SLOT_S, STEP_S, told_run
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.learning_rates import measure_rates
 from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
 from heterps_compile.runtime.telemetry.events import Ran, RankSpans, RankStart, RankStep, Received, Waited, from_line
 from heterps_compile.runtime.telemetry.process_memory import machine_name, memory_use
@@ -55,7 +57,7 @@ def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
     optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": torch.tensor(0.5)}], lr=0.25)
     with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
         recorder.step_done(0, 1, StepResult(), 0.0, 1.0)
-        recorder.optimizer = optimizer
+        recorder.measures.append(partial(measure_rates, optimizer))
         recorder.step_done(1, 1, StepResult(), 1.0, 2.0)
         optimizer.param_groups[0]["lr"] = float("nan")
         recorder.step_done(2, 1, StepResult(), 2.0, 3.0)
@@ -142,7 +144,7 @@ def test_a_step_is_told_once_its_losses_are_there_and_in_its_turn(tmp_path):
         recorder.step_done(0, 1, StepResult(late=first), 0.0, 1.0)
         recorder.step_done(1, 1, StepResult(late=second), 1.0, 2.0)
         second.are_known = True
-        recorder.step_done(2, 1, StepResult(0.125), 2.0, 3.0)
+        recorder.step_done(2, 1, StepResult(loss=0.125), 2.0, 3.0)
         assert len(events(tmp_path, 0)) == 1  # the start
         first.are_known = True
         recorder.step_done(3, 1, StepResult(late=Late(0.0)), 3.0, 4.0)

@@ -19,8 +19,8 @@ from heterps_compile.runtime.telemetry.events import WAITS, RankTables, RankVali
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line
 from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines, table_lines
-from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
-from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
+from heterps_compile.runtime.telemetry.step_log import StepLog
+from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog
 from heterps_compile.schedule.micro_batch import MicroBatch
 
 DEVICES = {0: "cpu", 1: "v100"}
@@ -60,17 +60,17 @@ VALIDATIONS = (
 def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
     made = recorders(tmp_path / "ranks")
     for validation in VALIDATIONS:
-        made[0].validated(validation)
+        made[0].tell(validation)
     for recorder in made.values():
         recorder.close()
     follower = RunFollower(tmp_path / "ranks", len(RANKS))
     assert follower.poll() == []
-    taken = follower.take_validations()
+    taken = follower.take_others()
     assert taken == list(VALIDATIONS)
-    assert follower.take_validations() == []
+    assert follower.take_others() == []
     with closing(StepLog(tmp_path / "log.jsonl")) as log:
         for validation in taken:
-            log.add_validation(validation)
+            log.add(validation)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[1] == {
         "validation": {"loss": 0.25, "auc": 0.625},
@@ -84,7 +84,7 @@ def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
     assert lines[0]["is_best"]
     screen = io.StringIO()
     with closing(LiveView(screen, follower.starts, DEVICES, total_steps=4)) as live:
-        live.add_validation(taken[0])
+        live.add(VALIDATIONS[0])
     assert screen.getvalue().startswith("validation after step 2/4: loss 0.5")
 
 
@@ -92,14 +92,14 @@ def test_what_tables_hold_is_told_in_the_log_and_at_the_end(tmp_path):
     made = recorders(tmp_path / "ranks")
     numbers = {"rows": 1500, "new": 900, "evicted": 400, "waiting": 30}
     told = RankTables(0, 4, servers=2, size_bytes=2**20, tables={"emb": numbers})
-    made[0].counted(told)
+    made[0].tell(told)
     for recorder in made.values():
         recorder.close()
     follower = RunFollower(tmp_path / "ranks", len(RANKS))
     assert follower.poll() == []
-    assert (follower.take_tables(), follower.take_tables()) == ([told], [])
+    assert (follower.take_others(), follower.take_others()) == ([told], [])
     with closing(StepLog(tmp_path / "log.jsonl")) as log:
-        log.add_tables(told)
+        log.add(told)
     assert json.loads((tmp_path / "log.jsonl").read_text()) == {
         "tables": {"emb": numbers}, "after_steps": 4, "servers": 2, "size_bytes": 2**20,
     }  # fmt: skip
@@ -126,12 +126,12 @@ def test_a_step_is_one_line(followed):
     assert step_line(clipped, 4).startswith("step 2/4, loss 0.5, gradient norm 1.235, 100 samples/s")
     named = replace(reports[1], losses={"click": 0.4375, "loss": 0.0625})
     assert step_line(named, 4).startswith("step 2/4, loss 0.5 (click 0.4375, loss 0.0625), 100 samples/s")
-    assert {tag: number for tag, number in scalars(named).items() if "loss" in tag} == {
+    assert {tag: number for tag, number in named.scalars.items() if "loss" in tag} == {
         "run/loss": 0.5,
         "loss/click": 0.4375,
         "loss/loss": 0.0625,
     }
-    assert step_record(named)["losses"] == {"click": 0.4375, "loss": 0.0625}
+    assert named.record["losses"] == {"click": 0.4375, "loss": 0.0625}
     rates = replace(reports[1], learning_rates=(0.001, 0.01, 0.001))
     assert step_line(rates, 4).startswith("step 2/4, loss 0.5, learning rate 0.001, 0.01, 100 samples/s")
     assert step_line(replace(reports[1], loss=None), None) == (
@@ -316,15 +316,15 @@ def test_the_summary_says_waits_messages_and_memory(followed):
 
 def test_scalars_have_units_in_their_tags(followed):
     _, reports = followed
-    found = scalars(reports[0])
+    found = reports[0].scalars
     assert found["run/step_s"] == pytest.approx(STEP_S)
     assert found["run/loss"] == 1.0
     assert found["stage_s/1"] == pytest.approx(4 * SLOT_S)
     assert found["wait/receive_s"] == pytest.approx(8 / 3 * SLOT_S)
     assert "run/gradient_norm" not in found
-    assert scalars(replace(reports[0], gradient_norm=2.0))["run/gradient_norm"] == 2.0
-    assert scalars(replace(reports[0], learning_rates=(0.1,)))["run/learning_rate"] == 0.1
-    assert scalars(replace(reports[0], learning_rates=(0.1, 0.2)))["learning_rate/1"] == 0.2
+    assert replace(reports[0], gradient_norm=2.0).scalars["run/gradient_norm"] == 2.0
+    assert replace(reports[0], learning_rates=(0.1,)).scalars["run/learning_rate"] == 0.1
+    assert replace(reports[0], learning_rates=(0.1, 0.2)).scalars["learning_rate/1"] == 0.2
     assert {"rss_bytes/rank_0", "run/sent_bytes", "run/bubble", "run/samples_per_s"} <= set(found)
 
 
