@@ -7,10 +7,9 @@ They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's a
     reads word/TOKEN/0, 1, ...                  word/TOKEN/I <- a new number, to all
     pong/TOKEN/NUMBER                           waits for all, else sends another number
     until a word has its answer                 assigns the run's ranks, word/TOKEN/I <- answer
-    its place/NAME <- the run's store           (the process that became the run's rank 0)
 
 So all processes run when ranks are assigned: one that died, or that an earlier start left in the store of torchrun's
-agent, has no pong for the last number.
+agent, has no pong for the last number. The run goes on in this store, below a prefix that rank 0 draws for the start.
 
 A *device type* is what ``--device-type`` says, else the type of the plan that this process's GPU is named after.
 A process with a type takes stages of that type alone. One without takes any of those that are left, in the order of
@@ -19,12 +18,11 @@ A process with a type takes stages of that type alone. One without takes any of 
 The network between machines is trusted, as everywhere in PyTorch: whoever reaches the store can read it and write it.
 All that is read is checked against a grammar.
 
-Left out: ranks that our own launcher starts (``local_ranks.py``); the run's own store (``store_client.py``).
+Left out: ranks that our own launcher starts (``local_ranks.py``).
 """
 
 import itertools
 import os
-import platform
 import re
 import socket
 import sys
@@ -34,8 +32,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
@@ -46,13 +43,9 @@ from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
 
-from .addresses import is_loopback, own_address
 from .membership import Membership
 from .prepare import Prepared, check_world_size, planned_devices
-from .run_folder import make_run_folder
-from .run_secret import new_secret
-from .store_client import LOOPBACK, StorePlace
-from .store_server import listen_on_address
+from .run_store import Connect, tcp_store
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -65,7 +58,6 @@ _LAST_WORD_S = 10.0
 _AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 _Name = Annotated[str, Field(max_length=255)]
-_Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
 _MODEL_WORD = re.compile(r"(?<![a-z0-9])(?=[a-z]*[0-9])[a-z0-9]+")
 _T = TypeVar("_T")
 
@@ -77,22 +69,19 @@ class _Asked:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     token: _Hex
-    host: _Name
     device_type: _Name
-    address: _Address
     error: Annotated[str, Field(max_length=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The run's rank of a process, and where the store will be: on one machine, or in the direction of an address."""
+    """The run's rank of a process, the name of this start, and the rank that hosts the store; None for an agent."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     rank: Annotated[int, Field(ge=0)]
-    is_one_machine: bool
-    towards: _Address
     name: _Hex
+    host: Annotated[int, Field(ge=0)] | None
     error: Annotated[str, Field(max_length=10_000)] = ""
 
 
@@ -107,20 +96,21 @@ class _Word:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The run's own store: a folder on one machine, else address and port."""
+class Joined:
+    """A process that has its rank of a run.
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    Attributes:
+        member: This process in the run.
+        connect: Connects to the store of the run.
+        host: The rank that hosts the store; None if an agent does.
+    """
 
-    secret: _Hex
-    folder: Annotated[str, Field(max_length=4096)]
-    address: _Address
-    port: Annotated[int, Field(ge=0, le=65535)]
+    member: Membership
+    connect: Connect
+    host: int | None
 
 
-def join(
-    member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str
-) -> tuple[Membership, StorePlace]:
+def join(member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str) -> Joined:
     """Meet the other ranks of the world and get a rank of the run.
 
     Args:
@@ -129,9 +119,6 @@ def join(
         device_type: Of this process; None where it is not known.
         run: The number of the run, of those that these processes have one after the other.
 
-    Returns:
-        This process in the run, and the place of the run's store, which its rank 0 has to host.
-
     Raises:
         RunError: if ranks do not come, or the plan does not fit their device types; the same on every rank.
     """
@@ -139,23 +126,13 @@ def join(
 
     store = PrefixStore(f"heterps/{run}", _meeting(member))
     error = f"rank {member.rank}: {one_line(str(prepared))}" if isinstance(prepared, HeterpsError) else ""
-    own = own_address(member.address)
-    asked = _Asked(token_hex(16), platform.node()[:255], device_type or "", own, error[:10_000])
+    asked = _Asked(token_hex(16), device_type or "", error[:10_000])
     _set(store, f"ask/{member.rank}", _text(asked))
     answer = _assign(store, member, asked, prepared) if member.rank == 0 else _answer(store, member, asked.token)
     if answer.error:
         raise prepared if isinstance(prepared, HeterpsError) else RunError(answer.error)
-    key = f"place/{answer.name}"
-    if answer.rank == 0:
-        _set(store, key, _text(_make_place(answer)))
-    place = _read(store, key, _Place, member)
-    secret = bytes.fromhex(place.secret)
-    if place.folder:
-        found = StorePlace(secret, folder=Path(place.folder), run=run)
-    else:
-        found = StorePlace(secret, address=place.address, port=place.port, run=run)
-    address = LOOPBACK if place.folder else place.address
-    return replace(member, rank=answer.rank, address=address), found
+    connect = partial(tcp_store, member.address, member.port, f"heterps/{run}/{answer.name}")
+    return Joined(replace(member, rank=answer.rank), connect, answer.host)
 
 
 def device_type_here(prepared: Prepared, asked: str | None, local_rank: int) -> str | None:
@@ -242,9 +219,8 @@ def _assign(store: "Store", member: Membership, own: _Asked, prepared: Prepared 
                 )
     except RunError as refused:
         error = str(refused)
-    is_one_machine, name, number = len({each.host for each in asked}) == 1, token_hex(16), token_hex(16)
-    towards = next((each.address for each in asked if each.address and not is_loopback(each.address)), member.address)
-    found = [_Answer(rank, is_one_machine, towards, name, error) for rank in ranks[: len(asked)]]
+    name, number, host = token_hex(16), token_hex(16), ranks[0] if _hosts_store(member) else None
+    found = [_Answer(rank, name, host, error) for rank in ranks[: len(asked)]]
     for each, answer in zip(asked[1:], found[1:], strict=True):
         _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number, answer)))
     if error:
@@ -283,16 +259,6 @@ def _collect(store: "Store", member: Membership, sent: Counter[str]) -> tuple[li
         return asked, None
 
 
-def _make_place(answer: _Answer) -> _Place:
-    """Choose where the run's store will be: in a private folder, or on this machine's address towards the others."""
-    secret = new_secret().hex()
-    if answer.is_one_machine:
-        folder, _ = make_run_folder()  # kept until this process ends
-        return _Place(secret, str(folder), "", 0)
-    address = own_address(answer.towards)
-    return _Place(secret, "", address, _free_port(address))
-
-
 @cache
 def _store_at(address: str, port: int, world_size: int, *, hosts: bool) -> "Store":
     """Connect to the store of a world once: a process that hosts it does so until its end."""
@@ -310,8 +276,11 @@ def _store_at(address: str, port: int, world_size: int, *, hosts: bool) -> "Stor
 
 
 def _meeting(member: Membership) -> "Store":
-    hosts = member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
-    return _store_at(member.address, member.port, member.world_size, hosts=hosts)
+    return _store_at(member.address, member.port, member.world_size, hosts=_hosts_store(member))
+
+
+def _hosts_store(member: Membership) -> bool:
+    return member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
 
 
 def _text(value: object) -> str:
@@ -356,8 +325,3 @@ def _late(rank: int, member: Membership) -> RunError:
         f"rank {rank} of {member.world_size} did not come within {COME_S:g} s. Fix: start all ranks, each with "
         f"MASTER_ADDR={printable(member.address)} and MASTER_PORT={member.port}"
     )
-
-
-def _free_port(address: str) -> int:
-    with listen_on_address(address, 0) as listener:
-        return int(listener.getsockname()[1])

@@ -53,7 +53,7 @@ from .run_data import ALL, Feed, MicroBatches, check_same_data, count_data, open
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
-from .store_client import read_number, read_word
+from .store_values import read_number, read_word
 from .told_by_rank import tell_tables, tell_validation
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
 from .validation_data import (

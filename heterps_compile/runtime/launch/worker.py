@@ -27,17 +27,17 @@ from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
-from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
-from .addresses import check_reach, choose_address, own_address
+from .addresses import LOOPBACK, check_reach, choose_address, own_address
+from .beats import BeatPage
 from .checkpoint_folder import holding_checkpoints
-from .env_rank import device_type_here, join
+from .env_rank import Joined, device_type_here, join
 from .faults import Place
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes, machines_of_ranks
@@ -49,11 +49,11 @@ from .rank_context import RankContext, RankSpec, Result
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
-from .run_secret import read_secret
+from .run_store import Connect, file_store
 from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
-from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
+from .store_values import read_word
 from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
 
@@ -61,11 +61,12 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
 CONFIG_NAME = "run.json"
-PROGRESS_NAME = "rank-{rank}.progress"
-"""Files of the run's folder: what ranks are started with, and what each left behind."""
+PAGE_NAME = "beats"
+"""Files of the run's folder: what ranks are started with, and their heartbeats."""
 
 _RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
 _OUTSTAY_S = 5.0
+_LATE_S = 60.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
@@ -79,42 +80,48 @@ def work(member: Membership, spec: RankSpec) -> Result:
         RunError: where the run's store cannot be reached.
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
-
-    from heterps_compile.runtime.c10d import leave_world  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
 
     keep_freed_memory()
     torch.set_num_threads(spec.options.threads)
-    progress = ProgressRecorder(spec.progress_file)
-    is_launched = spec.parent is not None
-    # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
-    if spec.store is None:
-        member, place, prepared = _join_world(member, spec)
+    hang_after_s, folder = spec.options.hang_after_s, spec.options.checkpoint
+    checkpoints = None if folder is None else Path(folder)
+    connect: Connect
+    prepared, host = None, None
+    if spec.folder is not None:
+        page = BeatPage(spec.folder / PAGE_NAME)
+        progress = ProgressRecorder(partial(page.write, member.rank))
+        connect = partial(file_store, spec.folder)
+        supervision = Supervision(hang_after_s=hang_after_s, beats=page, parent=spec.parent, checkpoints=checkpoints)
     else:
-        place, prepared = spec.store, None
-    hosted = host_store(place) if member.rank == 0 and not is_launched else None
-    places = [Place(rank) for rank in range(member.world_size)]
-    watch = Watch(
-        connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place)
-    )
-    if hosted is not None and place.folder is not None:
-        watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
-        atexit.register(remove)
+        joined, prepared = _join_world(member, spec)
+        member, connect, host, progress = joined.member, joined.connect, joined.host, ProgressRecorder()
+        supervision = Supervision(
+            hang_after_s=hang_after_s,
+            monitored=range(1, member.world_size) if member.rank == 0 else (0,),
+            parent=os.getppid() if has_agent(os.environ) else None,
+            late_s=_LATE_S,
+            host=host,
+            checkpoints=checkpoints,
+        )
+    store = connect()
+    store.set_timeout(timedelta(seconds=hang_after_s))
+    watch = Watch(store, [Place(rank) for rank in range(member.world_size)], member.rank, progress, supervision)
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, spec, place, watch, progress, prepared)
+            result = _run(member, spec, connect, watch, progress, prepared)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
             raise
-    leave_world()
-    if hosted is not None:
+    dist.destroy_process_group()
+    if host == member.rank:
         watch.outstay(_OUTSTAY_S)
-        hosted.close()
     return result
 
 
-def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePlace, Prepared]:
+def _join_world(member: Membership, spec: RankSpec) -> tuple[Joined, Prepared]:
     """Check the run, meet the other ranks, and get a rank of the run.
 
     Raises:
@@ -127,41 +134,22 @@ def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePl
         device_type = device_type_here(prepared, spec.options.device_type, member.local_rank)
     except HeterpsError as error:
         prepared = error
-    member, place = join(member, prepared, device_type, str(next(_RUNS)))
+    joined = join(member, prepared, device_type, str(next(_RUNS)))
     if isinstance(prepared, HeterpsError):
         raise prepared
-    return member, place, prepared
-
-
-def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Supervision:
-    """Return who watches over a rank: the launcher, or where there is none rank 0 over all, and all over rank 0."""
-    hang_after_s, folder = spec.options.hang_after_s, spec.options.checkpoint
-    checkpoints = None if folder is None else Path(folder)
-    if spec.parent is not None:
-        return Supervision(hang_after_s=hang_after_s, parent=spec.parent, checkpoints=checkpoints)
-    monitored = range(1, member.world_size) if member.rank == 0 else (0,)
-    parent = os.getppid() if has_agent(os.environ) else None
-    return Supervision(
-        hang_after_s=hang_after_s,
-        monitored=monitored,
-        parent=parent,
-        late_s=place.patience_s,
-        host=0,
-        checkpoints=checkpoints,
-    )
+    return joined, prepared
 
 
 def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     member: Membership,
     spec: RankSpec,
-    place: StorePlace,
+    connect: Connect,
     watch: Watch,
     progress: ProgressRecorder,
     prepared: Prepared | None,
 ) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    connect = partial(connect_store, place, f"rank {member.rank}")
     store = connect()
     prepared = prepared or prepare(spec.options, checked_sha256=spec.checked_sha256)
     check_world_size(prepared, member.world_size)
@@ -171,11 +159,11 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
         torch.cuda.set_device(device)
     mine = statement(prepared, spec.options, str(device), own_address(member.address))
     said = agree(store, member.rank, member.world_size, mine)
-    own = choose_address([str(said_by.get("address", "")) for said_by in said])
+    machine_of = machines_of_ranks(said)
+    own = choose_address([str(said_by.get("address", "")) for said_by in said] if machine_of else [])
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store)
-    machine_of = machines_of_ranks(said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
     is_launched = spec.parent is not None
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
@@ -253,14 +241,10 @@ def _join_group(member: Membership, store: "Store") -> None:
     """
     import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
 
-    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world, leave_world  # noqa: PLC0415
-
-    def join(tried: "Store", timeout: timedelta) -> Any:
-        dist.init_process_group("gloo", store=tried, rank=member.rank, world_size=member.world_size, timeout=timeout)
-        return cpu_group_of_world()
+    from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415
 
     group = PrefixStore("group", store)
-    connect_without_strangers(join, leave_world, group, member.rank, member.world_size, patience=_PATIENCE)
+    dist.init_process_group("gloo", store=group, rank=member.rank, world_size=member.world_size, timeout=_PATIENCE)
 
 
 def start(directory: Path, rank: int) -> int:
@@ -273,19 +257,16 @@ def start(directory: Path, rank: int) -> int:
         content = json.loads((directory / CONFIG_NAME).read_text("utf-8"))
         options = options_from_json(json.dumps(content["options"]))
         parent, world_size = int(content["parent"]), int(content["world_size"])
-        place = StorePlace(read_secret(directory), folder=directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
     end_with_parent(parent)
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
-    progress_file = directory / PROGRESS_NAME.format(rank=rank)
     spec = RankSpec(
         options,
         parent=parent,
         telemetry=telemetry,
-        progress_file=progress_file,
+        folder=directory,
         checked_sha256=str(content["plan"]),
-        store=place,
     )
     work(Membership(rank, world_size, rank, LOOPBACK, 0), spec)
     return 0
