@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from loopback import using_loopback
 from warm import be_in, warm_processes
 
 TIMEOUT_S = 180.0
@@ -20,19 +19,17 @@ def run_ranks(
     world_size: int,
     *arguments: Any,
     timeout_s: float = TIMEOUT_S,
-    attacked: bool = False,
 ) -> list[Any]:
     """Call ``function(rank, *arguments)`` on every rank and give what each returned, in the order of ranks.
 
     ``torch.distributed`` is initialised with gloo, every process has one thread. The function stands at the top of a
-    module; its arguments and results are sent between processes of this very test (pickled), so keep them small. Where
-    it is attacked, nobody else uses the loopback interface meanwhile.
+    module; its arguments and results are sent between processes of this very test (pickled), so keep them small.
 
     Raises:
         AssertionError: with the traceback of the first rank that failed, or where one takes too long.
     """
     context = warm_processes()
-    with using_loopback(attacked=attacked), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
         processes = [
             context.Process(

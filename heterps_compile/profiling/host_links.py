@@ -44,7 +44,6 @@ from heterps_compile.runtime.launch.env_rank import Asked, device_type_here, mee
 from heterps_compile.runtime.launch.membership import Membership
 from heterps_compile.runtime.launch.preflight import agree
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.store_client import connect_store
 from heterps_compile.runtime.launch.watched_ranks import join_group, supervised_by_ranks, watched
 from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.transport import Transport
@@ -183,13 +182,12 @@ def measure_host_links(
             check_writable(request.output)
     except HeterpsError as error:
         refusal = error
-    member, place = meet(member, _checked_ranks, device_type, _MEETING, refusal=refusal, come_s=request.wait_s)
+    joined = meet(member, _checked_ranks, device_type, _MEETING, refusal=refusal, come_s=request.wait_s)
     assert pool is not None  # noqa: S101 - else every rank has refused
-    supervision = supervised_by_ranks(member, place, _HANG_AFTER_S)
-    hosts = member.rank == 0
-    with watched(member, place, ProgressRecorder(), supervision, hosts=hosts, has_steps=False):
+    member, supervision = joined.member, supervised_by_ranks(joined, _HANG_AFTER_S)
+    with watched(member, joined.connect, ProgressRecorder(), supervision, has_steps=False):
         try:
-            store = connect_store(place, f"rank {member.rank}")
+            store = joined.connect()
             mine = _statement(pool, device_type, member)
             said = agree(store, member.rank, member.world_size, mine, patience_s=request.wait_s)
             on_met(

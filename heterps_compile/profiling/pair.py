@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from heterps_compile.runtime.c10d import default_store
-from heterps_compile.runtime.launch.store_client import read_number
+from heterps_compile.runtime.launch.store_values import read_number
 from heterps_compile.runtime.pipeline.transport import Transport
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from loopback import using_loopback
 from processes import PATIENCE_S, free_port
 from written_ctrdnn import (
     BATCH,
@@ -49,32 +48,31 @@ def train(folder: Path, *words: str, steps: int = STEPS) -> list[tuple[int, str]
     port = free_port()
     head = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1")
     run = (f"--master-port={port}", "-m", "--", "heterps_compile", "run", "model1.heterps", *options)
-    with using_loopback():
-        hosts = [
-            subprocess.Popen(
-                [
-                    *NAMED,
-                    f"machine-{number}",
-                    sys.executable,
-                    *head,
-                    f"--master-port={port}",
-                    f"--node-rank={number}",
-                    *run,
-                ],
-                cwd=folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for number in (0, 1)
-        ]
-        try:
-            said = [host.communicate(timeout=PATIENCE_S)[0] for host in hosts]
-        finally:
-            for host in hosts:
-                host.kill()
-                host.wait()
+    hosts = [
+        subprocess.Popen(
+            [
+                *NAMED,
+                f"machine-{number}",
+                sys.executable,
+                *head,
+                f"--master-port={port}",
+                f"--node-rank={number}",
+                *run,
+            ],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in (0, 1)
+    ]
+    try:
+        said = [host.communicate(timeout=PATIENCE_S)[0] for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
     return [(host.returncode, text) for host, text in zip(hosts, said, strict=True)]
 
 

@@ -20,7 +20,6 @@ SPEAK = {
     "runtime.data.to_parquet": "the screen of a command: a CSV file that was converted, and where the copy is",
     "runtime.launch.env_rank": "the screen of rank 0: processes that report no device type",
     "runtime.launch.steps_of_run": "the screen of a run under torchrun",
-    "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
     "runtime.launch.watch": "a rank that ends at once, with its fault",
     "runtime.launch.worker": "the screen of a run under torchrun, and the fault of a rank",
     "tuning.ray_process": "a process that speaks to the search over a pipe",

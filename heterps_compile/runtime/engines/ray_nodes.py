@@ -1,8 +1,7 @@
 """The nodes of a Ray cluster as the machines of a run whose widths may change, and its ranks there.
 
 A node is listed while Ray counts it as alive and it has something that the run takes. Every rank is an actor in one
-placement group; the secret of the ranks of a start is new, and reaches the actors as an argument. What ranks print is
-asked for, line by line. A node that dies takes its actors along.
+placement group. What ranks print is asked for, line by line. A node that dies takes its actors along.
 
 Left out: connecting to the cluster and what a rank takes (``ray_cluster.py``), the actor (``ray_rank.py``).
 """

@@ -4,7 +4,7 @@ gloo listens where the machine's own name leads. On many systems that is an addr
 (``127.0.1.1 worker-2`` in Debian's /etc/hosts). So every rank says from which address it reaches the first host, and
 gloo is given the interface that has it.
 
-Left out: the store, which all reach before (``store_client.py``).
+Left out: the store, which all reach before (``env_rank.py``).
 """
 
 import fcntl
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import RunError
 
-from .store_client import read_word
+from .store_values import read_word
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
+LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 _ADDRESS_AND_PORT = re.compile(r"[0-9A-Fa-f.:%]{2,80} [0-9]{1,5}")
@@ -105,7 +106,7 @@ def check_reach(store: "Store", rank: int, world_size: int, own: str, *, patienc
 
 @contextmanager
 def _answering(own: str) -> Iterator[socket.socket]:
-    """Listen and take whoever comes, so that strangers who come in numbers are in no rank's way."""
+    """Listen, and close every connection that comes."""
     with socket.create_server((own, 0), family=_family(own)) as listener:
 
         def answer() -> None:

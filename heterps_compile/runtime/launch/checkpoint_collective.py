@@ -48,7 +48,7 @@ from .optimizer_state import put_schedule, put_state, take_schedule, take_state
 from .own_state import restore_own_state, rules_to_keep, take_own_state, with_own, write_own_state
 from .prepare import Prepared
 from .run_options import RunOptions
-from .store_client import read_word
+from .store_values import read_word
 from .table_states import with_tables_of_servers
 from .training_file import Scheduler
 

@@ -7,10 +7,9 @@ They meet in a ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, that of torchrun's a
     reads word/TOKEN/0, 1, ...                  word/TOKEN/I <- a new number, to all
     pong/TOKEN/NUMBER                           waits for all, else sends another number
     until a word has its answer                 assigns the run's ranks, word/TOKEN/I <- answer
-    its place/NAME <- the run's store           (the process that became the run's rank 0)
 
 So all processes run when ranks are assigned: one that died, or that an earlier start left in the store of torchrun's
-agent, has no pong for the last number.
+agent, has no pong for the last number. The run goes on in this store, below a prefix that rank 0 draws for the start.
 
 A *device type* is what ``--device-type`` says, else the type of the plan that this process's GPU is named after.
 A process with a type takes stages of that type alone. One without takes any of those that are left, in the order of
@@ -19,7 +18,7 @@ A process with a type takes stages of that type alone. One without takes any of 
 The network between machines is trusted, as everywhere in PyTorch: whoever reaches the store can read it and write it.
 All that is read is checked against a grammar.
 
-Left out: ranks that our own launcher starts (``local_ranks.py``); the run's own store (``store_client.py``).
+Left out: ranks that our own launcher starts (``local_ranks.py``).
 """
 
 import itertools
@@ -34,8 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
@@ -46,13 +44,9 @@ from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
 
-from .addresses import is_loopback, own_address
 from .membership import Membership
 from .prepare import Prepared, check_world_size, planned_devices
-from .run_folder import make_run_folder
-from .run_secret import new_secret
-from .store_client import LOOPBACK, StorePlace
-from .store_server import listen_on_address
+from .run_store import Connect, tcp_store
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -65,7 +59,6 @@ _LAST_WORD_S = 10.0
 _AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{32,64}$")]
 _Name = Annotated[str, Field(max_length=255)]
-_Address = Annotated[str, Field(pattern=r"^[0-9A-Za-z.:%-]{0,253}$")]
 _MODEL_WORD = re.compile(r"(?<![a-z0-9])(?=[a-z]*[0-9])[a-z0-9]+")
 _T = TypeVar("_T")
 
@@ -79,20 +72,18 @@ class Asked:
     token: _Hex
     host: _Name
     device_type: _Name
-    address: _Address
     error: Annotated[str, Field(max_length=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The run's rank of a process, and where the store will be: on one machine, or in the direction of an address."""
+    """The run's rank of a process, the name of this start, and the rank that hosts the store; None for an agent."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     rank: Annotated[int, Field(ge=0)]
-    is_one_machine: bool
-    towards: _Address
     name: _Hex
+    host: Annotated[int, Field(ge=0)] | None
     error: Annotated[str, Field(max_length=10_000)] = ""
 
 
@@ -107,15 +98,18 @@ class _Word:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The run's own store: a folder on one machine, else address and port."""
+class Joined:
+    """A process that has its rank of a run.
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    Attributes:
+        member: This process in the run.
+        connect: Connects to the store of the run.
+        host: The rank that hosts the store; None if an agent does.
+    """
 
-    secret: _Hex
-    folder: Annotated[str, Field(max_length=4096)]
-    address: _Address
-    port: Annotated[int, Field(ge=0, le=65535)]
+    member: Membership
+    connect: Connect
+    host: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +121,7 @@ class _World:
     come_s: float
 
 
-def join(
-    member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str
-) -> tuple[Membership, StorePlace]:
+def join(member: Membership, prepared: Prepared | HeterpsError, device_type: str | None, run: str) -> Joined:
     """Meet the other ranks of the world and get a rank of the run.
 
     Args:
@@ -137,9 +129,6 @@ def join(
         prepared: The run, or the reason to refuse it.
         device_type: Of this process; None where it is not known.
         run: The number of the run, of those that these processes have one after the other.
-
-    Returns:
-        This process in the run, and the place of the run's store, which its rank 0 has to host.
 
     Raises:
         RunError: if ranks do not come, or the plan does not fit their device types; the same on every rank.
@@ -171,7 +160,7 @@ def meet(
     *,
     refusal: HeterpsError | None = None,
     come_s: float = COME_S,
-) -> tuple[Membership, StorePlace]:
+) -> Joined:
     """Meet the other ranks of the world and get the rank that rank 0 assigns.
 
     Args:
@@ -182,9 +171,6 @@ def meet(
         refusal: The reason of this process to refuse; all ranks then do.
         come_s: Seconds that ranks wait for each other.
 
-    Returns:
-        This process with its new rank, and the place of their own store, which the new rank 0 has to host.
-
     Raises:
         HeterpsError: if ranks do not come, or one refuses; the same on every rank.
     """
@@ -192,23 +178,13 @@ def meet(
 
     world = _World(PrefixStore(f"heterps/{run}", _meeting(member, come_s)), member, come_s)
     error = "" if refusal is None else f"rank {member.rank}: {one_line(str(refusal))}"
-    own = own_address(member.address)
-    asked = Asked(token_hex(16), platform.node()[:255], device_type or "", own, error[:10_000])
+    asked = Asked(token_hex(16), platform.node()[:255], device_type or "", error[:10_000])
     _set(world.store, f"ask/{member.rank}", _text(asked))
     answer = _assign(world, asked, ranks_of) if member.rank == 0 else _answer(world, asked.token)
     if answer.error:
         raise refusal or RunError(answer.error)
-    key = f"place/{answer.name}"
-    if answer.rank == 0:
-        _set(world.store, key, _text(_make_place(answer)))
-    place = _read(world, key, _Place)
-    secret = bytes.fromhex(place.secret)
-    if place.folder:
-        found = StorePlace(secret, folder=Path(place.folder), run=run)
-    else:
-        found = StorePlace(secret, address=place.address, port=place.port, run=run)
-    address = LOOPBACK if place.folder else place.address
-    return replace(member, rank=answer.rank, address=address), found
+    connect = partial(tcp_store, member.address, member.port, f"heterps/{run}/{answer.name}")
+    return Joined(replace(member, rank=answer.rank), connect, answer.host)
 
 
 def device_type_here(known: Sequence[str], asked: str | None, local_rank: int) -> str | None:
@@ -290,9 +266,8 @@ def _assign(world: _World, own: Asked, ranks_of: Callable[[Sequence[Asked]], Seq
             ranks = ranks_of(asked)
     except RunError as refused:
         error = str(refused)
-    is_one_machine, name, number = len({each.host for each in asked}) == 1, token_hex(16), token_hex(16)
-    towards = next((each.address for each in asked if each.address and not is_loopback(each.address)), member.address)
-    found = [_Answer(rank, is_one_machine, towards, name, error) for rank in ranks[: len(asked)]]
+    name, number, host = token_hex(16), token_hex(16), ranks[0] if _hosts_store(member) else None
+    found = [_Answer(rank, name, host, error) for rank in ranks[: len(asked)]]
     for each, answer in zip(asked[1:], found[1:], strict=True):
         _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number, answer)))
     if error:
@@ -330,16 +305,6 @@ def _collect(world: _World, sent: Counter[str]) -> tuple[list[Asked], RunError |
         return asked, None
 
 
-def _make_place(answer: _Answer) -> _Place:
-    """Choose where the run's store will be: in a private folder, or on this machine's address towards the others."""
-    secret = new_secret().hex()
-    if answer.is_one_machine:
-        folder, _ = make_run_folder()  # kept until this process ends
-        return _Place(secret, str(folder), "", 0)
-    address = own_address(answer.towards)
-    return _Place(secret, "", address, _free_port(address))
-
-
 @cache
 def _store_at(address: str, port: int, world_size: int, come_s: float, *, hosts: bool) -> "Store":
     """Connect to the store of a world once: a process that hosts it does so until its end."""
@@ -357,8 +322,11 @@ def _store_at(address: str, port: int, world_size: int, come_s: float, *, hosts:
 
 
 def _meeting(member: Membership, come_s: float) -> "Store":
-    hosts = member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
-    return _store_at(member.address, member.port, member.world_size, come_s, hosts=hosts)
+    return _store_at(member.address, member.port, member.world_size, come_s, hosts=_hosts_store(member))
+
+
+def _hosts_store(member: Membership) -> bool:
+    return member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
 
 
 def _text(value: object) -> str:
@@ -404,8 +372,3 @@ def _late(rank: int, world: _World) -> RunError:
         f"rank {rank} of {member.world_size} did not come within {world.come_s:g} s. Fix: start all ranks, each with "
         f"MASTER_ADDR={printable(member.address)} and MASTER_PORT={member.port}"
     )
-
-
-def _free_port(address: str) -> int:
-    with listen_on_address(address, 0) as listener:
-        return int(listener.getsockname()[1])

@@ -3,15 +3,18 @@
 The watcher of a rank asks the run's store, which lies on the first host. Where the network to it breaks, the answer
 never comes, and no time limit of the store's client ends the wait: a :class:`WatchdogTimer` does.
 
-Left out: the heartbeat itself, and what is done about a fault (``watch.py``, ``local_ranks.py``).
+Left out: the heartbeat itself (``beats.py``), and what is done about a fault (``watch.py``, ``local_ranks.py``).
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .faults import WAITING, Fault, Place, Progress, progress_from_json
+from .beats import Beat, Beats
+from .faults import WAITING, Fault, Place, Progress
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -22,11 +25,6 @@ OVERSLEPT_S = 2.0
 
 _SILENT_SHARE = 0.75  # of hang_after: without a heartbeat a rank counts as gone
 _DEADLOCK_TIMES = 30.0  # hang_after: how long all ranks may wait for one another
-
-
-def beat_key(rank: int) -> str:
-    """Return where a rank's heartbeat stands in the store."""
-    return f"beat/{rank}"
 
 
 def done_key(rank: int) -> str:
@@ -50,6 +48,7 @@ class Monitor:
     def __init__(
         self,
         store: "Store",
+        beats: Beats,
         places: Sequence[Place],
         hang_after_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -57,10 +56,12 @@ class Monitor:
         """Watch over some ranks; those that have not begun to beat are not judged."""
         self._clock = clock
         self._store = store
+        self._beats = beats
         self._places = {place.rank: place for place in places}  # those to watch
         self._hang_after_s = hang_after_s
-        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._seen: dict[int, tuple[Beat, float]] = {}
         self._looked_s = clock()
+        self._counts_from_s = -math.inf
 
     def know(self, places: Sequence[Place]) -> None:
         """Learn what the ranks are."""
@@ -68,24 +69,27 @@ class Monitor:
 
     def last_progress(self, rank: int) -> Progress:
         """Return what a rank last said it did."""
-        text, _ = self._seen.get(rank, (b"", 0.0))
-        return progress_from_json(text.partition(b" ")[2]) if text else Progress()
+        return self._seen[rank][0].progress if rank in self._seen else Progress()
 
     def find_fault(self) -> Fault | None:
         """Look at every heartbeat once."""
         now = self._clock()
         if now - self._looked_s > OVERSLEPT_S:
-            self._seen = {rank: (text, now) for rank, (text, _) in self._seen.items()}
+            self._counts_from_s = now
+            self._seen = {rank: (beat, now) for rank, (beat, _) in self._seen.items()}
         self._looked_s = now
         progress: dict[int, Progress] = {}
         for rank, place in self._places.items():
-            if not self._store.check([beat_key(rank)]) or self._store.check([done_key(rank)]):
+            beat = self._beats.last(rank)
+            if beat is None or self._store.check([done_key(rank)]):
                 continue
-            text = self._store.get(beat_key(rank))
-            if rank not in self._seen or self._seen[rank][0] != text:
-                self._seen[rank] = text, now
-            progress[rank] = self.last_progress(rank)
-            silent_s = now - self._seen[rank][1]
+            before, since_s = self._seen.get(rank, (None, now))
+            if before is None or before.count != beat.count:
+                since_s = now
+            for_s = min(beat.progress.for_s, now - self._counts_from_s)
+            progress[rank] = replace(beat.progress, for_s=for_s)
+            self._seen[rank] = beat, since_s
+            silent_s = now - since_s
             if silent_s > _SILENT_SHARE * self._hang_after_s:
                 cause = (
                     f"gave no sign of life for {silent_s:.0f} s: its process is dead or stopped, or its machine is gone"

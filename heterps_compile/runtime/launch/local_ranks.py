@@ -13,8 +13,8 @@ again from the last checkpoint after a fault, as often as ``--restarts`` says, a
 outlives the launcher: each rank has a process group of its own, and on Linux the system kills it when the process that
 it was forked from dies, which the launcher's end does (``fork_server.py``).
 
-Why not torch's elastic launcher: its store listens on every interface and takes what anybody writes, every rank imports
-for itself, and it tells how a process ended, not which stage and micro-batch did.
+Why not torch's elastic launcher: its store listens on every interface, every rank imports for itself, and it reports
+how a process ended, not which stage and micro-batch did.
 
 Left out: what is printed meanwhile (``run_report.py``), other machines (``env_rank.py``).
 """
@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import HeterpsError, RunError, RunKilledError
@@ -39,14 +39,14 @@ from heterps_compile.runtime.data.open_source import check_spec
 from heterps_compile.runtime.validation.result import Validation
 
 from .addresses import loopback_interface
+from .beats import BeatPage
 from .checkpoint_folder import find_checkpoints, holding_checkpoints, tidy
 from .checkpoint_start import check_same_model, check_weights, find_start, start_notes
-from .faults import Fault, Place, exit_cause, fault_from_json
+from .faults import Fault, Place, Progress, exit_cause, fault_from_json
 from .fork_server import ForkedProcess, ForkServer
-from .heartbeats import Monitor, beat_key, done_key
+from .heartbeats import Monitor, done_key
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header, prepare
-from .progress import make_progress_file, read_progress_file
 from .rank_context import RESULT_KEY, STEPS_KEY, Result, result_from_json
 from .repeated_batches import refuse_large_tables
 from .resize import ResizeRequests
@@ -54,12 +54,15 @@ from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
-from .run_secret import hosting_store
+from .run_store import launcher_store
 from .stop_signals import RESIZED_BY, collecting_signals
-from .store_client import RunStore, read_number
+from .store_values import read_number
 from .validation_data import try_validation
 from .watch import FAULT_KEY, STOP_KEY, post_fault
-from .worker import CONFIG_NAME, PROGRESS_NAME
+from .worker import CONFIG_NAME, PAGE_NAME
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.c10d import Store
 
 _POLL_S = 0.1
 _MONITOR_S = 0.5
@@ -75,7 +78,6 @@ class _Rank:
     place: Place
     process: ForkedProcess
     pump: threading.Thread
-    progress_file: Path
     began_s: float = field(default_factory=time.monotonic)
 
 
@@ -171,7 +173,7 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
     """
     if options.output is not None:
         make_output_folder(options.output)
-    with holding_checkpoints(options.checkpoint), run_folder() as directory, hosting_store(directory) as store:
+    with holding_checkpoints(options.checkpoint), run_folder() as directory, launcher_store(directory) as store:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         try_data(options, prepared, telemetry)
@@ -188,8 +190,7 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
         }
         with writing_temporary_files():
             write_private(directory / CONFIG_NAME, json.dumps(config))
-            for place in prepared.places:
-                make_progress_file(_left_behind(directory, place))
+            beats = BeatPage(directory / PAGE_NAME, prepared.world_size)
         with RunReport(prepared, options, telemetry, around.chatter) as show:
             if not options.quiet:
                 for line in [
@@ -198,7 +199,7 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
                     *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
-            watched = _Watched(options, prepared, store, show, around.signals)
+            watched = _Watched(options, prepared, store, beats, show, around.signals)
             try:
                 for place in prepared.places:
                     watched.ranks.append(_start(place, directory, options, around.server, show))
@@ -224,11 +225,7 @@ def _start(place: Place, directory: Path, options: RunOptions, server: ForkServe
     process = server.start("heterps_compile.runtime.launch.worker", words, environment, merges_output=True)
     pump = threading.Thread(target=_pass_on, args=(process, place, show), name=f"rank {place.rank}", daemon=True)
     pump.start()
-    return _Rank(place, process, pump, _left_behind(directory, place))
-
-
-def _left_behind(directory: Path, place: Place) -> Path:
-    return directory / PROGRESS_NAME.format(rank=place.rank)
+    return _Rank(place, process, pump)
 
 
 def _pass_on(process: ForkedProcess, place: Place, show: RunReport) -> None:
@@ -243,7 +240,8 @@ class _Watched:
 
     options: RunOptions
     prepared: Prepared
-    store: RunStore
+    store: "Store"
+    beats: BeatPage
     show: RunReport
     signals: list[int]
     ranks: list[_Rank] = field(default_factory=list)
@@ -256,7 +254,7 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
         _RanksFailedError: where one did not, or a fault was found otherwise.
     """
     ranks, store, options, show, signals = run.ranks, run.store, run.options, run.show, run.signals
-    monitor = Monitor(store, [rank.place for rank in ranks], options.hang_after_s)
+    monitor = Monitor(store, run.beats, [rank.place for rank in ranks], options.hang_after_s)
     requests = ResizeRequests(store)
     change: tuple[RunOptions, Prepared] | None = None
     killed_before = _out_of_memory_kills()
@@ -273,19 +271,19 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
         fault: Fault | None = None
         if now >= due_s:
             due_s = now + _MONITOR_S
-            fault = _found(monitor, ranks) or _find_late(ranks, store, now)
+            fault = monitor.find_fault() or _find_late(run, now)
             show.poll()
             change = _resize(requests, run, change)
             if not knows_steps and store.check([STEPS_KEY]):
                 show.know_steps(read_number(store, STEPS_KEY, "the count of steps"))
                 knows_steps = True
-        fault = fault or _find_dead(run, monitor, killed_before)
+        fault = fault or _find_dead(run, killed_before)
         if fault is not None:
             post_fault(store, fault)
         if store.check([FAULT_KEY]):
             _raise(ranks, fault_from_json(store.get(FAULT_KEY)))
         time.sleep(_POLL_S)
-    fault = _find_dead(run, monitor, killed_before)
+    fault = _find_dead(run, killed_before)
     if fault is not None or store.check([FAULT_KEY]):
         _raise(ranks, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
     if not store.check([RESULT_KEY]):
@@ -326,16 +324,7 @@ def _raise(ranks: Sequence[_Rank], fault: Fault) -> None:
     raise _RanksFailedError(str(fault))
 
 
-def _found(monitor: Monitor, ranks: Sequence[_Rank]) -> Fault | None:
-    """Look at all heartbeats; a rank that gives none has left behind what it did last."""
-    fault = monitor.find_fault()
-    if fault is None:
-        return None
-    progress = read_progress_file(ranks[fault.place.rank].progress_file)
-    return fault if progress is None else replace(fault, progress=progress)
-
-
-def _find_dead(run: _Watched, monitor: Monitor, killed_before: int) -> Fault | None:
+def _find_dead(run: _Watched, killed_before: int) -> Fault | None:
     """Look for a process that ended other than it should."""
     store = run.store
     if store.check([FAULT_KEY]):
@@ -347,17 +336,17 @@ def _find_dead(run: _Watched, monitor: Monitor, killed_before: int) -> Fault | N
         if code == 0 and store.check([done_key(rank.place.rank)]):
             continue
         cause = exit_cause(code, out_of_memory=_out_of_memory_kills() > killed_before)
-        progress = read_progress_file(rank.progress_file) or monitor.last_progress(rank.place.rank)
-        return Fault(rank.place, progress, cause)
+        beat = run.beats.last(rank.place.rank)
+        return Fault(rank.place, Progress() if beat is None else beat.progress, cause)
     return None
 
 
-def _find_late(ranks: Sequence[_Rank], store: RunStore, now: float) -> Fault | None:
+def _find_late(run: _Watched, now: float) -> Fault | None:
     """Look for a rank that has not given its first heartbeat."""
-    for rank in ranks:
+    for rank in run.ranks:
         waited_s = now - rank.began_s
-        if waited_s > _START_S and not store.check([beat_key(rank.place.rank)]):
-            return Fault(rank.place, Monitor(store, [], 1).last_progress(-1), f"did not start in {waited_s:.0f} s")
+        if waited_s > _START_S and run.beats.last(rank.place.rank) is None:
+            return Fault(rank.place, Progress(), f"did not start in {waited_s:.0f} s")
     return None
 
 

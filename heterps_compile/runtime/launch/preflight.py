@@ -22,7 +22,7 @@ from heterps_compile.packages import PYTORCH, __version__
 
 from .prepare import Prepared
 from .run_options import GIVEN, RunOptions
-from .store_client import read_word
+from .store_values import read_word
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store

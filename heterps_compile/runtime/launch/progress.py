@@ -3,18 +3,13 @@
 Only time in which a rank depends on nobody else counts as a hang: an action, reading data, the optimiser, a
 checkpoint. A rank that waits for another is never at fault.
 
-What a rank does also stands in a file that is mapped into its memory: the launcher reads there what a process that was
-killed did last, to the micro-batch.
-
-Left out: who asks (``watch.py``).
+Left out: the page that shows the launcher the last micro-batch of a process that was killed (``beats.py``), and the
+watcher (``watch.py``).
 """
 
-import mmap
-import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.schedule.order import Phase
@@ -29,8 +24,6 @@ SERVING = "serving tables"
 
 _TIMES_LONGEST = 5.0  # an activity may take so many times as long as the longest of its kind so far
 _FIRST_TIMES = 6.0  # the first of a kind warms up: libraries load, memory is touched for the first time
-_LEFT_BEHIND = struct.Struct("<qqqq16s")  # step, stage, micro-batch, monotonic microseconds, what
-_NONE = -1
 _PATIENT = {SAVING: 30.0, READING: 6.0, VALIDATING: 6.0}  # whose time is the disk's or the user's, not ours
 
 
@@ -40,17 +33,14 @@ class ProgressRecorder(Recorders):
     What is asked is one tuple that is replaced as a whole, so that no lock is needed.
     """
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, note: Callable[[Progress, float], object] = lambda _progress, _since_s: None) -> None:
         """Begin with nothing done.
 
         Args:
-            file: Where it is left behind for the launcher, which has made it; None for nowhere.
+            note: Takes every change, and since when, on the monotonic clock.
         """
         super().__init__()
-        self._left: mmap.mmap | None = None
-        if file is not None:
-            with file.open("r+b") as opened:
-                self._left = mmap.mmap(opened.fileno(), _LEFT_BEHIND.size)
+        self._note = note
         self._step: int | None = None
         self._stage: int | None = None
         self._micro_batch: int | None = None
@@ -109,43 +99,9 @@ class ProgressRecorder(Recorders):
         return max(least_s, _TIMES_LONGEST * self._longest_s[doing])
 
     def _set(self, doing: str) -> None:
-        now_s = time.monotonic()
-        self._now = Progress(doing, self._step, self._stage, self._micro_batch), now_s
-        if self._left is not None:
-            numbers = (_NONE if n is None else n for n in (self._step, self._stage, self._micro_batch))
-            _LEFT_BEHIND.pack_into(self._left, 0, *numbers, int(now_s * 1e6), _SHORT[doing])
+        self._now = Progress(doing, self._step, self._stage, self._micro_batch), time.monotonic()
+        self._note(*self._now)
 
     def _over(self, doing: str, took_s: float) -> None:
         self._longest_s[doing] = max(self._longest_s.get(doing, 0.0), took_s)
         self._set(WAITING)
-
-
-def make_progress_file(file: Path) -> None:
-    """Make the file that a rank leaves its progress in.
-
-    Raises:
-        OSError: where it cannot be written.
-    """
-    file.write_bytes(bytes(_LEFT_BEHIND.size))
-
-
-def read_progress_file(file: Path) -> Progress | None:
-    """Return what a rank left behind; None where it left nothing."""
-    with suppress(OSError, struct.error):
-        step, stage, micro_batch, since_us, short = _LEFT_BEHIND.unpack(file.read_bytes())
-        if since_us:
-            doing = next((name for name, key in _SHORT.items() if key == short.rstrip(b"\0")), STARTING)
-            step, stage, micro_batch = (None if n == _NONE else n for n in (step, stage, micro_batch))
-            return Progress(doing, step, stage, micro_batch, max(0.0, time.monotonic() - since_us / 1e6))
-    return None
-
-
-_SHORT = {
-    STARTING: b"starting",
-    WAITING: b"waiting",
-    READING: b"reading",
-    UPDATING: b"updating",
-    SAVING: b"saving",
-    VALIDATING: b"validating",
-    SERVING: b"serving",
-} | {phase.value: phase.value.encode() for phase in Phase}

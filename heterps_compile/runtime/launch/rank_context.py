@@ -14,7 +14,6 @@ from .membership import Membership
 from .prepare import Prepared
 from .progress import ProgressRecorder
 from .run_options import RunOptions
-from .store_client import StorePlace
 from .training_file import Training
 from .watch import Watch
 
@@ -44,8 +43,7 @@ class RankSpec:
         telemetry: Folder for what ranks tell of their steps; None for nothing.
         prints_summary: Whether rank 0 prints what the run came to, where there is no launcher that does.
         checked_sha256: Of the plan file whose folder the launcher has checked; None where this rank does.
-        progress_file: File for what this rank does, for the launcher to read; None for nowhere.
-        store: Where the launcher hosts the store of the run; None where there is no launcher.
+        folder: Of the launcher, with the store and the heartbeats of the run; None where there is no launcher.
     """
 
     options: RunOptions
@@ -54,8 +52,7 @@ class RankSpec:
     validation: "Source | None" = None
     parent: int | None = None
     telemetry: Path | None = None
-    progress_file: Path | None = None
-    store: StorePlace | None = None
+    folder: Path | None = None
     prints_summary: bool = False
     checked_sha256: str | None = None
 

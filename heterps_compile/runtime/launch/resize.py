@@ -2,7 +2,7 @@
 
 ::
 
-    resize CHECKPOINTS          finds the run's folder by the checkpoints that it writes, and its secret there
+    resize CHECKPOINTS          finds the run's folder by the checkpoints that it writes, and its store there
       resizes -> n              numbers the request
       resize/n                  directory and options that change
       resize/n/answer   <---    what the launcher says: it goes on so after the step, or why it does not
@@ -21,9 +21,8 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,7 @@ from heterps_compile.escape import printable
 
 from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
 from .run_options import RESIZE, RunOptions, by_field
-from .run_secret import hosting_store, read_secret
-from .store_client import StorePlace, connect_store
+from .run_store import FOLDER, file_store, launcher_store
 from .worker import CONFIG_NAME
 
 if TYPE_CHECKING:
@@ -86,21 +84,26 @@ def request_resize(checkpoints: str | Path, resize: Resize) -> str:
         raise InputError(
             f"nothing changes; say what the run is to go on with ({RESIZE.option('replicas').word} 2,1, or --to DIR)"
         )
-    with closing(connect_store(_find_run(Path(checkpoints)), "resize")) as store:
+    folder = _find_run(Path(checkpoints))
+    try:
+        store = file_store(folder, FOLDER)
         number = store.add(_COUNT_KEY, 1)
         store.set(_key(number), json.dumps(asdict(resize)))
-        try:
-            store.wait([_answer_key(number)], timedelta(seconds=_ANSWER_S))
-            answer = json.loads(store.get(_answer_key(number)))
-        except RuntimeError as error:
-            raise RunError("the run gave no answer: it ended meanwhile, or its launcher is busy") from error
+        deadline_s = time.monotonic() + _ANSWER_S
+        while not store.check([_answer_key(number)]):
+            if time.monotonic() > deadline_s or not is_held(folder):
+                raise TimeoutError
+            time.sleep(_LOOK_S)
+        answer = json.loads(store.get(_answer_key(number)))
+    except (OSError, RuntimeError) as error:
+        raise RunError("the run gave no answer: it ended meanwhile, or its launcher is busy") from error
     if answer["refused"]:
         raise RunError(f"the run goes on as it is: {answer['words']}")
     return str(answer["words"])
 
 
-def _find_run(checkpoints: Path) -> StorePlace:
-    """Return the store of the run that writes its checkpoints to a folder; wait a moment for one that starts again."""
+def _find_run(checkpoints: Path) -> Path:
+    """Return the folder of the run that writes its checkpoints somewhere; wait for one that starts again."""
     wanted = checkpoints.resolve()
     deadline_s = time.monotonic() + _BETWEEN_S
     while True:
@@ -110,7 +113,7 @@ def _find_run(checkpoints: Path) -> StorePlace:
                     continue
                 kept = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["checkpoints"]
                 if kept is not None and Path(kept).resolve() == wanted:
-                    return StorePlace(read_secret(folder), folder=folder)
+                    return folder
         if time.monotonic() > deadline_s:
             break
         time.sleep(_LOOK_S)
@@ -153,7 +156,7 @@ def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
     if not options.training or options.checkpoint is None:
         yield None
         return
-    with run_folder() as folder, hosting_store(folder) as store:
+    with run_folder() as folder, launcher_store(folder) as store:
         with writing_temporary_files():
             write_private(folder / CONFIG_NAME, json.dumps({"checkpoints": os.path.abspath(options.checkpoint)}))
         yield ResizeRequests(store)

@@ -250,6 +250,7 @@ def run_rank(
     if not is_rank(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
     member = membership_of(os.environ)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and reported in one line
     from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
     from .worker import work  # noqa: PLC0415 - as above
 

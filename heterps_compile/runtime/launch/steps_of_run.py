@@ -21,7 +21,7 @@ from .prepare import count_steps
 from .rank_context import STEPS_KEY, RankContext
 from .repeated_batches import refuse_other_sum
 from .run_data import count_data, say_data
-from .store_client import read_number, read_word
+from .store_values import read_number, read_word
 from .training_file import Training
 
 _START_KEY = "start"

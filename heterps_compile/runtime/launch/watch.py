@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
 
+from .beats import Beats, StoreBeats
 from .checkpoint_folder import find_checkpoints
 from .faults import (
     Fault,
@@ -50,12 +51,11 @@ from .faults import (
     is_from_a_peer,
     is_of_data,
     is_out_of_memory,
-    progress_to_json,
 )
-from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, beat_key, done_key, heard_key, left_key
+from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, done_key, heard_key, left_key
 from .progress import ProgressRecorder
 from .stop_signals import RESIZED_BY, STOPPING
-from .store_client import read_number
+from .store_values import read_number
 from .training_file import from_training_file
 
 if TYPE_CHECKING:
@@ -81,16 +81,18 @@ class Supervision:
 
     Attributes:
         hang_after_s: Seconds without progress that count as a hang.
+        beats: The heartbeats; None for those in the store.
         monitored: Ranks whose heartbeat this rank's watcher looks at.
         parent: The process whose end is this rank's too; None where it is not ours to follow.
         late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once, since a
             launcher stays.
-        host: The rank that hosts the store; None where the launcher does.
+        host: The rank that hosts the store; None if a launcher or an agent does.
         hear_s: In which ranks that are there hear of a fault; they look four times a second.
         checkpoints: The folder that the run writes checkpoints into; None where it writes none.
     """
 
     hang_after_s: float
+    beats: Beats | None = None
     monitored: Sequence[int] = ()
     parent: int | None = None
     late_s: float | None = None
@@ -142,7 +144,8 @@ class Watch:
         self._progress = progress
         self._hang_after_s = supervision.hang_after_s
         monitored = [self._places[other] for other in supervision.monitored]
-        self._monitor = Monitor(store, monitored, supervision.hang_after_s)
+        self._beats = supervision.beats or StoreBeats(store)
+        self._monitor = Monitor(store, self._beats, monitored, supervision.hang_after_s)
         self._parent = supervision.parent
         self._resumes_at = supervision.resumes_at
         self._late_s = supervision.late_s
@@ -152,7 +155,6 @@ class Watch:
         self._listening = threading.Lock()
         self._asked_s: float | None = None
         self._counts_from_s = time.monotonic()
-        self._beats = 0
         self._gate = threading.Condition()
         self._step = -1
         self._held = False
@@ -305,12 +307,12 @@ class Watch:
         """Wait until every rank has told the fault: a moment for those that are there, longer for those to come."""
         self._store.set(heard_key(self._rank), "1")
         others = [rank for rank in self._places if rank != self._rank]
-        heard, beats = [[key(rank) for rank in others] for key in (heard_key, beat_key)]
+        heard = [heard_key(rank) for rank in others]
         began_s = all_there_s = time.monotonic()
         while others and not self._store.check(heard) and not self._asked():
             self._silence.restart()
             now = time.monotonic()
-            if not self._store.check(beats):
+            if any(self._beats.last(rank) is None for rank in others):
                 all_there_s = now
             if now - all_there_s > self._hear_s or now - began_s > late_s:
                 break
@@ -353,8 +355,7 @@ class Watch:
         if self._parent is not None and os.getppid() != self._parent:
             self._end(self._post(f"lost its launcher, which is gone{self._resumes_at()}"))
         progress = self._progress.now(not_before_s=self._counts_from_s)
-        self._beats += 1
-        self._store.set(beat_key(self._rank), f"{self._beats} {progress_to_json(progress)}")
+        self._beats.beat(self._rank, progress)
         if self._store.check([FAULT_KEY]):
             self._end(fault_from_json(self._store.get(FAULT_KEY)))
         limit_s = self._progress.limit_s(progress.doing, self._hang_after_s)

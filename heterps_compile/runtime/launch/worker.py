@@ -32,9 +32,10 @@ from rich.console import Console
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
 
-from .addresses import own_address
+from .addresses import LOOPBACK, own_address
+from .beats import BeatPage
 from .checkpoint_folder import holding_checkpoints
-from .env_rank import device_type_here, join
+from .env_rank import Joined, device_type_here, join
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes, machines_of_ranks
 from .membership import Membership
@@ -45,10 +46,10 @@ from .rank_context import RankContext, RankSpec, Result
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
-from .run_secret import read_secret
+from .run_store import Connect, file_store
 from .stage_rank import run_stage_rank
 from .steps_of_run import steps_to_run
-from .store_client import LOOPBACK, StorePlace, connect_store, read_word
+from .store_values import read_word
 from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
 from .watch import Supervision, Watch
 from .watched_ranks import join_group, supervised_by_ranks, watched
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
 CONFIG_NAME = "run.json"
-PROGRESS_NAME = "rank-{rank}.progress"
-"""Files of the run's folder: what ranks are started with, and what each left behind."""
+PAGE_NAME = "beats"
+"""Files of the run's folder: what ranks are started with, and their heartbeats."""
 
 _RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
 _TELEMETRY_KEY = "telemetry"
@@ -76,20 +77,24 @@ def work(member: Membership, spec: RankSpec) -> Result:
 
     keep_freed_memory()
     torch.set_num_threads(spec.options.threads)
-    progress = ProgressRecorder(spec.progress_file)
-    is_launched = spec.parent is not None
-    # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
-    if spec.store is None:
-        member, place, prepared = _join_world(member, spec)
+    hang_after_s, folder = spec.options.hang_after_s, spec.options.checkpoint
+    checkpoints = None if folder is None else Path(folder)
+    connect: Connect
+    prepared = None
+    if spec.folder is not None:
+        page = BeatPage(spec.folder / PAGE_NAME)
+        progress = ProgressRecorder(partial(page.write, member.rank))
+        connect = partial(file_store, spec.folder)
+        supervision = Supervision(hang_after_s=hang_after_s, beats=page, parent=spec.parent, checkpoints=checkpoints)
     else:
-        place, prepared = spec.store, None
-    with watched(
-        member, place, progress, _supervision(member, spec, place), hosts=member.rank == 0 and not is_launched
-    ) as watch:
-        return _run(member, spec, place, watch, progress, prepared)
+        joined, prepared = _join_world(member, spec)
+        member, connect, progress = joined.member, joined.connect, ProgressRecorder()
+        supervision = supervised_by_ranks(joined, hang_after_s, checkpoints)
+    with watched(member, connect, progress, supervision) as watch:
+        return _run(member, spec, connect, watch, progress, prepared)
 
 
-def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePlace, Prepared]:
+def _join_world(member: Membership, spec: RankSpec) -> tuple[Joined, Prepared]:
     """Check the run, meet the other ranks, and get a rank of the run.
 
     Raises:
@@ -103,32 +108,22 @@ def _join_world(member: Membership, spec: RankSpec) -> tuple[Membership, StorePl
         device_type = device_type_here(known, spec.options.device_type, member.local_rank)
     except HeterpsError as error:
         prepared = error
-    member, place = join(member, prepared, device_type, str(next(_RUNS)))
+    joined = join(member, prepared, device_type, str(next(_RUNS)))
     if isinstance(prepared, HeterpsError):
         raise prepared
-    return member, place, prepared
-
-
-def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Supervision:
-    """Return who watches over a rank: the launcher, or where there is none rank 0 over all, and all over rank 0."""
-    hang_after_s, folder = spec.options.hang_after_s, spec.options.checkpoint
-    checkpoints = None if folder is None else Path(folder)
-    if spec.parent is not None:
-        return Supervision(hang_after_s=hang_after_s, parent=spec.parent, checkpoints=checkpoints)
-    return supervised_by_ranks(member, place, hang_after_s, checkpoints)
+    return joined, prepared
 
 
 def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     member: Membership,
     spec: RankSpec,
-    place: StorePlace,
+    connect: Connect,
     watch: Watch,
     progress: ProgressRecorder,
     prepared: Prepared | None,
 ) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    connect = partial(connect_store, place, f"rank {member.rank}")
     store = connect()
     prepared = prepared or prepare(spec.options, checked_sha256=spec.checked_sha256)
     check_world_size(prepared, member.world_size)
@@ -221,19 +216,16 @@ def start(directory: Path, rank: int) -> int:
         content = json.loads((directory / CONFIG_NAME).read_text("utf-8"))
         options = options_from_json(json.dumps(content["options"]))
         parent, world_size = int(content["parent"]), int(content["world_size"])
-        place = StorePlace(read_secret(directory), folder=directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
     end_with_parent(parent)
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
-    progress_file = directory / PROGRESS_NAME.format(rank=rank)
     spec = RankSpec(
         options,
         parent=parent,
         telemetry=telemetry,
-        progress_file=progress_file,
+        folder=directory,
         checked_sha256=str(content["plan"]),
-        store=place,
     )
     work(Membership(rank, world_size, rank, LOOPBACK, 0), spec)
     return 0

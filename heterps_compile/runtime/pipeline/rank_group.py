@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from heterps_compile.runtime.c10d import PrefixStore, default_store
-
-from .strangers import connect_without_strangers
 
 _PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
 
@@ -62,15 +61,7 @@ class Group:
         store = PrefixStore(name, default_store())
         self._places = {member: place for place, member in enumerate(self.ranks)}
         self._place = place = self._places[rank]
-        size = len(self.ranks)
-        self._gloo = connect_without_strangers(
-            lambda tried, timeout: dist.ProcessGroupGloo(tried, place, size, timeout),
-            lambda: None,
-            store,
-            place,
-            size,
-            patience=_PATIENCE,
-        )
+        self._gloo: Any = dist.ProcessGroupGloo(store, place, len(self.ranks), _PATIENCE)
 
     def sum(self, tensor: Tensor) -> dist.Work:
         """Begin to sum a tensor in place; dense, or sparse with every row once."""

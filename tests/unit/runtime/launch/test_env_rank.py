@@ -73,18 +73,23 @@ def world(monkeypatch):
 def test_ranks_learn_their_place_and_that_of_the_store(world, capsys):
     found = world(["b", "a", None])
     assert "1 of 3" in capsys.readouterr().err
-    assert [member.rank for member, _ in found] == [1, 0, 2]
-    assert len({place.secret for _, place in found}) == len({place.folder for _, place in found}) == 1
-    assert found[0][1].folder.stat().st_mode & 0o077 == 0
+    assert [joined.member.rank for joined in found] == [1, 0, 2]
+    assert len({joined.connect.args for joined in found}) == 1
+    assert [joined.host for joined in found] == [1, 1, 1]
 
 
 def test_ranks_that_start_again_do_not_take_the_words_of_their_earlier_start(world):
     """The store of torchrun's agent outlives its ranks, with all that they wrote into it."""
     first = world(["b", "a", "b"])
     again = world(["a", "b", "b"])
-    assert [member.rank for member, _ in first] == [1, 0, 2]
-    assert [member.rank for member, _ in again] == [0, 1, 2]
-    assert {place.secret for _, place in first}.isdisjoint({place.secret for _, place in again})
+    assert [joined.member.rank for joined in first] == [1, 0, 2]
+    assert [joined.member.rank for joined in again] == [0, 1, 2]
+    assert {joined.connect.args for joined in first}.isdisjoint({joined.connect.args for joined in again})
+
+
+def test_a_store_of_an_agent_is_hosted_by_no_rank(world, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert [joined.host for joined in world([None, None, None])] == [None] * 3
 
 
 def test_what_one_rank_refuses_all_refuse(world):

@@ -3,14 +3,7 @@
 import pytest
 
 from heterps_compile.runtime.launch.faults import STARTING, WAITING
-from heterps_compile.runtime.launch.progress import (
-    READING,
-    SERVING,
-    UPDATING,
-    ProgressRecorder,
-    make_progress_file,
-    read_progress_file,
-)
+from heterps_compile.runtime.launch.progress import READING, SERVING, UPDATING, ProgressRecorder
 from heterps_compile.schedule.order import Phase
 
 
@@ -64,18 +57,9 @@ def test_time_in_which_the_machine_slept_does_not_count(monkeypatch):
     assert progress.now(not_before_s=158.0).for_s == 2.0
 
 
-def test_what_was_done_last_is_left_behind_for_the_launcher(tmp_path):
-    file = tmp_path / "rank-0.progress"
-    assert read_progress_file(file) is None
-    make_progress_file(file)
-    progress = ProgressRecorder(file)
-    assert read_progress_file(file) is None
+def test_every_change_is_noted():
+    noted: list[str] = []
+    progress = ProgressRecorder(lambda now, since_s: noted.append(f"{now.doing} {now.micro_batch} {since_s > 0}"))
     progress.begin(12, 1, 3, Phase.FORWARD)
-    left = read_progress_file(file)
-    assert left is not None
-    assert (left.doing, left.step, left.stage, left.micro_batch) == ("forward", 12, 1, 3)
-
-
-def test_a_file_that_is_cut_short_is_nothing(tmp_path):
-    (tmp_path / "short").write_bytes(b"abc")
-    assert read_progress_file(tmp_path / "short") is None
+    progress.end(12, 1, 3, Phase.FORWARD, 0.0, 1.0)
+    assert noted == ["forward 3 True", f"{WAITING} 3 True"]

@@ -18,14 +18,14 @@ from processes import ranks_of
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.options import OptionError
+from heterps_compile.runtime.c10d import Store
 from heterps_compile.runtime.launch import local_ranks
 from heterps_compile.runtime.launch import resize as module
 from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, request_resize
 from heterps_compile.runtime.launch.run_folder import run_folder
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.run_secret import new_secret, write_secret
+from heterps_compile.runtime.launch.run_store import launcher_store
 from heterps_compile.runtime.launch.server_options import ServerOptions
-from heterps_compile.runtime.launch.store_client import RunStore, StorePlace, connect_store, host_store
 from heterps_compile.runtime.launch.worker import CONFIG_NAME
 
 OPTIONS = RunOptions(
@@ -52,18 +52,12 @@ def test_what_makes_no_run_is_refused():
 
 
 @pytest.fixture
-def run() -> Iterator[tuple[Path, RunStore]]:
+def run() -> Iterator[tuple[Path, Store]]:
     """Yield the checkpoints of a run whose launcher is this process, and its connection to the store."""
-    with run_folder() as folder:
-        place = StorePlace(new_secret(), folder=folder)
-        write_secret(folder, place.secret)
+    with run_folder() as folder, launcher_store(folder) as store:
         checkpoints = folder / "ck"
         (folder / CONFIG_NAME).write_text(json.dumps({"checkpoints": str(checkpoints)}))
-        hosted = host_store(place)
-        store = connect_store(place, "the launcher")
         yield checkpoints, store
-        store.close()
-        hosted.close()
 
 
 def test_a_request_reaches_the_run_that_writes_there_and_its_answer_comes_back(run, monkeypatch):

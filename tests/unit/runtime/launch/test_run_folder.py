@@ -3,11 +3,17 @@
 import os
 import stat
 import tempfile
+from functools import partial
+from pathlib import Path
 
 import pytest
+from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, look_everywhere
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.run_folder import run_folder
+from heterps_compile.runtime.launch.beats import BeatPage
+from heterps_compile.runtime.launch.run_folder import run_folder, write_private
+from heterps_compile.runtime.launch.run_store import file_store
+from heterps_compile.runtime.launch.worker import CONFIG_NAME, PAGE_NAME
 
 LONG_AGO = (1.0, 1.0)
 
@@ -51,3 +57,17 @@ def test_what_lives_what_is_young_and_what_only_bears_the_name_stays(tmp_path):
         before = set(tmp_path.iterdir())
         with run_folder() as folder:
             assert set(tmp_path.iterdir()) == {*before, folder}
+
+
+@pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
+def test_another_user_sees_that_a_run_goes_on_and_reads_and_writes_nothing():
+    with run_folder() as folder:
+        write_private(folder / CONFIG_NAME, "{}")
+        BeatPage(folder / PAGE_NAME, 1)
+        file_store(folder).set("key", "value")
+        found = AnotherUser(
+            partial(look_everywhere, str(folder), os.getpid(), (CONFIG_NAME, PAGE_NAME, "store"))
+        ).found()
+        assert file_store(folder).get("key") == b"value"
+    assert found["done"] == [], found
+    assert found["words"].startswith(Path("/proc/self/cmdline").read_text()[:10])

@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import DistNetworkError, HashStore
 
+from heterps_compile.runtime.launch.beats import StoreBeats
 from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, step_name
-from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, fault_from_json, progress_to_json
-from heterps_compile.runtime.launch.heartbeats import Monitor, beat_key, done_key
+from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, fault_from_json
+from heterps_compile.runtime.launch.heartbeats import Monitor, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.watch import FAULT_KEY, Supervision, Watch, post_fault
 
@@ -24,12 +25,10 @@ class Beats:
     """A store in which ranks beat, under a clock that a test moves."""
 
     def __init__(self, places=PLACES):
-        self.store, self.now_s, self.counts = HashStore(), 0.0, {}
-        self.monitor = Monitor(self.store, places, 10.0, lambda: self.now_s)
-
-    def beat(self, rank: int, progress: Progress) -> None:
-        self.counts[rank] = self.counts.get(rank, 0) + 1
-        self.store.set(beat_key(rank), f"{self.counts[rank]} {progress_to_json(progress)}")
+        self.store, self.now_s = HashStore(), 0.0
+        self.beats = StoreBeats(self.store)
+        self.beat = self.beats.beat
+        self.monitor = Monitor(self.store, self.beats, places, 10.0, lambda: self.now_s)
 
     def at(self, now_s: float) -> Fault | None:
         """Move the clock in steps that a monitor would take; give what it finds."""
@@ -157,8 +156,8 @@ def test_a_terminal_that_goes_away_twice_ends_no_rank_at_once():
 
 def test_a_stop_that_comes_before_the_plan_has_been_read_waits_for_it():
     store = HashStore()
-    strangers = [Place(rank) for rank in range(3)]
-    watches = [Watch(store, strangers, rank, ProgressRecorder(), Supervision(hang_after_s=60.0)) for rank in range(3)]
+    unread = [Place(rank) for rank in range(3)]
+    watches = [Watch(store, unread, rank, ProgressRecorder(), Supervision(hang_after_s=60.0)) for rank in range(3)]
     watches[0].ask_to_stop(signal.SIGINT)
     all_look(watches)
     for watch in watches:
@@ -177,6 +176,9 @@ class Visited:
     def set(self, key, value):
         self.store.set(key, value)
 
+    def get(self, key):
+        return self.store.get(key)
+
     def check(self, keys):
         self.left -= 1
         if self.left == 0:
@@ -184,12 +186,16 @@ class Visited:
         return self.store.check(keys)
 
 
+def beat_of_rank_1(store) -> None:
+    StoreBeats(store).beat(1, Progress())
+
+
 def one_of_two(store, **given: float) -> Watch:
     return Watch(store, PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=3600.0, **given))
 
 
 def test_a_rank_that_never_hears_is_not_waited_for_long():
-    store = Visited(1, lambda store: store.set("beat/1", "1"))
+    store = Visited(1, beat_of_rank_1)
     one_of_two(store, hear_s=0.0).stay_until_heard(3600.0)
     assert not store.store.check(["heard/1"])
     one_of_two(HashStore(), hear_s=0.0).stay_until_heard(0.0)
@@ -203,6 +209,28 @@ def test_who_stays_leaves_when_told_to():
     staying.stay_until_heard(3600.0)
     os.close(reader)
     os.close(writer)
+
+
+class GoneStore:
+    """A store that has no answer any more."""
+
+    def __getattr__(self, name):
+        raise DistNetworkError("connection reset")
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        (None, "a process (rank 1) lost the store of the run: its launcher is gone (DistNetworkError)"),
+        (0, "a process (rank 0) is gone, and with it the store of the run"),
+    ],
+)
+def test_a_rank_without_a_store_ends_and_names_who_hosted_it(monkeypatch, capsys, host, told):
+    monkeypatch.setattr(os, "_exit", end)
+    watch = Watch(GoneStore(), [Place(0), Place(1)], 1, ProgressRecorder(), Supervision(hang_after_s=9.0, host=host))
+    with pytest.raises(Ended):
+        watch._run()
+    assert capsys.readouterr().err.startswith(f"Error: {told}")
 
 
 class Ended(BaseException):
@@ -237,7 +265,7 @@ def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch, is_alone):
 def test_what_ranks_that_come_late_have_to_find_is_tidied_away_when_all_have_heard(monkeypatch):
     monkeypatch.setattr(os, "_exit", end)
     order: list[str] = []
-    store = Visited(4, lambda store: [order.append("heard"), store.set("beat/1", "1"), store.set("heard/1", "1")])
+    store = Visited(4, lambda store: [order.append("heard"), beat_of_rank_1(store), store.set("heard/1", "1")])
     store.compare_set = store.store.compare_set
     watch = one_of_two(store)
     watch.before_end(lambda: order.append("tidied"))
@@ -265,9 +293,6 @@ def test_the_trace_of_what_a_rank_raised_is_out_before_its_watcher_ends_it(monke
             looking.start()
             looking.join(0.5)
             return value
-
-        def get(self, key):
-            return self.store.get(key)
 
     monkeypatch.setattr(os, "_exit", leave)
     looking = threading.Thread(target=look)

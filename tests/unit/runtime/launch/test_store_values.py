@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.checkpoint_folder import STEP_PATTERN
-from heterps_compile.runtime.launch.store_client import read_number, read_word
+from heterps_compile.runtime.launch.store_values import read_number, read_word
 
 
 def having(value: bytes | str) -> HashStore:
@@ -30,7 +30,7 @@ def test_a_number_is_given_and_has_a_least_value():
 
 @pytest.mark.parametrize(
     "value",
-    ["/stranger/step-000001", "../step-000001", "step-000001/..", "step-000001\n", "step-1", "step-00000x", "."],
+    ["/elsewhere/step-000001", "../step-000001", "step-000001/..", "step-000001\n", "step-1", "step-00000x", "."],
 )
 def test_the_name_of_a_checkpoint_is_no_path(value):
     with pytest.raises(RunError, match="checkpoint"):

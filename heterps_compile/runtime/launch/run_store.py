@@ -1,0 +1,82 @@
+"""Connections to the key-value store of a run, one for every thread that waits in it.
+
+======================================  =========================================================
+ranks of one machine with a launcher    ``FileStore`` on a file in the run's private folder
+ranks of any scheduler                  ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, below a prefix
+======================================  =========================================================
+
+A ``FileStore`` keeps every value that was ever set. What changes several times a second is on a page (``beats.py``).
+
+Left out: how ranks meet, and who hosts the server (``env_rank.py``).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import DistStoreError
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import one_line, printable
+from heterps_compile.runtime.c10d import FileStore, PrefixStore, Store, TCPStore
+
+Connect = Callable[[], Store]
+"""Makes a connection for one thread."""
+
+FOLDER = timedelta(seconds=10)
+"""After this time a launcher gives up a folder that was deleted."""
+
+_PATIENCE = timedelta(days=7)  # the watchers end a wait, not a clock
+_CONNECT = timedelta(minutes=1)
+_NAME = "store"
+
+
+def file_store(folder: Path, patience: timedelta = _PATIENCE) -> Store:
+    """Open the store in the folder of a run.
+
+    Args:
+        folder: Of the run.
+        patience: For values, and for the file if it was deleted.
+    """
+    store = FileStore(str(folder / _NAME), -1)
+    store.set_timeout(patience)
+    return store
+
+
+def tcp_store(address: str, port: int, prefix: str) -> Store:
+    """Connect to the server that the ranks of a world have.
+
+    Args:
+        address: Of the server.
+        port: Of the server.
+        prefix: Of the keys of this run.
+
+    Raises:
+        RunError: if the server cannot be reached.
+    """
+    try:
+        store = TCPStore(address, port, None, False, timeout=_CONNECT, wait_for_workers=False)
+    except RuntimeError as error:
+        raise RunError(
+            f"this rank cannot reach the store of the run at {printable(address)}:{port} any more: "
+            f"{one_line(str(error))[:300]}. Fix: see whether rank 0 or its agent has ended"
+        ) from error
+    store.set_timeout(_PATIENCE)
+    return PrefixStore(prefix, store)
+
+
+@contextmanager
+def launcher_store(folder: Path) -> Iterator[Store]:
+    """Open the store in a launcher's folder, and report the folder if it is deleted.
+
+    Raises:
+        RunError: if it was deleted meanwhile.
+    """
+    try:
+        yield file_store(folder, FOLDER)
+    except DistStoreError as error:
+        raise RunError(
+            f"the folder of the run {printable(str(folder))!r} was deleted. Fix: start the run again, and keep what "
+            f"begins with {printable(folder.name[:12])} in the folder of temporary files"
+        ) from error
