@@ -23,17 +23,16 @@ import shutil
 import sys
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
-from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
+from heterps_compile.runtime.pipeline.world import join_world, leave_world
 
 from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
@@ -66,7 +65,6 @@ PROGRESS_NAME = "rank-{rank}.progress"
 
 _RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
 _OUTSTAY_S = 5.0
-_PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
 _RUNS = count()
@@ -79,8 +77,6 @@ def work(member: Membership, spec: RankSpec) -> Result:
         RunError: where the run's store cannot be reached.
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
-
-    from heterps_compile.runtime.c10d import leave_world  # noqa: PLC0415
 
     keep_freed_memory()
     torch.set_num_threads(spec.options.threads)
@@ -246,21 +242,10 @@ def _make_telemetry_folder(context: RankContext) -> Path:
 
 
 def _join_group(member: Membership, store: "Store") -> None:
-    """Join the group of all ranks.
+    """Join the world of the run; its groups connect as they are made."""
+    from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
 
-    Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
-    CPU's memory; nothing goes over NCCL.
-    """
-    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
-
-    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world, leave_world  # noqa: PLC0415
-
-    def join(tried: "Store", timeout: timedelta) -> Any:
-        dist.init_process_group("gloo", store=tried, rank=member.rank, world_size=member.world_size, timeout=timeout)
-        return cpu_group_of_world()
-
-    group = PrefixStore("group", store)
-    connect_without_strangers(join, leave_world, group, member.rank, member.world_size, patience=_PATIENCE)
+    join_world(PrefixStore("group", store), member.rank, member.world_size)
 
 
 def start(directory: Path, rank: int) -> int:

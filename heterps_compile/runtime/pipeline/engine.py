@@ -60,7 +60,7 @@ class Engine:
     shared: SharedState | None
 
     def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
-        """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
+        """Prepare a rank that has joined its world; every rank of the pipeline does the same.
 
         Args:
             parts: What this rank runs, where, and with whom.
@@ -107,7 +107,7 @@ class Engine:
         self.loss_scale = None
         if self._state is not None and options.precision in SCALED:
             held = self._state.parameters()
-            self.loss_scale = LossScale(options.scaling, held, layout.world_size, rank)
+            self.loss_scale = LossScale(options.scaling, held, layout.world_size)
         gathers = options.gathers and len(layout.ranks_of(last)) > 1
         more_tags = count_gather_tags(layout) if gathers else 0
         self._exchange = Exchange(parts, routes, wire=options.wire, more_tags=more_tags)
@@ -262,16 +262,16 @@ class Engine:
         if self._loss is not None:
             try:
                 self._loss.settle()
-            except RuntimeError as error:
+            except Exception as error:
                 raise RunError(f"{self._layout.describe(self._rank)}, at its losses: {_reason(error)}") from error
         return result.with_losses()
 
     def finish(self) -> None:
-        """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        """Wait until what was sent has arrived; call it before leaving the world."""
         self.with_losses(NOTHING_TOLD)
         if self.shared is not None:
             self.shared.close()
-        self._exchange.close()
+        self._exchange.flush()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of this rank's stages by their names in the model, each once."""

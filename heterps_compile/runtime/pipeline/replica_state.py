@@ -36,10 +36,11 @@ from heterps_compile.sync_rules.rules import USUAL
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
 from .planned_machines import planned_sizes
-from .rank_group import Group
+from .rank_group import RankGroup
 from .rank_parts import RankParts
 from .read_stage import Tied
 from .running_statistics import RunningStatistics
+from .world import make_group
 
 TIED = -1
 """Stands for a stage where bytes are of tensors that several stages hold."""
@@ -62,7 +63,7 @@ class SharedState:
     gradients: dict[int, SharedGradients | OwnGradients] = field(default_factory=dict)
     tied: list[SharedGradients] = field(default_factory=list)
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
-    last_group: Group | None = None
+    last_group: RankGroup | None = None
     last_rule: Rule | None = None
     counted: list[nn.Parameter] = field(default_factory=list)
     scale: float = 1.0
@@ -228,13 +229,13 @@ def share_state(
     _refuse_unknown(parts.plan, modules, held, tied)
     shared: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[str, nn.Parameter]] = {}
 
-    def gradients(parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]) -> SharedGradients:
+    def gradients(parameters: Mapping[str, nn.Parameter], group: RankGroup, holders: Sequence[int]) -> SharedGradients:
         kept = state._groups.setdefault(holders[0] if len(holders) == 1 else TIED, [])
         stages = " and ".join(map(str, holders))
         where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
         def more_groups() -> tuple[Collective, Collective]:
-            another = Group(group.ranks, rank)
+            another = make_group(group.ranks, has_thread=True)
             return _counted(another, parts, kept)[0], another
 
         share = _share_of(parts.layout, holders, rank)
@@ -266,7 +267,7 @@ def share_state(
         if len(ranks) == 1:
             state.gradients[index] = OwnGradients(own)
             continue
-        group = Group(ranks, rank)
+        group = make_group(ranks)
         state.gradients[index] = summed = gradients(_each_once(own), group, [index])
         momentum: Mapping[str, float] = getattr(module, "momentum", {})
         state.statistics[index] = RunningStatistics(
@@ -276,13 +277,13 @@ def share_state(
             state.last_group = group
             state.last_rule = summed.rule
     state.tied = [
-        gradients(parameters, Group(ranks, rank), holders)
+        gradients(parameters, make_group(ranks), holders)
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
 
 
-def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[Collective, ByMachine | None]:
+def _counted(group: RankGroup, parts: RankParts, kept: list[CountedGroup]) -> tuple[Collective, ByMachine | None]:
     """Return a group that counts, and its sums by machine where its ranks share some.
 
     Args:
@@ -291,18 +292,18 @@ def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> tuple[
         kept: Groups that count, among which those made here are put.
     """
 
-    def counted(made: Group) -> CountedGroup:
+    def counted(made: RankGroup) -> CountedGroup:
         kept.append(CountedGroup(made, parts.rank, parts.machine_of))
         return kept[-1]
 
     machines, whole = machines_of(group.ranks, parts.machine_of), counted(group)
     if not sums_inside_first(machines):
         return whole, None
-    by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(Group(owners, parts.rank)))
+    by_machine = ByMachine(whole, parts.rank, machines, lambda owners: counted(make_group(owners)))
     return by_machine, by_machine
 
 
-def _is_one_machine(parts: RankParts, group: Group, holders: Sequence[int]) -> bool:
+def _is_one_machine(parts: RankParts, group: RankGroup, holders: Sequence[int]) -> bool:
     """Return whether the replicas of a stage are on one machine, and the plan counts with that."""
     if len(holders) != 1 or len(machines_of(group.ranks, parts.machine_of)) > 1:
         return False

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from ranks import run_ranks
 from torch import nn
 
@@ -19,6 +18,7 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
+from heterps_compile.runtime.pipeline.world import leave_world
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
@@ -263,12 +263,12 @@ def test_a_server_that_is_gone_is_named(folder, ahead):
 
 
 def pull_from_the_dead(rank: int, folder: Path, ahead: bool) -> None:
-    """Be a server that leaves the group after one request, or the worker that made it."""
+    """Be a server that leaves the world after one request, or the worker that made it."""
     plan, _ = read_folder(folder)
     spec = ServerSpec((0,), (1,), find_plan_tables(folder, plan), Sgd(LR))
     if rank == 1:
-        WorkersLink(spec.wire).receive()
-        dist.destroy_process_group()
+        WorkersLink(spec).receive()
+        leave_world()
         signal.pause()  # its process lives, so that what is heard of it is what the worker says
     client = Client(spec, 0)
     if ahead:
