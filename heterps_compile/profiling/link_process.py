@@ -10,18 +10,16 @@ import itertools
 import json
 import sys
 import time
-from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
 from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.pipeline.transport import Transport
+from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 _ROUNDS = 40
 _WARM_UP = 3
-_TIMEOUT = timedelta(seconds=200)
 _CPU, _NAMES = torch.device("cpu"), ("message",)
 
 
@@ -60,10 +58,6 @@ class Pair:
             receiver.let_go()
         return times_s[_WARM_UP:]
 
-    def close(self) -> None:
-        """Leave; what was sent can still be received."""
-        self._transport.close()
-
 
 def main() -> None:
     """Measure."""
@@ -71,21 +65,21 @@ def main() -> None:
     moved_bytes = [int(size) for size in sys.argv[4].split(",")]
     torch.set_num_threads(1)
     store = FileStore(f"{folder}/store", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+    join_world(store, rank, world)
+    everyone = make_group(range(world))
     pair = Pair(world, rank, len(SIZES_BYTES) + len(moved_bytes) * (world // 2))
     times_s = {}
     if rank < 2:
         times_s = {size: pair.to_and_fro(size) for size in SIZES_BYTES}
     moves_s: dict[int, dict[int, list[float]]] = {size: {} for size in moved_bytes}
     for size, pairs in itertools.product(moved_bytes, range(1, world // 2 + 1)):
-        dist.barrier()
+        everyone.sum(torch.zeros(1)).wait()  # nobody begins before the others
         if rank < 2 * pairs:
             moves_s[size][pairs] = pair.to_and_fro(-(-size // pairs))
-    dist.barrier()
-    pair.close()
+    everyone.sum(torch.zeros(1)).wait()
+    leave_world()
     if rank == 0:
         print(json.dumps({"times_s": times_s, "moves_s": moves_s}))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

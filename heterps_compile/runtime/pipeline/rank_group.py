@@ -128,7 +128,7 @@ class GlooGroup:
         """Receive a tensor of at most this size from any member; return its rank."""
         work = self._gloo.recv_anysource([tensor], tag)
         work.wait()
-        return self.ranks[work._source_rank()]
+        return self.ranks[int(work._source_rank())]
 
 
 def share_names(group: Collective, names: Sequence[str], rank: int) -> list[tuple[str, ...]]:

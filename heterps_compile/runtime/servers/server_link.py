@@ -5,7 +5,8 @@ Nothing is pickled: ``torch.distributed.rpc``, which pickles every call, is not 
 Left out: what the buffers say (``protocol.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -48,26 +49,6 @@ class Link(Protocol):
         ...
 
 
-class Wires(Protocol):
-    """How bytes travel between workers and servers, which are ranks."""
-
-    def send(self, content: Tensor, target: int) -> list[Work]:
-        """Begin to send a request; its memory is kept until it is sent."""
-        ...
-
-    def start_send(self, tensor: Tensor, target: int) -> Work:
-        """Begin to send an answer."""
-        ...
-
-    def start_receive(self, tensor: Tensor, source: int) -> Work:
-        """Begin to receive an answer of a known size, in place."""
-        ...
-
-    def take_any(self, sources: Sequence[int]) -> Tensor:
-        """Wait for the next request of any of some workers."""
-        ...
-
-
 class _MemoryWires(MemoryGroup):
     """Ranks of one machine."""
 
@@ -96,7 +77,7 @@ class _GlooWires(GlooGroup):
         return content
 
 
-def _connect(spec: ServerSpec) -> Wires:
+def _connect(spec: ServerSpec) -> _MemoryWires | _GlooWires:
     """Connect this rank, a worker or a server; waits for all others."""
     own, ranks = world(), (*spec.workers, *spec.ranks)
     if own.neighbours.have(ranks):
@@ -105,6 +86,20 @@ def _connect(spec: ServerSpec) -> Wires:
     wires = _GlooWires(own.next_store(ranks), ranks, own.rank, _PATIENCE)
     wires.wire = spec.wire
     return wires
+
+
+@contextmanager
+def _blaming(peer: str, hint: str = "") -> Iterator[None]:
+    """Let an error of a connection name the peer.
+
+    Raises:
+        RunError: in place of that error.
+    """
+    try:
+        yield
+    except (RuntimeError, HeterpsError) as error:
+        reason = one_line(str(error))[:200]
+        raise RunError(f"{peer} is gone or silent for too long ({reason}){hint}") from error
 
 
 class ServersLink:
@@ -120,7 +115,7 @@ class ServersLink:
             RunError: where they do not meet.
         """
         self._ranks, self._wires = spec.ranks, _connect(spec)
-        self._sent: list[tuple[int, Tensor, list[Work]]] = []
+        self._sent: list[tuple[int, Tensor, Work]] = []
 
     def send(self, server: int, request: Tensor) -> None:
         """Begin to send a request; its buffer is kept until it is sent.
@@ -128,11 +123,8 @@ class ServersLink:
         Raises:
             RunError: if the server is gone.
         """
-        try:
-            works = self._wires.send(request, self._ranks[server])
-        except (RuntimeError, HeterpsError) as error:
-            raise self._gone(server, error) from error
-        self._sent.append((server, request, works))
+        with self._blaming(server):
+            self._sent += [(server, request, work) for work in self._wires.send(request, self._ranks[server])]
 
     def ask(self, calls: Sequence[Call]) -> Wait:
         """Begin to send requests; return a function that waits for the answers.
@@ -142,15 +134,14 @@ class ServersLink:
         """
         asked: list[tuple[int, Work]] = []
         for server, request, out in calls:
-            try:
+            with self._blaming(server):
                 asked.append((server, self._wires.start_receive(out, self._ranks[server])))
-            except (RuntimeError, HeterpsError) as error:
-                raise self._gone(server, error) from error
             self.send(server, request)
 
         def wait() -> None:
             for server, work in asked:
-                self._wait(server, work)
+                with self._blaming(server):
+                    work.wait()
 
         return wait
 
@@ -161,21 +152,12 @@ class ServersLink:
             RunError: if a server is gone.
         """
         sent, self._sent = self._sent, []
-        for server, _, works in sent:
-            for work in works:
-                self._wait(server, work)
+        for server, _, work in sent:
+            with self._blaming(server):
+                work.wait()
 
-    def _wait(self, server: int, work: Work) -> None:
-        try:
-            work.wait()
-        except (RuntimeError, HeterpsError) as error:
-            raise self._gone(server, error) from error
-
-    def _gone(self, server: int, error: Exception) -> RunError:
-        return RunError(
-            f"parameter server {server} (rank {self._ranks[server]}) is gone or silent for too long "
-            f"({one_line(str(error))[:200]}); its own last words say why"
-        )
+    def _blaming(self, server: int) -> AbstractContextManager[None]:
+        return _blaming(f"parameter server {server} (rank {self._ranks[server]})", "; its own last words say why")
 
 
 class WorkersLink:
@@ -200,10 +182,8 @@ class WorkersLink:
         Raises:
             RunError: where a message is no request, or a worker is gone.
         """
-        try:
+        with self._blaming():
             content = self._wires.take_any(self._heard)
-        except (RuntimeError, HeterpsError) as error:
-            raise self._lost(error) from error
         request = unpack_request(content, self._wire)
         if request.worker in self._heard:
             self._heard.remove(request.worker)
@@ -217,11 +197,9 @@ class WorkersLink:
         Raises:
             RunError: where the worker is gone.
         """
-        try:
-            self._finish(worker)
+        self._finish(worker)
+        with self._blaming():
             self._answers[worker] = self._wires.start_send(answer, worker), answer
-        except (RuntimeError, HeterpsError) as error:
-            raise self._lost(error) from error
 
     def flush(self) -> None:
         """Wait until all answers are on their way.
@@ -229,19 +207,14 @@ class WorkersLink:
         Raises:
             RunError: where a worker is gone.
         """
-        try:
-            for worker in list(self._answers):
-                self._finish(worker)
-        except (RuntimeError, HeterpsError) as error:
-            raise self._lost(error) from error
+        for worker in list(self._answers):
+            self._finish(worker)
 
     def _finish(self, worker: int) -> None:
-        sent = self._answers.pop(worker, None)
-        if sent is not None:
-            sent[0].wait()
+        if worker in self._answers:
+            with self._blaming():
+                self._answers.pop(worker)[0].wait()
 
     @staticmethod
-    def _lost(error: Exception) -> RunError:
-        return RunError(
-            f"a parameter server cannot go on: a worker is gone or silent for too long ({one_line(str(error))[:200]})"
-        )
+    def _blaming() -> AbstractContextManager[None]:
+        return _blaming("a parameter server cannot go on: a worker")

@@ -30,7 +30,7 @@ from heterps_compile.errors import RunError
 from .mailboxes import Mailboxes
 from .neighbours import Neighbours
 
-CHUNK_BYTES = 1 << 22
+CHUNK_BYTES = 1 << 24
 
 _OPERATIONS, _MESSAGES = 96, 63  # with the word that says who sleeps, a table is one page
 
@@ -43,6 +43,7 @@ class MemoryGroup:
 
     Attributes:
         ranks: Its members.
+        under_way: Its operations that were started and not waited for.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class MemoryGroup:
         self._mailboxes = Mailboxes(neighbours, self._others, tags, patience_s=patience_s)
         self._is_later = self.ranks.index(self._rank) > 1
         self._started = 0
-        self._under_way: deque[_Operation] = deque()
+        self.under_way: deque[_Operation] = deque()
         self._sent, self._received = Counter[int](), Counter[int]()
 
     def sum(self, tensor: Tensor) -> "_Operation | _SparseSum":
@@ -91,8 +92,7 @@ class MemoryGroup:
 
     def start_send(self, tensor: Tensor, target: int) -> "_Message":
         """Send a tensor of the CPU to a member; it may be changed at once."""
-        content = tensor.detach().reshape(-1).view(torch.uint8)
-        self._post(content, [target], 2 * (2 * _OPERATIONS + self._sent[target] % _MESSAGES))
+        self.post(tensor.detach().reshape(-1), 2 * (2 * _OPERATIONS + self._sent[target] % _MESSAGES), [target])
         self._sent[target] += 1
         return _Message(None)
 
@@ -141,22 +141,16 @@ class MemoryGroup:
 
     def start(self, flat: Tensor, read: _Read, *, is_sized: bool = True) -> "_Operation":
         """Begin to share flat tensors, of one size or in one chunk; all members do it in the same order."""
-        if len(self._under_way) == _OPERATIONS:
-            self._under_way[0].wait()
+        if len(self.under_way) == _OPERATIONS:
+            self.under_way[0].wait()
         operation = _Operation(self, self._started, flat, read, is_sized=is_sized)
         self._started += 1
-        self._under_way.append(operation)
+        self.under_way.append(operation)
         return operation
 
-    def ended(self, operation: "_Operation") -> None:
-        """Note that an operation has ended."""
-        self._under_way.remove(operation)
-
-    def post_part(self, part: Tensor, mailbox: int) -> None:
-        """Post a part of an operation to all other members."""
-        self._post(part.view(torch.uint8), self._others, mailbox)
-
-    def _post(self, content: Tensor, targets: Sequence[int], mailbox: int) -> None:
+    def post(self, part: Tensor, mailbox: int, targets: Sequence[int] = ()) -> None:
+        """Post a flat tensor to some members; to all others where none is named."""
+        content, targets = part.view(torch.uint8), targets or self._others
         copy = self._arena.copy(content, [self._mailboxes.outbox(target) for target in targets], mailbox)
         for target in targets:
             self._mailboxes.post(target, mailbox, copy.place, content.numel())
@@ -228,11 +222,11 @@ class _Operation:
             if chunk + 2 < len(self._bounds):
                 self._post(chunk + 2)
         self._is_over = True
-        self._group.ended(self)
+        self._group.under_way.remove(self)
 
     def _post(self, chunk: int) -> None:
         begin, end = self._bounds[chunk]
-        self._group.post_part(self._flat[begin:end], self._first_mailbox + 2 * (chunk % 2))
+        self._group.post(self._flat[begin:end], self._first_mailbox + 2 * (chunk % 2))
 
 
 class _SparseSum:
@@ -286,10 +280,6 @@ class _Message:
     """
 
     finish: Callable[[], None] | None
-
-    def is_completed(self) -> bool:
-        """Return whether it was waited for."""
-        return self.finish is None
 
     def wait(self) -> None:
         """Wait for it."""

@@ -145,7 +145,8 @@ class Neighbours:
             RunError: where a peer is gone or opens another size.
         """
         places = {peer: self.arena.reserve(size_bytes) for peer in peers}
-        out, into = {}, {}
+        out: dict[int, memoryview] = {}
+        into: dict[int, memoryview] = {}
         try:
             for peer in peers:
                 self._others[peer].connection.send(_TABLE.pack(places[peer], size_bytes))
