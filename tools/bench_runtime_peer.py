@@ -11,15 +11,14 @@ Floor: what a message takes from process to process where nobody computes: throu
 over gloo, where its buffer is ready.
 Mechanism (`--without NAME`): steps of our own with and without one part of the shared-memory transport, in turns in the
 same processes, instead of all that: `memory` (gloo over loopback in its place), `spin` (sleep at once), `adaptation`
-(spin 2 ms every time), `doorbell` (wake by the socket instead of an eventfd), `allocator` (glibc's own settings;
-processes of their own, in turns).
+(spin 2 ms every time), `allocator` (glibc's own settings; processes of their own, in turns).
+Sums (`--sums`): a sum over two ranks through memory and over gloo, in turns in the same processes.
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
 """
 
 import argparse
-import select
 import statistics
 import sys
 import tempfile
@@ -48,7 +47,8 @@ from torch import Tensor, nn  # noqa: E402
 import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: E402
-from heterps_compile.runtime.pipeline import transport  # noqa: E402
+from heterps_compile.runtime.c10d import PrefixStore  # noqa: E402
+from heterps_compile.runtime.pipeline import world as world_module  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout  # noqa: E402
 from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
@@ -57,14 +57,17 @@ from heterps_compile.runtime.pipeline.over_gloo import (  # noqa: E402
     NetworkIn,
     NetworkOut,
 )
+from heterps_compile.runtime.pipeline.rank_group import GlooGroup, RankGroup  # noqa: E402
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions  # noqa: E402
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory import neighbours as neighbours_module  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory.mailboxes import Mailboxes  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy  # noqa: E402
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
+from heterps_compile.runtime.pipeline.world import join_world, make_group, world  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
 
@@ -74,7 +77,8 @@ MICRO_BATCHES = 8
 WARM_UP = 2
 ROUND_TRIPS = 20
 STEPS_A_ROUND = 5
-MECHANISMS = ("memory", "spin", "adaptation", "doorbell", "allocator")
+SUMMED_BYTES = (1 << 12, 1 << 16, 1 << 22)
+MECHANISMS = ("memory", "spin", "adaptation", "allocator")
 
 
 @dataclass(frozen=True)
@@ -276,12 +280,12 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
 def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict[str, list[float]]]:
     """Return the seconds of a message there or back through memory and over gloo, for every size and round."""
     peer, cpu = POSITIONS - 1 - rank, torch.device("cpu")
-    neighbours, links = Neighbours(POSITIONS, rank, ROUND_TRIPS), Links(POSITIONS, rank)
+    mailboxes, links = Mailboxes(world().neighbours, [peer], ROUND_TRIPS), Links(POSITIONS, rank)
     made = []
     for size in sizes:
         content, packing = torch.zeros(size.message_bytes, dtype=torch.uint8), bytes_packing(size.message_bytes)
         ways: dict[str, tuple[Outgoing, Incoming]] = {
-            "memory": (MemoryOut(neighbours, peer), MemoryIn(neighbours, peer, "the other")),
+            "memory": (MemoryOut(mailboxes, peer), MemoryIn(mailboxes, peer, "the other")),
             "gloo": (NetworkOut(links, peer, cpu), NetworkIn(links, peer, cpu, "the other")),
         }
         times_s: dict[str, list[float]] = defaultdict(list)
@@ -304,19 +308,41 @@ def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict
     return made
 
 
-class SocketDoorbell(Neighbours):
-    """Wakes a neighbour by a byte on the socket."""
+Took = tuple[float, float]
+"""The seconds of a step on a rank, and those of processor time in it."""
 
-    def ring(self, rank: int) -> None:
-        self._others[rank].connection.send(b"\0")
 
-    def _sleep(self, at_most_s: float) -> None:
-        connections = {other.connection.fileno(): other.connection for other in self._others.values()}
-        for descriptor in connections:
-            self._poller.register(descriptor, select.POLLIN)
-        for descriptor, _ in self._poller.poll(1000 * at_most_s):
-            if not connections[descriptor].recv(1):
-                self._gone.update(self._others)
+def sum_once(group: RankGroup, tensor: Tensor, _number: int) -> None:
+    group.sum(tensor).wait()
+
+
+def measure_sums(rank: int, rounds: int) -> dict[int, dict[str, list[Took]]]:
+    """Return the seconds and processor seconds of a sum through memory and over gloo, for every size in bytes."""
+    ranks = range(POSITIONS)
+    groups: dict[str, RankGroup] = {
+        "memory": make_group(ranks),
+        "gloo": GlooGroup(world().next_store(ranks), ranks, rank),
+    }
+    made: dict[int, dict[str, list[Took]]] = {}
+    for size_bytes in SUMMED_BYTES:
+        tensor = torch.ones(size_bytes // 4)
+        took: dict[str, list[Took]] = {name: [] for name in groups}
+        for number in range(WARM_UP + rounds):
+            for name in (*groups,) if number % 2 else (*groups,)[::-1]:
+                took[name].append(timed_round(partial(sum_once, groups[name], tensor), number))
+        made[size_bytes] = {name: of_group[WARM_UP:] for name, of_group in took.items()}
+    return made
+
+
+def show_sums(rounds: int) -> None:
+    """Print how many times as long a sum over gloo takes as one through memory."""
+    for size_bytes, groups in run_ranks(measure_sums, POSITIONS, rounds, timeout_s=1200)[0].items():
+        shown = []
+        for name, figure in (("median", statistics.median), ("best", min)):
+            for what, place in (("", 0), (" of processor", 1)):
+                memory_s, gloo_s = (figure(took[place] for took in groups[way]) for way in ("memory", "gloo"))
+                shown.append(f"{name}{what} {1e6 * memory_s:.0f} us, gloo {1e6 * gloo_s:.0f} {gloo_s / memory_s:.2f}x")
+        print(f"sum of {size_bytes // 1024} KiB: {'; '.join(shown)}")
 
 
 def without(mechanism: str) -> AbstractContextManager[Any]:
@@ -326,13 +352,8 @@ def without(mechanism: str) -> AbstractContextManager[Any]:
     instead: dict[str, Any] = {
         "spin": partial(Neighbours, wait=WaitPolicy(spin_s=0.0)),
         "adaptation": partial(Neighbours, wait=WaitPolicy(most_short=0)),
-        "doorbell": SocketDoorbell,
     }
-    return patch.object(transport, "Neighbours", instead[mechanism])
-
-
-Took = tuple[float, float]
-"""The seconds of a step on a rank, and those of processor time in it."""
+    return patch.object(world_module, "Neighbours", instead[mechanism])
 
 
 def timed_round(run: Callable[[int], None], number: int) -> Took:
@@ -362,6 +383,8 @@ def measure_without(
         runs = []
         for context in (nullcontext(), without(mechanism)):
             with context:
+                store = PrefixStore(f"{len(made)} {len(runs)}", dist.distributed_c10d._get_default_store())
+                join_world(store, rank, POSITIONS)
                 runs.append(chain_step(rank, folder, size, schedule))
         rows = []
         for number in range(WARM_UP + rounds):
@@ -428,7 +451,11 @@ def main() -> int:
     parser.add_argument("--size", choices=[size.name for size in SIZES], action="append", help="only this size")
     parser.add_argument("--without", choices=MECHANISMS, action="append", help="what this part of the transport gains")
     parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="only this schedule")
+    parser.add_argument("--sums", action="store_true", help="only sums through memory and over gloo")
     options = parser.parse_args()
+    if options.sums:
+        show_sums(options.rounds)
+        return 0
     chosen = [size for size in SIZES if not options.size or size.name in options.size]
     work = []
     with tempfile.TemporaryDirectory() as temporary:

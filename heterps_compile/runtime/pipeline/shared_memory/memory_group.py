@@ -141,8 +141,8 @@ class MemoryGroup:
 
     def start(self, flat: Tensor, read: _Read, *, is_sized: bool = True) -> "_Operation":
         """Begin to share flat tensors, of one size or in one chunk; all members do it in the same order."""
-        if len(self.under_way) == _OPERATIONS:
-            self.under_way[0].wait()
+        while self.under_way and self.under_way[0].number <= self._started - _OPERATIONS:
+            self.under_way[0].wait()  # its mailboxes are needed again
         operation = _Operation(self, self._started, flat, read, is_sized=is_sized)
         self._started += 1
         self.under_way.append(operation)
@@ -190,11 +190,15 @@ class MemoryGroup:
 
 
 class _Operation:
-    """Flat tensors of all members on their way, chunk by chunk."""
+    """Flat tensors of all members on their way, chunk by chunk.
+
+    Attributes:
+        number: Among the operations of the group.
+    """
 
     def __init__(self, group: MemoryGroup, number: int, flat: Tensor, read: _Read, *, is_sized: bool) -> None:
         """Post the first two chunks."""
-        self._group, self._flat, self._read, self._is_sized = group, flat, read, is_sized
+        self._group, self.number, self._flat, self._read, self._is_sized = group, number, flat, read, is_sized
         self._first_mailbox = 4 * (number % _OPERATIONS)
         length = flat.numel()
         size = max(CHUNK_BYTES // flat.element_size() if is_sized else length, 1)

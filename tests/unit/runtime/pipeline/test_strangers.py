@@ -18,14 +18,15 @@ from loopback import using_loopback
 from ranks import run_ranks
 
 from heterps_compile.runtime.pipeline.port_guard import PortGuard, _listening, guarded_store
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.rank_group import GlooGroup
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
+from heterps_compile.runtime.pipeline.world import world
 
 
 def sum_in_a_group(rank: int) -> tuple[list[float], list[str]]:
     """Sum over a new group, then knock at its port."""
     before = {inode for _, inode in _listening()}
-    group = Group([0, 1], rank)
+    group = GlooGroup(world().next_store((0, 1)), (0, 1), rank)
     mine = [descriptor for descriptor, inode in _listening() if inode not in before]
     knocked = [knock(socket.socket(fileno=os.dup(descriptor)).getsockname()) for descriptor in mine]
     total = torch.ones(2) * (rank + 1)
