@@ -129,7 +129,8 @@ def test_a_dead_rank_is_named_by_the_others(written):
     (written / "dies.py").write_text(
         (written / "train.py").read_text() + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n"
         "    global calls\n    calls += 1\n"
-        "    if calls == 12 and os.environ['RANK'] == '2':\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
+        "    if calls == 12 and os.environ['RANK'] == '2':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
     )
     ((code, _, err),) = agents([torchrun(3, "--train", "dies.py", "--steps", "1000000", *RUN)], written)
     assert code == 1

@@ -151,7 +151,10 @@ class Neighbours:
             for peer in peers:
                 self._others[peer].connection.send(_TABLE.pack(places[peer], size_bytes))
             for peer in peers:
-                place, its_bytes = _TABLE.unpack(self._others[peer].connection.recv(_TABLE.size))
+                content = self._others[peer].connection.recv(_TABLE.size)
+                if not content:
+                    raise ConnectionResetError
+                place, its_bytes = _TABLE.unpack(content)
                 if its_bytes != size_bytes:
                     raise OSError(f"rank {peer} opens {its_bytes} bytes, this rank {size_bytes}")
                 check_place(self._others[peer].arena, place, size_bytes, f"rank {peer}")
@@ -160,6 +163,8 @@ class Neighbours:
                     (into, self._others[peer].arena, place),
                 ):
                     tables[peer] = memoryview(mmap.mmap(arena, size_bytes, offset=at)).cast("q")
+        except ConnectionError as error:
+            raise RunError(f"rank {peer} is gone: connection closed by peer") from error
         except (OSError, ValueError, struct.error) as error:
             raise RunError(f"rank {self.rank} does not meet the other ranks of this machine: {error}") from error
         return out, into
