@@ -146,19 +146,17 @@ class Transport:
         """
         neighbours, ranks = world().neighbours, range(world_size)
         self._peers = [peer for peer in ranks if peer in neighbours.ranks]
-        self._mailboxes = Mailboxes(neighbours, self._peers, tags) if self._peers else None
+        self._mailboxes = Mailboxes(neighbours, self._peers, tags)
         self._links = None if neighbours.have(ranks) else Links(world_size, rank)
 
     def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
         """Return what sends to a rank."""
-        if self._mailboxes is not None and peer in self._peers:
+        if self._links is None or peer in self._peers:
             return Sender(MemoryOut(self._mailboxes, peer), header_tag, wire)
-        assert self._links is not None, "ranks that are no neighbours have links"  # noqa: S101
         return Sender(NetworkOut(self._links, peer, device), header_tag, wire)
 
     def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
         """Return what receives from a rank, which ``shown`` tells in words."""
-        if self._mailboxes is not None and peer in self._peers:
+        if self._links is None or peer in self._peers:
             return Receiver(MemoryIn(self._mailboxes, peer, shown), peer, header_tag, device, shown)
-        assert self._links is not None, "ranks that are no neighbours have links"  # noqa: S101
         return Receiver(NetworkIn(self._links, peer, device, shown), peer, header_tag, device, shown)

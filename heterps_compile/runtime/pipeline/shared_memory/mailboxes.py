@@ -57,7 +57,7 @@ class Mailboxes:
         self.neighbours = neighbours
         self._wait: WaitPolicy = neighbours.wait
         self._patience_s = neighbours.wait.patience_s if patience_s is None else patience_s
-        self._spin = Spin(self._wait, has_core=len(neighbours.ranks) < len(os.sched_getaffinity(0)))
+        self._spin = Spin(self._wait, has_core=bool(peers) and len(neighbours.ranks) < len(os.sched_getaffinity(0)))
         self._out, self._in = neighbours.open_tables(peers, tags * _MAILBOX_BYTES + _NUMBER_BYTES)
 
     def outbox(self, rank: int) -> memoryview:
