@@ -12,7 +12,6 @@ over gloo, where its buffer is ready.
 Mechanism (`--without NAME`): steps of our own with and without one part of the shared-memory transport, in turns in the
 same processes, instead of all that: `memory` (gloo over loopback in its place), `spin` (sleep at once), `adaptation`
 (spin 2 ms every time), `allocator` (glibc's own settings; processes of their own, in turns).
-Sums (`--sums`): a sum over two ranks through memory and over gloo, in turns in the same processes.
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
@@ -57,7 +56,6 @@ from heterps_compile.runtime.pipeline.over_gloo import (  # noqa: E402
     NetworkIn,
     NetworkOut,
 )
-from heterps_compile.runtime.pipeline.rank_group import GlooGroup, RankGroup  # noqa: E402
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions  # noqa: E402
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
@@ -67,7 +65,7 @@ from heterps_compile.runtime.pipeline.shared_memory.mailboxes import Mailboxes  
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy  # noqa: E402
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
-from heterps_compile.runtime.pipeline.world import join_world, make_group, world  # noqa: E402
+from heterps_compile.runtime.pipeline.world import join_world, world  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
 
@@ -77,7 +75,6 @@ MICRO_BATCHES = 8
 WARM_UP = 2
 ROUND_TRIPS = 20
 STEPS_A_ROUND = 5
-SUMMED_BYTES = (1 << 12, 1 << 16, 1 << 22)
 MECHANISMS = ("memory", "spin", "adaptation", "allocator")
 
 
@@ -312,39 +309,6 @@ Took = tuple[float, float]
 """The seconds of a step on a rank, and those of processor time in it."""
 
 
-def sum_once(group: RankGroup, tensor: Tensor, _number: int) -> None:
-    group.sum(tensor).wait()
-
-
-def measure_sums(rank: int, rounds: int) -> dict[int, dict[str, list[Took]]]:
-    """Return the seconds and processor seconds of a sum through memory and over gloo, for every size in bytes."""
-    ranks = range(POSITIONS)
-    groups: dict[str, RankGroup] = {
-        "memory": make_group(ranks),
-        "gloo": GlooGroup(world().next_store(ranks), ranks, rank),
-    }
-    made: dict[int, dict[str, list[Took]]] = {}
-    for size_bytes in SUMMED_BYTES:
-        tensor = torch.ones(size_bytes // 4)
-        took: dict[str, list[Took]] = {name: [] for name in groups}
-        for number in range(WARM_UP + rounds):
-            for name in (*groups,) if number % 2 else (*groups,)[::-1]:
-                took[name].append(timed_round(partial(sum_once, groups[name], tensor), number))
-        made[size_bytes] = {name: of_group[WARM_UP:] for name, of_group in took.items()}
-    return made
-
-
-def show_sums(rounds: int) -> None:
-    """Print how many times as long a sum over gloo takes as one through memory."""
-    for size_bytes, groups in run_ranks(measure_sums, POSITIONS, rounds, timeout_s=1200)[0].items():
-        shown = []
-        for name, figure in (("median", statistics.median), ("best", min)):
-            for what, place in (("", 0), (" of processor", 1)):
-                memory_s, gloo_s = (figure(took[place] for took in groups[way]) for way in ("memory", "gloo"))
-                shown.append(f"{name}{what} {1e6 * memory_s:.0f} us, gloo {1e6 * gloo_s:.0f} {gloo_s / memory_s:.2f}x")
-        print(f"sum of {size_bytes // 1024} KiB: {'; '.join(shown)}")
-
-
 def without(mechanism: str) -> AbstractContextManager[Any]:
     """Return what turns a mechanism off for the engines made in its block."""
     if mechanism == "memory":
@@ -451,11 +415,7 @@ def main() -> int:
     parser.add_argument("--size", choices=[size.name for size in SIZES], action="append", help="only this size")
     parser.add_argument("--without", choices=MECHANISMS, action="append", help="what this part of the transport gains")
     parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="only this schedule")
-    parser.add_argument("--sums", action="store_true", help="only sums through memory and over gloo")
     options = parser.parse_args()
-    if options.sums:
-        show_sums(options.rounds)
-        return 0
     chosen = [size for size in SIZES if not options.size or size.name in options.size]
     work = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -126,7 +126,7 @@ class Neighbours:
                 self._others[_RANK.unpack(content)[0]] = _Neighbour(line, arena, doorbell)
                 self._poller.register(line, 0)  # for its end alone
         except (OSError, ValueError, struct.error) as error:
-            raise RunError(f"rank {self.rank} does not meet the other ranks of this machine: {error}") from error
+            raise _unmet(self.rank, error) from error
 
     def _greet(self, line: socket.socket) -> None:
         socket.send_fds(line, [_RANK.pack(self.rank)], [self.arena.descriptor, self._doorbell])
@@ -166,7 +166,7 @@ class Neighbours:
         except ConnectionError as error:
             raise RunError(f"rank {peer} is gone: connection closed by peer") from error
         except (OSError, ValueError, struct.error) as error:
-            raise RunError(f"rank {self.rank} does not meet the other ranks of this machine: {error}") from error
+            raise _unmet(self.rank, error) from error
         return out, into
 
     def arena_of(self, rank: int) -> int:
@@ -200,6 +200,10 @@ class Neighbours:
             else:
                 self.gone.update(r for r, other in self._others.items() if other.connection.fileno() == descriptor)
                 self._poller.unregister(descriptor)
+
+
+def _unmet(rank: int, error: Exception) -> RunError:
+    return RunError(f"rank {rank} does not meet the other ranks of this machine: {error}")
 
 
 def _listen(name: str, ranks: int, patience_s: float) -> socket.socket:
