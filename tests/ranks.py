@@ -94,7 +94,9 @@ def _rank(  # noqa: PLR0917 - the process's arguments
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
         join_world(dist.PrefixStore("world", store), rank, world_size)
         result = function(rank, *arguments)
-        dist.barrier()  # nobody leaves while another still reads from it
+        if store.add("ended", 1) == world_size:
+            store.set("all ended", "")
+        store.wait(["all ended"], timedelta(seconds=TIMEOUT_S))  # a rank that leaves resets connections of the others
         sender.send((True, result))
         leave_world()
         dist.destroy_process_group()

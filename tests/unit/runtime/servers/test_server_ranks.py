@@ -4,10 +4,12 @@ import signal
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import run_ranks
 from torch import nn
 
@@ -18,7 +20,8 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
-from heterps_compile.runtime.pipeline.world import leave_world
+from heterps_compile.runtime.pipeline.shared_memory import neighbours
+from heterps_compile.runtime.pipeline.world import join_world, leave_world
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
@@ -254,6 +257,23 @@ def test_with_a_staleness_of_one_step_training_still_learns(folder, ahead):
     expected, _ = train_whole(setup.steps, partial(torch.optim.SGD, lr=LR))
     assert losses[0] == pytest.approx(expected[0], rel=1e-6)  # nothing can be old yet
     assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
+
+
+def run_apart(rank: int, *arguments: Any) -> Any:
+    """Be one rank where all take themselves to be on machines of their own."""
+    neighbours.machine = lambda: ""
+    join_world(dist.PrefixStore("apart", dist.distributed_c10d._get_default_store()), rank, dist.get_world_size())
+    return run(rank, *arguments)
+
+
+def test_servers_of_other_machines_give_the_same_bits(folder):
+    setup = Setup((1, 1), 2, Adagrad(LR), steps=3, ahead=True, clip_norm=0.05)
+    here, apart = (run_ranks(function, 4, folder, setup, None) for function in (run, run_apart))
+    for (losses, weights, _), (their_losses, theirs, _) in zip(here, apart, strict=True):
+        assert losses == their_losses
+        assert weights.keys() == theirs.keys()
+        assert all(np.array_equal(weights[name], theirs[name]) for name in weights)
+    assert any(weights for _, weights, _ in here)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
