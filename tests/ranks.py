@@ -22,7 +22,7 @@ def run_ranks(
 ) -> list[Any]:
     """Call ``function(rank, *arguments)`` on every rank and give what each returned, in the order of ranks.
 
-    ``torch.distributed`` is initialised with gloo, every process has one thread. The function stands at the top of a
+    Every process is a rank of a world and of a group of gloo's, and has one thread. The function stands at the top of a
     module; its arguments and results are sent between processes of this very test (pickled), so keep them small.
 
     Raises:
@@ -83,13 +83,19 @@ def _rank(  # noqa: PLR0917 - the process's arguments
     import torch  # noqa: PLC0415 - in the ranks alone
     import torch.distributed as dist  # noqa: PLC0415
 
+    from heterps_compile.runtime.pipeline.world import join_world, leave_world  # noqa: PLC0415
+
     torch.set_num_threads(1)
     try:
         store = dist.FileStore(str(folder / "store"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+        join_world(dist.PrefixStore("world", store), rank, world_size)
         result = function(rank, *arguments)
-        dist.barrier()  # nobody leaves while another still reads from it
+        if store.add("ended", 1) == world_size:
+            store.set("all ended", "")
+        store.wait(["all ended"], timedelta(seconds=TIMEOUT_S))  # a rank that leaves resets connections of the others
         sender.send((True, result))
+        leave_world()
         dist.destroy_process_group()
     except BaseException:  # noqa: BLE001 - whatever it is, the test shows it
         sender.send((False, traceback.format_exc()))

@@ -11,15 +11,13 @@ Floor: what a message takes from process to process where nobody computes: throu
 over gloo, where its buffer is ready.
 Mechanism (`--without NAME`): steps of our own with and without one part of the shared-memory transport, in turns in the
 same processes, instead of all that: `memory` (gloo over loopback in its place), `spin` (sleep at once), `adaptation`
-(spin 2 ms every time), `doorbell` (wake by the socket instead of an eventfd), `allocator` (glibc's own settings;
-processes of their own, in turns).
+(spin 2 ms every time), `allocator` (glibc's own settings; processes of their own, in turns).
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
 """
 
 import argparse
-import select
 import statistics
 import sys
 import tempfile
@@ -48,7 +46,8 @@ from torch import Tensor, nn  # noqa: E402
 import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: E402
-from heterps_compile.runtime.pipeline import transport  # noqa: E402
+from heterps_compile.runtime.c10d import PrefixStore  # noqa: E402
+from heterps_compile.runtime.pipeline import world as world_module  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout  # noqa: E402
 from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
@@ -62,9 +61,11 @@ from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  #
 from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory import neighbours as neighbours_module  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory.mailboxes import Mailboxes  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy  # noqa: E402
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
+from heterps_compile.runtime.pipeline.world import join_world, world  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
 
@@ -74,7 +75,7 @@ MICRO_BATCHES = 8
 WARM_UP = 2
 ROUND_TRIPS = 20
 STEPS_A_ROUND = 5
-MECHANISMS = ("memory", "spin", "adaptation", "doorbell", "allocator")
+MECHANISMS = ("memory", "spin", "adaptation", "allocator")
 
 
 @dataclass(frozen=True)
@@ -276,12 +277,12 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
 def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict[str, list[float]]]:
     """Return the seconds of a message there or back through memory and over gloo, for every size and round."""
     peer, cpu = POSITIONS - 1 - rank, torch.device("cpu")
-    neighbours, links = Neighbours(POSITIONS, rank, ROUND_TRIPS), Links(POSITIONS, rank)
+    mailboxes, links = Mailboxes(world().neighbours, [peer], ROUND_TRIPS), Links(POSITIONS, rank)
     made = []
     for size in sizes:
         content, packing = torch.zeros(size.message_bytes, dtype=torch.uint8), bytes_packing(size.message_bytes)
         ways: dict[str, tuple[Outgoing, Incoming]] = {
-            "memory": (MemoryOut(neighbours, peer), MemoryIn(neighbours, peer, "the other")),
+            "memory": (MemoryOut(mailboxes, peer), MemoryIn(mailboxes, peer, "the other")),
             "gloo": (NetworkOut(links, peer, cpu), NetworkIn(links, peer, cpu, "the other")),
         }
         times_s: dict[str, list[float]] = defaultdict(list)
@@ -304,19 +305,8 @@ def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict
     return made
 
 
-class SocketDoorbell(Neighbours):
-    """Wakes a neighbour by a byte on the socket."""
-
-    def ring(self, rank: int) -> None:
-        self._others[rank].connection.send(b"\0")
-
-    def _sleep(self, at_most_s: float) -> None:
-        connections = {other.connection.fileno(): other.connection for other in self._others.values()}
-        for descriptor in connections:
-            self._poller.register(descriptor, select.POLLIN)
-        for descriptor, _ in self._poller.poll(1000 * at_most_s):
-            if not connections[descriptor].recv(1):
-                self._gone.update(self._others)
+Took = tuple[float, float]
+"""The seconds of a step on a rank, and those of processor time in it."""
 
 
 def without(mechanism: str) -> AbstractContextManager[Any]:
@@ -326,13 +316,8 @@ def without(mechanism: str) -> AbstractContextManager[Any]:
     instead: dict[str, Any] = {
         "spin": partial(Neighbours, wait=WaitPolicy(spin_s=0.0)),
         "adaptation": partial(Neighbours, wait=WaitPolicy(most_short=0)),
-        "doorbell": SocketDoorbell,
     }
-    return patch.object(transport, "Neighbours", instead[mechanism])
-
-
-Took = tuple[float, float]
-"""The seconds of a step on a rank, and those of processor time in it."""
+    return patch.object(world_module, "Neighbours", instead[mechanism])
 
 
 def timed_round(run: Callable[[int], None], number: int) -> Took:
@@ -362,6 +347,8 @@ def measure_without(
         runs = []
         for context in (nullcontext(), without(mechanism)):
             with context:
+                store = PrefixStore(f"{len(made)} {len(runs)}", dist.distributed_c10d._get_default_store())
+                join_world(store, rank, POSITIONS)
                 runs.append(chain_step(rank, folder, size, schedule))
         rows = []
         for number in range(WARM_UP + rounds):

@@ -21,17 +21,17 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
+from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.pipeline.recorder import Recorders
+from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
@@ -47,7 +47,7 @@ _PAGEOUT = 21  # MADV_PAGEOUT (linux/mman.h), which Python's mmap does not name
 
 
 def ranks(function: Callable[..., Any], world: int, *arguments: Any) -> Any:
-    """Run a function on every rank of a gloo group; give what rank 0 returned."""
+    """Run a function on every rank of a world; give what rank 0 returned."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         results = context.SimpleQueue()
@@ -65,15 +65,13 @@ def ranks(function: Callable[..., Any], world: int, *arguments: Any) -> Any:
 
 
 def _rank(function: Callable[..., Any], rank: int, world: int, folder: str, results: Any, arguments: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=300))
+    join_world(FileStore(f"{folder}/store", world), rank, world)
     result = function(rank, *arguments)
     if rank == 0:
         results.put(result)
-    dist.barrier()
-    dist.destroy_process_group()
+    make_group(range(world)).sum(torch.zeros(1)).wait()  # a rank that leaves is missed by those that still run
+    leave_world()
 
 
 def serve(spec: ServerSpec, rank: int, *, from_disk: bool = False) -> Server:
@@ -95,8 +93,7 @@ def serve(spec: ServerSpec, rank: int, *, from_disk: bool = False) -> Server:
                 maps.append(self._map)
 
         shard.ColdFile = Noted
-    (server,) = module.serve_forever(spec, rank, heard=throw_out if from_disk else None)
-    return server
+    return module.serve_forever(spec, rank, heard=throw_out if from_disk else None)
 
 
 # 1. pulls
@@ -143,7 +140,8 @@ def train(rank: int, specs: tuple[ServerSpec, ...], steps: int, exponent: float,
     for kind, spec in zip(KINDS, specs, strict=True):
         if rank in spec.ranks:
             server = serve(spec, rank, from_disk=kind == "disk")
-            dist.send(torch.tensor([server.figures()["memory_bytes"], server.figures()["cold_reads"]]), 0)
+            figures = torch.tensor([server.figures()["memory_bytes"], server.figures()["cold_reads"]])
+            make_group((0, rank)).start_send(figures, 0)
             return {}
     clients = [Client(spec, rank) for spec in specs]
     torch.manual_seed(0)
@@ -160,7 +158,7 @@ def train(rank: int, specs: tuple[ServerSpec, ...], steps: int, exponent: float,
         client.close()
     figures = [torch.zeros(2, dtype=torch.int64) for _ in KINDS]
     for spec, one in zip(specs, figures, strict=True):
-        dist.recv(one, spec.ranks[0])
+        make_group((0, *spec.ranks)).start_receive(one, spec.ranks[0]).wait()
     distinct = [len(np.unique(ids.numpy())) for ids in batches]
     return {
         "step_s": {kind: statistics.median(mine[steps:]) for kind, mine in zip(KINDS, times, strict=True)},

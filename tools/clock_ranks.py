@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -119,9 +118,10 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
     import traceback  # noqa: PLC0415 - in the ranks alone
 
     import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
 
     from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: PLC0415
+    from heterps_compile.runtime.c10d import FileStore  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.world import join_world, make_group  # noqa: PLC0415
 
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -130,15 +130,15 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
     if pinned:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    store = dist.FileStore(f"{folder}/store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120))
+    join_world(FileStore(f"{folder}/store", world_size), rank, world_size)
+    everyone = make_group(range(world_size))
     while True:
         try:
             task = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send(_run(task, rank))
+            pipe.send(_run(task, rank, lambda: everyone.sum(torch.zeros(1)).wait()))
         except BaseException:  # noqa: BLE001 - whatever it is, the benchmark shows it
             pipe.send(traceback.format_exc())
             return
@@ -181,9 +181,8 @@ class ActionTimes(Recorders):
         return {key: median(gaps_s[skipped:]) for key, gaps_s in self._gaps_s.items()}
 
 
-def _run(task: Task, rank: int) -> RankTimes:
+def _run(task: Task, rank: int, meet: Callable[[], None]) -> RankTimes:
     import torch  # noqa: PLC0415 - in the ranks alone
-    import torch.distributed as dist  # noqa: PLC0415
     from clock_models import loss  # noqa: PLC0415
 
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415
@@ -212,7 +211,7 @@ def _run(task: Task, rank: int) -> RankTimes:
         return given if "*" in names else {name: given[name] for name in names}
 
     run = engine.train_step if task.training else engine.infer
-    dist.barrier()
+    meet()
     for step in range(_WARM_UP):
         run(step, read)
     began_s = time.perf_counter()
@@ -221,7 +220,7 @@ def _run(task: Task, rank: int) -> RankTimes:
         run(_WARM_UP + step, read)
         ended_s.append(time.perf_counter() - began_s)
     engine.finish()
-    dist.barrier()
+    meet()
     skipped = _WARM_UP * task.micro_batches
     return RankTimes(tuple(ended_s), recorder.medians(skipped), recorder.around(skipped))
 

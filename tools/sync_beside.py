@@ -6,12 +6,10 @@ take arrives 40 ms later. So the times hang little on what else the machine does
 """
 
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from statistics import median
 from typing import Any
 
@@ -107,20 +105,18 @@ def _both(rule: str) -> Trained:
 
 
 def _train(rank: int, folder: str, rule: str, queue: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch  # noqa: PLC0415 - in the ranks alone
-    import torch.distributed as dist  # noqa: PLC0415
 
-    from heterps_compile.runtime.pipeline.rank_group import Group  # noqa: PLC0415
+    from heterps_compile.runtime.c10d import FileStore  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group  # noqa: PLC0415
     from heterps_compile.runtime.sync.contract import Shared  # noqa: PLC0415
     from heterps_compile.runtime.sync.local_steps import LocalSteps  # noqa: PLC0415
     from heterps_compile.runtime.sync.shadow import Shadow  # noqa: PLC0415
     from heterps_compile.sync_rules.assignment import parse_rule  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    weights, ready = LateLink(Group((0, 1), rank), SYNC_S), Group((0, 1), rank)
+    join_world(FileStore(f"{folder}/store", 2), rank, 2)
+    weights, ready = LateLink(make_group((0, 1), has_thread=True), SYNC_S), make_group((0, 1), has_thread=True)
     parameters = {"w": torch.nn.Parameter(torch.zeros(ELEMENTS))}
     shared = Shared(weights, rank, parameters, 0.5, more_groups=lambda: (weights, ready))
     asked = parse_rule(rule)
@@ -139,4 +135,4 @@ def _train(rank: int, folder: str, rule: str, queue: Any) -> None:
     queue.put((step_s, weights.sums))
     queue.close()
     queue.join_thread()
-    dist.destroy_process_group()
+    leave_world()

@@ -61,7 +61,7 @@ def make_clock(name: str, device: str, threads: int, *, own_threads: bool = Fals
 
 
 def timing(times_s: Sequence[float]) -> Timing:
-    """Return the median of times and half the range of their middle half."""
+    """Compute the median of times and half the range of their middle half."""
     if len(times_s) < 2:
         return Timing(times_s[0], 0.0)
     low, _, high = quantiles(times_s, n=4, method="inclusive")

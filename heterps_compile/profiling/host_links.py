@@ -45,8 +45,9 @@ from heterps_compile.runtime.launch.membership import Membership
 from heterps_compile.runtime.launch.preflight import agree
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.watched_ranks import join_group, supervised_by_ranks, watched
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.rank_group import RankGroup
 from heterps_compile.runtime.pipeline.transport import Transport
+from heterps_compile.runtime.pipeline.world import make_group, world
 from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
@@ -245,7 +246,7 @@ def _measured(member: Membership, store: "Store", said: Sequence[Mapping[str, An
     """Measure all pairs and sums; return the links on rank 0."""
     types = [str(each["device_type"]) for each in said]
     pairs, ranks = _pairs(types), range(member.world_size)
-    group, transport = Group(ranks, member.rank), Transport(member.world_size, member.rank, 2 * len(SIZES_BYTES))
+    group, transport = make_group(ranks), Transport(member.world_size, member.rank, 2 * len(SIZES_BYTES))
     for low, high in (pair for its in pairs.values() for pair in its[:_MOST_PAIRS]):
         group.sum(torch.zeros(1)).wait()  # the others are quiet meanwhile
         if member.rank in (low, high):
@@ -253,7 +254,6 @@ def _measured(member: Membership, store: "Store", said: Sequence[Mapping[str, An
             if member.rank == low:
                 store.set(f"times/{low}-{high}", str(adapter_of(PairTimes).dump_json(found), "utf-8"))
     sums = tuple(_sums(group, leads=member.rank == 0))
-    transport.close()
     if member.rank != 0:
         return None
     hosts = [printable(str(each["host"])) for each in said]
@@ -283,17 +283,17 @@ def _times(pair: Pair) -> Iterator[SizeTime]:
         yield SizeTime.of(size_bytes, times_s)
 
 
-def _sums(group: Group, *, leads: bool) -> Iterator[SizeTime]:
+def _sums(group: RankGroup, *, leads: bool) -> Iterator[SizeTime]:
     """Measure all-reduces of ascending size until one takes too long."""
     for size_bytes in _SUMMED_BYTES:
         one_s = partial(_sum_s, group, torch.zeros(size_bytes // 4))
-        times_s = timed_rounds(one_s, f"sum-{size_bytes}", _LONGEST_S, leads=leads)
+        times_s = timed_rounds(one_s, range(world().size), _LONGEST_S, leads=leads)
         if not times_s:
             return
         yield SizeTime.of(size_bytes, times_s)
 
 
-def _sum_s(group: Group, summed: Tensor) -> float:
+def _sum_s(group: RankGroup, summed: Tensor) -> float:
     group.sum(torch.zeros(1)).wait()
     began_s = time.perf_counter()
     group.sum(summed).wait()

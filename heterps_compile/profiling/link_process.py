@@ -9,18 +9,15 @@ Not covered: what is fitted to the times (``link.py``).
 import itertools
 import json
 import sys
-from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
 from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.launch.addresses import choose_address
 from heterps_compile.runtime.pipeline.transport import Transport
+from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group
 
 from .pair import SIZES_BYTES, Pair
-
-_TIMEOUT = timedelta(seconds=200)
 
 
 def main() -> None:
@@ -32,7 +29,8 @@ def main() -> None:
     rank = int(sys.stdin.readline())
     choose_address(())
     store = FileStore(f"{folder}/store", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+    join_world(store, rank, world)
+    everyone = make_group(range(world))
     transport = Transport(world, rank, 2 * (len(SIZES_BYTES) + len(moved_bytes) * (world // 2)))
     pair = Pair(transport, rank, rank ^ 1)
     times_s = {}
@@ -40,14 +38,13 @@ def main() -> None:
         times_s = {size: pair.to_and_fro(size) for size in SIZES_BYTES}
     moves_s: dict[int, dict[int, list[float]]] = {size: {} for size in moved_bytes}
     for size, pairs in itertools.product(moved_bytes, range(1, world // 2 + 1)):
-        dist.barrier()
+        everyone.sum(torch.zeros(1)).wait()  # nobody begins before the others
         if rank < 2 * pairs:
             moves_s[size][pairs] = pair.to_and_fro(-(-size // pairs))
-    dist.barrier()
-    transport.close()
+    everyone.sum(torch.zeros(1)).wait()
+    leave_world()
     if rank == 0:
         print(json.dumps({"times_s": times_s, "moves_s": moves_s}), flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ Not covered: statistics of the rounds (``link.py``, ``host_links.py``); directio
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from heterps_compile.runtime.c10d import default_store
 from heterps_compile.runtime.launch.store_values import read_number
 from heterps_compile.runtime.pipeline.transport import Transport
+from heterps_compile.runtime.pipeline.world import world
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 """Sizes of the messages that a link is fitted to."""
@@ -68,20 +68,22 @@ class Pair:
             receiver.let_go()
             return took_s
 
-        low, high = sorted((self._rank, self._peer))
-        return timed_rounds(one_way_s, f"{low}-{high}-{tag}", longest_s, leads=self._rank == low)
+        ranks = sorted((self._rank, self._peer))
+        return timed_rounds(one_way_s, ranks, longest_s, leads=self._rank == ranks[0])
 
 
-def timed_rounds(one_s: Callable[[], float], name: str, longest_s: float = math.inf, *, leads: bool) -> list[float]:
+def timed_rounds(
+    one_s: Callable[[], float], ranks: Sequence[int], longest_s: float = math.inf, *, leads: bool
+) -> list[float]:
     """Time rounds after a warm-up; all their ranks call it.
 
     Args:
         one_s: Runs one round and returns its seconds.
-        name: Distinguishes the rounds in the store.
+        ranks: Those that take part.
         longest_s: If the warm-up of the leading rank takes longer, no rounds follow.
         leads: Whether this rank decides how many rounds follow.
     """
-    store, key = default_store(), f"rounds/{name}"
+    store, key = world().next_store(ranks), "rounds"
     warm_s = max(1e-9, min(one_s() for _ in range(_WARM_UP)))
     if leads:
         rounds = 0 if warm_s > longest_s else min(_MOST_ROUNDS, max(_LEAST_ROUNDS, int(_ROUNDS_S / warm_s)))

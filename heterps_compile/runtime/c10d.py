@@ -2,8 +2,7 @@
 
 ========================  =========================================================================================
 ``Store`` and its kinds   ``torch.distributed`` has them, and its types do not say so
-``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (rank_group.py)
-``as_one_process``        metrics of torchmetrics wait for all ranks of the world, and one rank computes them
+``as_one_process``        metrics of torchmetrics wait for all ranks of a user's own group, and one rank computes them
 ========================  =========================================================================================
 
 Looked at and tried in PyTorch 2.13, the version that is pinned; others that may be installed (2.6 and later) are not
@@ -23,14 +22,7 @@ __all__ = [
     "Store",
     "TCPStore",
     "as_one_process",
-    "default_store",
 ]
-
-
-def default_store() -> Store:
-    """Return the store in which the ranks of the world met."""
-    store: Store = dist.distributed_c10d._get_default_store()
-    return store
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from written_ctrdnn import (
 
 # Rank 1 does FAULT in its optimiser's fourth step, in this user's own file.
 FAULTY = """
-import os, signal, time
-import torch, torch.distributed as dist
+import os, signal, sys, time
+import torch
 from torch.nn import functional as F
 
 FAULT = os.environ.get("FAULT", "")
@@ -41,7 +41,7 @@ class Faulty(torch.optim.SGD):
     calls = 0
     def step(self, closure=None):
         self.calls += 1
-        if self.calls == 4 and dist.get_rank() == 1:
+        if self.calls == 4 and sys.argv[2] == "1":  # the words of a rank: the folder of the run, its number
             happen()
         return super().step(closure)
 

@@ -127,10 +127,10 @@ def test_a_world_that_does_not_fit_the_plan_is_refused_alike(mixed, first, secon
 @pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_a_dead_rank_is_named_by_the_others(written):
     (written / "dies.py").write_text(
-        (written / "train.py").read_text()
-        + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    import torch.distributed as dist\n"
+        (written / "train.py").read_text() + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n"
         "    global calls\n    calls += 1\n"
-        "    if calls == 12 and dist.get_rank() == 2:\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
+        "    if calls == 12 and os.environ['RANK'] == '2':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
     )
     ((code, _, err),) = agents([torchrun(3, "--train", "dies.py", "--steps", "1000000", *RUN)], written)
     assert code == 1
@@ -216,9 +216,8 @@ def test_an_agent_that_restarts_its_ranks_goes_on_from_the_last_checkpoint(writt
     (written / "dies_once.py").write_text(
         (written / "train.py").read_text()
         + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    from pathlib import Path\n    global calls\n"
-        "    import torch.distributed as dist\n"
         f"    calls += 1\n    flag = Path({str(tmp_path / 'died')!r})\n"
-        "    if calls == 12 and dist.get_rank() == 2 and not flag.exists():\n"
+        "    if calls == 12 and os.environ['RANK'] == '2' and not flag.exists():\n"
         "        flag.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
     )
     ck = tmp_path / "ck"

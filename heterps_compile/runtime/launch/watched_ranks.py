@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _OUTSTAY_S = 5.0
 _LATE_S = 60.0
-_PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 
 
 def supervised_by_ranks(joined: Joined, hang_after_s: float, checkpoints: Path | None = None) -> Supervision:
@@ -68,7 +67,7 @@ def watched(
     Raises:
         RunError: if the store cannot be reached.
     """
-    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
+    from heterps_compile.runtime.pipeline.world import leave_world  # noqa: PLC0415 - torch only in the processes of a run
 
     store = connect()
     store.set_timeout(timedelta(seconds=supervision.hang_after_s))
@@ -81,13 +80,13 @@ def watched(
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
             raise
-    dist.destroy_process_group()
+    leave_world()
     if supervision.host == member.rank:
         watch.outstay(_OUTSTAY_S)
 
 
 def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, Any]]) -> None:
-    """Join the group of all ranks.
+    """Join the world of the run; its groups connect as they are made.
 
     Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
     CPU's memory; nothing goes over NCCL.
@@ -97,12 +96,10 @@ def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, A
         store: Of the run.
         said: What each rank says of itself, with its ``host`` and the ``address`` from which it reaches the first one.
     """
-    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
-
-    from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415
+    from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
+    from heterps_compile.runtime.pipeline.world import join_world  # noqa: PLC0415
 
     own = choose_address([str(said_by.get("address", "")) for said_by in said] if machines_of_ranks(said) else [])
     if own:
         check_reach(store, member.rank, member.world_size, own)
-    group = PrefixStore("group", store)
-    dist.init_process_group("gloo", store=group, rank=member.rank, world_size=member.world_size, timeout=_PATIENCE)
+    join_world(PrefixStore("group", store), member.rank, member.world_size)

@@ -27,7 +27,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from heterps_compile.errors import RunError
@@ -41,11 +40,12 @@ from heterps_compile.runtime.loss_values import (
 )
 
 from .layout import Layout
-from .rank_group import Group, share_names
+from .rank_group import PendingWork, RankGroup, share_names
 from .rank_parts import Loss, SampleWeight
 from .recorder import StepResult
+from .world import make_group
 
-_MOST_ON_THE_WAY = 1000
+_MOST_ON_THE_WAY = 64
 """Steps; a replica that is so far ahead of the slowest waits for it, or its memory would fill up with losses."""
 
 
@@ -63,7 +63,7 @@ class SummedLosses:
     names: tuple[str, ...]
     divisor: float
     table: Tensor
-    work: dist.Work | None
+    work: PendingWork | None
 
     @property
     def are_known(self) -> bool:
@@ -132,7 +132,7 @@ class BatchLoss:
         first = micro_batch * self._size
         self._weights[micro_batch] = sample_weights(self._weight(columns), self._size, first, "the step")
 
-    def sum_weights(self, group: Group | None) -> None:
+    def sum_weights(self, group: RankGroup | None) -> None:
         """Add up the weights of the whole batch, once all micro-batches of this rank have theirs.
 
         Args:
@@ -178,7 +178,7 @@ class BatchLoss:
 
         return LossValues(weighed(found.total), {name: weighed(part) for name, part in found.parts.items()})
 
-    def begin(self, group: Group | None) -> None:
+    def begin(self, group: RankGroup | None) -> None:
         """Begin to sum the losses of the step, after the last forward of this rank; not before names are agreed on.
 
         Replicas must not wait for each other here: the last backward of one may be what the last forward of another
@@ -190,7 +190,7 @@ class BatchLoss:
         if self._is_agreed:
             self._begun = self._add(group)
 
-    def means(self, group: Group | None) -> SummedLosses:
+    def means(self, group: RankGroup | None) -> SummedLosses:
         """Return the loss of the whole batch and those that have names, and begin the next one.
 
         Args:
@@ -213,7 +213,7 @@ class BatchLoss:
         while self._on_the_way:
             self._on_the_way.popleft().settle()
 
-    def _add(self, group: Group | None) -> SummedLosses:
+    def _add(self, group: RankGroup | None) -> SummedLosses:
         names = self._names or ()
         table = torch.zeros(self._micro_batches, 1 + len(names), dtype=torch.float64)
         for micro_batch, told in self._told.items():
@@ -225,7 +225,7 @@ class BatchLoss:
             self._on_the_way.popleft().settle()
         return one
 
-    def _agree(self, group: Group | None) -> None:
+    def _agree(self, group: RankGroup | None) -> None:
         """Agree on the names of the losses with the other replicas, in the first step."""
         assert self._names is not None, "a rank of the last stage has a micro-batch"  # noqa: S101
         if group is None or self._is_agreed:
@@ -252,7 +252,7 @@ class SharedLoss:
         """
         self._rank, self._source = rank, layout.ranks_of(layout.stage_count - 1)[0]
         self._names: tuple[str, ...] | None = None
-        self._group = Group(range(layout.world_size), rank) if layout.world_size > 1 else None
+        self._group = make_group(range(layout.world_size)) if layout.world_size > 1 else None
 
     def is_wanted(self, here: bool) -> bool:
         """Tell whether any rank wants the loss; all ranks ask, and hear the same."""

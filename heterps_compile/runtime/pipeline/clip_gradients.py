@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 
-from .rank_group import Group
+from .world import make_group
 
 _EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ has the same
 # Elements that are squared in float64 at once: on a CPU they stay in its cache, on a GPU few calls are what counts.
@@ -74,7 +74,7 @@ class GradientClip:
         self._max_norm = max_norm
         self._held = _each_once(held)
         self._counted = _each_once(counted)
-        self._group = Group(range(ranks), rank) if ranks > 1 else None
+        self._group = make_group(range(ranks)) if ranks > 1 else None
         counts = torch.zeros(ranks, dtype=torch.int64)
         counts[rank] = len(self._counted) + (0 if served is None else served.places)
         if self._group is not None:

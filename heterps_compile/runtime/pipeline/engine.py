@@ -62,7 +62,7 @@ class Engine:
     shared: SharedState | None
 
     def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
-        """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
+        """Prepare a rank that has joined its world; every rank of the pipeline does the same.
 
         Args:
             parts: What this rank runs, where, and with whom.
@@ -250,16 +250,16 @@ class Engine:
         if self._loss is not None:
             try:
                 self._loss.settle()
-            except RuntimeError as error:
+            except Exception as error:
                 raise RunError(f"{self._layout.describe(self._rank)}, at its losses: {_reason(error)}") from error
         return result.with_losses()
 
     def finish(self) -> None:
-        """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        """Wait until what was sent has arrived; call it before leaving the world."""
         self.with_losses(NOTHING_TOLD)
         if self.shared is not None:
             self.shared.close()
-        self._exchange.close()
+        self._exchange.flush()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of this rank's stages by their names in the model, each once."""
@@ -376,7 +376,7 @@ def _make_loss_scale(parts: RankParts, options: StepOptions, state: SharedState 
         return None
     from .loss_scale import LossScale  # noqa: PLC0415 - in float16
 
-    return LossScale(options.scaling, state.parameters(), parts.layout.world_size, parts.rank)
+    return LossScale(options.scaling, state.parameters(), parts.layout.world_size)
 
 
 def _make_gather(parts: RankParts, exchange: Exchange) -> "OutputGather | None":

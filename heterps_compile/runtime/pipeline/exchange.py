@@ -239,12 +239,6 @@ class Exchange:
         for receiver in self._receivers.values():
             receiver.let_go()
 
-    def close(self) -> None:
-        """Wait until all that was sent has arrived, and leave the others."""
-        self.flush()
-        if self.transport is not None:
-            self.transport.close()
-
 
 def _as_leaves(values: Sequence[Any]) -> list[Any]:
     """Return values that stay on their rank as those that arrive from another: leaves with the same memory."""

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import RunError
 
-from .rank_group import Group
+from .rank_group import RankGroup
 from .scaling import Scaling
+from .world import make_group
 
 _LEAST_SCALE = 2.0**-24
 """Below this scale the gradients that float16 can hold are larger than any that a training step has use of."""
@@ -33,14 +34,13 @@ class LossScale:
         state: As it is for the next step; a resumed run puts that of its checkpoint there.
     """
 
-    def __init__(self, state: Scaling, parameters: Iterable[nn.Parameter], ranks: int, rank: int) -> None:
+    def __init__(self, state: Scaling, parameters: Iterable[nn.Parameter], ranks: int) -> None:
         """Join the others; every rank of the pipeline does so.
 
         Args:
             state: To begin with.
             parameters: The trained ones of this rank.
-            ranks: Of the pipeline.
-            rank: This one.
+            ranks: The number of ranks of the pipeline.
 
         Raises:
             RunError: where a parameter is float16, whose gradients cannot be scaled back.
@@ -52,7 +52,7 @@ class LossScale:
                 "a parameter is float16, so that its gradient would overflow when it is scaled back; --precision fp16 "
                 "is for models whose parameters are float32: train this one without it"
             )
-        self._group = Group(range(ranks), rank) if ranks > 1 else None
+        self._group = make_group(range(ranks)) if ranks > 1 else None
         self._found: Tensor | None = None
 
     def seed(self, loss: Tensor, divisor: float) -> Tensor:
@@ -100,7 +100,7 @@ class LossScale:
 class Agreement:
     """Whether the gradients of all ranks are finite, on its way."""
 
-    def __init__(self, found: Tensor, group: Group | None) -> None:
+    def __init__(self, found: Tensor, group: RankGroup | None) -> None:
         self._found = found
         self._work = None if group is None else group.maximum(found)
 

@@ -25,7 +25,8 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 
 from .message import MessageBuffer, Packing
-from .rank_group import Group
+from .rank_group import GlooGroup
+from .world import world
 
 
 class Links:
@@ -38,8 +39,8 @@ class Links:
             world_size: Ranks of the pipeline.
             rank: This one.
         """
-        self._rank = rank
-        self._up, self._down = (Group(range(world_size), rank) for _ in range(2))
+        self._rank, ranks = rank, range(world_size)
+        self._up, self._down = (GlooGroup(world().next_store(ranks), ranks, rank) for _ in range(2))
 
     def send(self, tensor: Tensor, target: int, tag: int) -> dist.Work:
         """Begin to send a tensor of the CPU, which must stay as it is until it has gone."""

@@ -1,32 +1,46 @@
-"""Groups of ranks that sum and share tensors, made by their members alone.
+"""Groups of ranks that sum and share tensors, made by their members alone: over gloo.
 
 ``dist.new_group`` has to be called by every rank of the world, those that serve parameters too, and for groups made
 without the others it takes a name that depends on how many groups a rank is in already: ranks that are in different
-numbers of them wait for each other for ever (PyTorch 2.13). So a group is made here from the store of the world, under
-a name that its members agree on: their ranks, and how many groups of just these ranks there were before.
+numbers of them wait for each other for ever (PyTorch 2.13). So a group is made here from a store of its members.
 
-Left out: other backends than gloo; tensors of a GPU go through the CPU's memory.
+Left out: other backends than gloo; tensors of a GPU go through the CPU's memory. Ranks of one machine
+(``shared_memory/memory_group.py``).
 """
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from heterps_compile.runtime.c10d import PrefixStore, default_store
+from heterps_compile.runtime.c10d import Store
+from heterps_compile.runtime.sync.collective import Collective, Work
 
 _PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
 
 _GATHERED = 1 << 20
 """A tag that nothing else has, so that messages of a gathering are told from others."""
 
-_made: Counter[tuple[int, ...]] = Counter()
+
+class PendingWork(Work, Protocol):
+    """Something that goes on, and whose end can be seen."""
+
+    def is_completed(self) -> bool:
+        """Return whether waiting for it takes no time."""
+        ...
+
+
+class RankGroup(Collective, Protocol):
+    """Some ranks of a run that sum tensors; every member makes its groups in the same order as the others."""
+
+    def sum(self, tensor: Tensor) -> PendingWork:
+        """Begin to sum a tensor in place; dense, or sparse with every row once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +55,26 @@ class _Works:
             work.wait()
 
 
-class Group:
-    """Some ranks that sum tensors; every member makes its groups in the same order as the others.
+class GlooGroup:
+    """Some ranks that gloo connects.
 
     Attributes:
         ranks: Its members.
     """
 
-    def __init__(self, ranks: Sequence[int], rank: int) -> None:
+    def __init__(self, store: Store, ranks: Sequence[int], rank: int, patience: timedelta = _PATIENCE) -> None:
         """Join, as ``rank``; waits for the other members.
 
         Args:
+            store: Of the group alone.
             ranks: Of the members.
             rank: This one.
+            patience: How long to wait for a message.
         """
         self.ranks = tuple(ranks)
-        name = f"pipeline-{'-'.join(map(str, self.ranks))}-{_made[self.ranks]}"
-        _made[self.ranks] += 1
-        store = PrefixStore(name, default_store())
         self._places = {member: place for place, member in enumerate(self.ranks)}
         self._place = place = self._places[rank]
-        self._gloo: Any = dist.ProcessGroupGloo(store, place, len(self.ranks), _PATIENCE)
+        self._gloo: Any = dist.ProcessGroupGloo(store, place, len(self.ranks), patience)
 
     def sum(self, tensor: Tensor) -> dist.Work:
         """Begin to sum a tensor in place; dense, or sparse with every row once."""
@@ -101,8 +114,14 @@ class Group:
         work: dist.Work = self._gloo.recv([tensor], self._places[source], tag)
         return work
 
+    def receive_any(self, tensor: Tensor, tag: int) -> int:
+        """Receive a tensor of at most this size from any member; return its rank."""
+        work = self._gloo.recv_anysource([tensor], tag)
+        work.wait()
+        return self.ranks[int(work._source_rank())]
 
-def share_names(group: Group, names: Sequence[str], rank: int) -> list[tuple[str, ...]]:
+
+def share_names(group: Collective, names: Sequence[str], rank: int) -> list[tuple[str, ...]]:
     """Return the names that every member of a group has, in the order of its members; all of them call it.
 
     Args:

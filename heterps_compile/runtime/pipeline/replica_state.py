@@ -36,9 +36,10 @@ from heterps_compile.sync_rules.rules import USUAL
 from .gradient_sums import OwnGradients, SharedGradients
 from .layout import Layout
 from .planned_machines import planned_sizes
-from .rank_group import Group
+from .rank_group import RankGroup
 from .rank_parts import RankParts
 from .read_stage import Tied
+from .world import make_group
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.sync.by_machine import ByMachine
@@ -70,7 +71,7 @@ class SharedState:
     statistics: "dict[int, RunningStatistics]" = field(default_factory=dict)
     rules: list[Rule] = field(default_factory=list)
     own: list[OwnGradients] = field(default_factory=list)
-    last_group: Group | None = None
+    last_group: RankGroup | None = None
     last_rule: Rule | None = None
     counted: list[nn.Parameter] = field(default_factory=list)
     scale: float = 1.0
@@ -222,13 +223,13 @@ def share_state(
     _refuse_unknown(parts.plan, modules, held, tied)
     shared: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[str, nn.Parameter]] = {}
 
-    def gradients(parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]) -> SharedGradients:
+    def gradients(parameters: Mapping[str, nn.Parameter], group: RankGroup, holders: Sequence[int]) -> SharedGradients:
         kept = state._groups.setdefault(holders[0] if len(holders) == 1 else TIED, [])
         stages = " and ".join(map(str, holders))
         where = f"stage {stages}" if len(holders) == 1 else f"stages {stages}"
 
         def more_groups() -> tuple[Collective, Collective]:
-            another = Group(group.ranks, rank)
+            another = make_group(group.ranks, has_thread=True)
             return _counted(another, parts, kept)[0], another
 
         share = _share_of(parts.layout, holders, rank)
@@ -262,7 +263,7 @@ def share_state(
             state.own.append(OwnGradients(own))
             state.gradients[index] = state.own[-1]
             continue
-        group = Group(ranks, rank)
+        group = make_group(ranks)
         state.gradients[index] = summed = gradients(_each_once(own), group, [index])
         if buffers := dict(module.named_buffers()):
             from .running_statistics import RunningStatistics  # noqa: PLC0415 - few models have them
@@ -273,13 +274,13 @@ def share_state(
             state.last_group = group
             state.last_rule = summed.rule
     state.tied = [
-        gradients(parameters, Group(ranks, rank), holders)
+        gradients(parameters, make_group(ranks), holders)
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
 
 
-def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> "tuple[Collective, ByMachine | None]":
+def _counted(group: RankGroup, parts: RankParts, kept: list[CountedGroup]) -> "tuple[Collective, ByMachine | None]":
     """Make a group count, and sum by machine if its ranks share some.
 
     Args:
@@ -293,14 +294,14 @@ def _counted(group: Group, parts: RankParts, kept: list[CountedGroup]) -> "tuple
     from heterps_compile.runtime.sync.by_machine import ByMachine  # noqa: PLC0415 - few runs share machines
 
     def between(owners: Sequence[int]) -> CountedGroup:
-        kept.append(CountedGroup(Group(owners, parts.rank), parts.rank, parts.machine_of))
+        kept.append(CountedGroup(make_group(owners), parts.rank, parts.machine_of))
         return kept[-1]
 
     kept.append(by_machine := ByMachine(group, parts.rank, parts.machine_of, between))
     return by_machine, by_machine
 
 
-def _is_one_machine(parts: RankParts, group: Group, holders: Sequence[int]) -> bool:
+def _is_one_machine(parts: RankParts, group: RankGroup, holders: Sequence[int]) -> bool:
     """Return whether the replicas of a stage are on one machine, and the plan counts with that."""
     if len(holders) != 1 or len(machines_of(group.ranks, parts.machine_of)) > 1:
         return False

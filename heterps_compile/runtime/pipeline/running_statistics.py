@@ -24,15 +24,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
-
-from .rank_group import Group
+from heterps_compile.runtime.sync.collective import Collective, Work
 
 _MEAN, _VARIANCE, _TRAINS, _MOMENTUM = "running_mean", "running_var", "training", "momentum"
 _OF_ATEN = ("input", "weight", "bias", _MEAN, _VARIANCE, _TRAINS, _MOMENTUM)
@@ -59,7 +57,7 @@ class RunningStatistics:
         stage: int,
         buffers: Mapping[str, Tensor],
         micro_batches: int,
-        group: Group,
+        group: Collective,
         momentum: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Prepare.
@@ -74,7 +72,7 @@ class RunningStatistics:
         self._known = dict(momentum)
         self._stage, self._all, self._micro_batches, self._group = stage, dict(buffers), micro_batches, group
         self._changing: _Changing | None = None
-        self._work: dist.Work | None = None
+        self._work: Work | None = None
 
     def begin(self) -> None:
         """Begin a step."""

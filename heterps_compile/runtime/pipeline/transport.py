@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
-from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours
+from heterps_compile.runtime.pipeline.shared_memory.mailboxes import Mailboxes
 
 from .message import Packing, check_values, describe, packing_of_header
 from .over_gloo import Links, NetworkIn, NetworkOut
+from .world import world
 
 
 class Outgoing(Protocol):
@@ -143,21 +144,19 @@ class Transport:
             rank: This one.
             tags: How many there are, from 0.
         """
-        self._neighbours = Neighbours(world_size, rank, tags)
-        self._links = None if self._neighbours.are_all else Links(world_size, rank)
+        neighbours, ranks = world().neighbours, range(world_size)
+        self._peers = [peer for peer in ranks if peer in neighbours.ranks]
+        self._mailboxes = Mailboxes(neighbours, self._peers, tags)
+        self._links = None if neighbours.have(ranks) else Links(world_size, rank)
 
     def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
         """Return what sends to a rank."""
-        if self._links is None or peer in self._neighbours.ranks:
-            return Sender(MemoryOut(self._neighbours, peer), header_tag, wire)
+        if self._links is None or peer in self._peers:
+            return Sender(MemoryOut(self._mailboxes, peer), header_tag, wire)
         return Sender(NetworkOut(self._links, peer, device), header_tag, wire)
 
     def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
         """Return what receives from a rank, which ``shown`` tells in words."""
-        if self._links is None or peer in self._neighbours.ranks:
-            return Receiver(MemoryIn(self._neighbours, peer, shown), peer, header_tag, device, shown)
+        if self._links is None or peer in self._peers:
+            return Receiver(MemoryIn(self._mailboxes, peer, shown), peer, header_tag, device, shown)
         return Receiver(NetworkIn(self._links, peer, device, shown), peer, header_tag, device, shown)
-
-    def close(self) -> None:
-        """Leave; what was sent can still be received."""
-        self._neighbours.close()

@@ -92,17 +92,17 @@ class Client:
     def __init__(
         self, spec: ServerSpec, rank: int, *, link: Link | None = None, recorder: Recorder | None = None
     ) -> None:
-        """Connect nothing yet.
+        """Connect; waits for the other workers and the servers.
 
         Args:
             spec: The same on all ranks.
             rank: This worker's, one of ``spec.workers``.
-            link: To the servers; None for one over the group of all ranks.
+            link: To the servers; None for one between the ranks of the world.
             recorder: Is told of time spent waiting for rows.
         """
         self.spec = spec
         self._rank = rank
-        self._link: Link = link or ServersLink(spec.ranks)
+        self._link: Link = link or ServersLink(spec)
         self._recorder: Recorder = recorder or Recorders()
         self._step = spec.first_step
         self._pushed = spec.first_step - 1

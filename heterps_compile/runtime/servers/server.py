@@ -28,7 +28,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from heterps_compile.errors import RunError
@@ -289,19 +288,12 @@ class Server:
         }
 
 
-def serve_forever(
-    spec: ServerSpec,
-    rank: int,
-    *,
-    group: dist.ProcessGroup | None = None,
-    heard: Callable[[int], None] | None = None,
-) -> Server:
+def serve_forever(spec: ServerSpec, rank: int, *, heard: Callable[[int], None] | None = None) -> Server:
     """Serve until every worker has closed its client.
 
     Args:
         spec: The same on all ranks.
         rank: This server's, one of ``spec.ranks``.
-        group: In which workers and servers are; None for all ranks. Its timeout must be longer than a step.
         heard: Is told the step of every request, after it was handled: a sign of life.
 
     Returns:
@@ -311,8 +303,8 @@ def serve_forever(
         InputError: where a checkpoint cannot be read.
         RunError: where tables do not fit, a request cannot be right, or a worker is gone.
     """
+    link = WorkersLink(spec)
     server = Server(spec, spec.ranks.index(rank))
-    link = WorkersLink(spec.wire, group)
     while not server.is_over:
         request = link.receive()
         for worker, answer in server.handle(request):

@@ -1,21 +1,27 @@
-"""How requests and answers travel: point to point over ``torch.distributed`` (gloo), with tags.
+"""How requests and answers travel: point to point, through shared memory on one machine, else over gloo with tags.
 
 Nothing is pickled: ``torch.distributed.rpc``, which pickles every call, is not used.
 
 Left out: what the buffers say (``protocol.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line
+from heterps_compile.runtime.pipeline.rank_group import GlooGroup
+from heterps_compile.runtime.pipeline.shared_memory.memory_group import MemoryGroup
+from heterps_compile.runtime.pipeline.world import world
+from heterps_compile.runtime.sync.collective import Work
 
-from .protocol import FIRST_BYTES, Request, request_bytes, unpack_request
+from .protocol import FIRST_BYTES, Kind, Request, request_bytes, unpack_request
+from .spec import ServerSpec
 
 Wait = Callable[[], None]
 """Waits for answers."""
@@ -24,6 +30,7 @@ Call = tuple[int, Tensor, Tensor]
 """Number of a server, request, buffer for the answer."""
 
 _REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003
+_PATIENCE = timedelta(days=7)  # a server waits for its workers however long a validation takes
 
 
 class Link(Protocol):
@@ -42,18 +49,73 @@ class Link(Protocol):
         ...
 
 
-class ServersLink:
-    """The connection of a worker to all servers over a process group."""
+class _MemoryWires(MemoryGroup):
+    """Ranks of one machine."""
 
-    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None = None) -> None:
-        """Connect nothing yet: the group is connected already.
+    def send(self, content: Tensor, target: int) -> list[Work]:
+        return [self.start_send(content, target)]
+
+
+class _GlooWires(GlooGroup):
+    """Ranks of several machines. A server that waits for any worker receives the first bytes of a request alone."""
+
+    wire = "float32"
+
+    def send(self, content: Tensor, target: int) -> list[Work]:
+        works: list[Work] = [super().start_send(content[:FIRST_BYTES], target, _REQUEST_TAG)]
+        if len(content) > FIRST_BYTES:
+            works.append(super().start_send(content[FIRST_BYTES:], target, _REST_TAG))
+        return works
+
+    def take_any(self, sources: Sequence[int]) -> Tensor:
+        first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
+        source = self.receive_any(first, _REQUEST_TAG)
+        content = torch.empty(request_bytes(first, self.wire), dtype=torch.uint8)
+        content[:FIRST_BYTES] = first[: len(content)]
+        if len(content) > FIRST_BYTES:
+            self.start_receive(content[FIRST_BYTES:], source, _REST_TAG).wait()
+        return content
+
+
+def _connect(spec: ServerSpec) -> _MemoryWires | _GlooWires:
+    """Connect this rank, a worker or a server; waits for all others."""
+    own, ranks = world(), (*spec.workers, *spec.ranks)
+    if own.neighbours.have(ranks):
+        peers = spec.workers if own.rank in spec.ranks else spec.ranks
+        return _MemoryWires(own.neighbours, ranks, peers=peers, patience_s=_PATIENCE.total_seconds())
+    wires = _GlooWires(own.next_store(ranks), ranks, own.rank, _PATIENCE)
+    wires.wire = spec.wire
+    return wires
+
+
+@contextmanager
+def _blaming(peer: str, hint: str = "") -> Iterator[None]:
+    """Let an error of a connection name the peer.
+
+    Raises:
+        RunError: in place of that error.
+    """
+    try:
+        yield
+    except (RuntimeError, HeterpsError) as error:
+        reason = one_line(str(error))[:200]
+        raise RunError(f"{peer} is gone or silent for too long ({reason}){hint}") from error
+
+
+class ServersLink:
+    """The connection of a worker to all servers."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        """Connect; waits for the other workers and the servers.
 
         Args:
-            ranks: Of the servers, by their number.
-            group: None for all ranks.
+            spec: The same on all ranks.
+
+        Raises:
+            RunError: where they do not meet.
         """
-        self._ranks, self._group = ranks, group
-        self._sent: list[tuple[int, Tensor, dist.Work]] = []
+        self._ranks, self._wires = spec.ranks, _connect(spec)
+        self._sent: list[tuple[int, Tensor, Work]] = []
 
     def send(self, server: int, request: Tensor) -> None:
         """Begin to send a request; its buffer is kept until it is sent.
@@ -61,9 +123,8 @@ class ServersLink:
         Raises:
             RunError: if the server is gone.
         """
-        self._begin(server, request[:FIRST_BYTES], _REQUEST_TAG)
-        if len(request) > FIRST_BYTES:
-            self._begin(server, request[FIRST_BYTES:], _REST_TAG)
+        with self._blaming(server):
+            self._sent += [(server, request, work) for work in self._wires.send(request, self._ranks[server])]
 
     def ask(self, calls: Sequence[Call]) -> Wait:
         """Begin to send requests; return a function that waits for the answers.
@@ -71,17 +132,16 @@ class ServersLink:
         Raises:
             RunError: if a server is gone; so does the wait.
         """
-        asked: list[tuple[int, dist.Work | None]] = []
+        asked: list[tuple[int, Work]] = []
         for server, request, out in calls:
-            try:
-                asked.append((server, dist.irecv(out, self._ranks[server], group=self._group, tag=_ANSWER_TAG)))
-            except RuntimeError as error:
-                raise self._gone(server, error) from error
+            with self._blaming(server):
+                asked.append((server, self._wires.start_receive(out, self._ranks[server])))
             self.send(server, request)
 
         def wait() -> None:
             for server, work in asked:
-                self._wait(server, work)
+                with self._blaming(server):
+                    work.wait()
 
         return wait
 
@@ -93,59 +153,43 @@ class ServersLink:
         """
         sent, self._sent = self._sent, []
         for server, _, work in sent:
-            self._wait(server, work)
-
-    def _begin(self, server: int, part: Tensor, tag: int) -> None:
-        try:
-            work = dist.isend(part, self._ranks[server], group=self._group, tag=tag)
-        except RuntimeError as error:
-            raise self._gone(server, error) from error
-        if work is not None:
-            self._sent.append((server, part, work))
-
-    def _wait(self, server: int, work: dist.Work | None) -> None:
-        try:
-            if work is not None:
+            with self._blaming(server):
                 work.wait()
-        except RuntimeError as error:
-            raise self._gone(server, error) from error
 
-    def _gone(self, server: int, error: RuntimeError) -> RunError:
-        return RunError(
-            f"parameter server {server} (rank {self._ranks[server]}) is gone or silent for too long "
-            f"({one_line(str(error))[:200]}); its own last words say why"
-        )
+    def _blaming(self, server: int) -> AbstractContextManager[None]:
+        return _blaming(f"parameter server {server} (rank {self._ranks[server]})", "; its own last words say why")
 
 
 class WorkersLink:
     """A server's connection to its workers."""
 
-    def __init__(self, wire: str, group: dist.ProcessGroup | None = None) -> None:
-        """Connect nothing yet.
+    def __init__(self, spec: ServerSpec) -> None:
+        """Connect; waits for the workers and the other servers.
 
         Args:
-            wire: Type of floats in requests.
-            group: None for all ranks.
-        """
-        self._wire, self._group = wire, group
-        self._first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
-        self._answers: dict[int, tuple[dist.Work | None, Tensor]] = {}  # one at a time is on its way to a worker
-
-    def receive(self) -> Request:
-        """Wait for a request from anybody.
+            spec: The same on all ranks.
 
         Raises:
-            RunError: where what came is no request, or the group has failed.
+            RunError: where they do not meet.
         """
-        try:
-            source = dist.recv(self._first, None, group=self._group, tag=_REQUEST_TAG)
-            buffer = torch.empty(request_bytes(self._first, self._wire), dtype=torch.uint8)
-            buffer[:FIRST_BYTES] = self._first[: len(buffer)]
-            if len(buffer) > FIRST_BYTES:
-                dist.recv(buffer[FIRST_BYTES:], source, group=self._group, tag=_REST_TAG)
-        except RuntimeError as error:
-            raise self._lost(error) from error
-        return unpack_request(buffer, self._wire)
+        self._wire, self._wires = spec.wire, _connect(spec)
+        self._heard = list(spec.workers)  # by the time since their last request, without those that have stopped
+        self._answers: dict[int, tuple[Work, Tensor]] = {}  # one at a time is on its way to a worker
+
+    def receive(self) -> Request:
+        """Wait for a request from any worker that has not stopped.
+
+        Raises:
+            RunError: where a message is no request, or a worker is gone.
+        """
+        with self._blaming():
+            content = self._wires.take_any(self._heard)
+        request = unpack_request(content, self._wire)
+        if request.worker in self._heard:
+            self._heard.remove(request.worker)
+            if request.kind is not Kind.STOP:
+                self._heard.append(request.worker)
+        return request
 
     def answer(self, worker: int, answer: Tensor) -> None:
         """Begin to send an answer.
@@ -153,12 +197,9 @@ class WorkersLink:
         Raises:
             RunError: where the worker is gone.
         """
-        try:
-            self._finish(worker)
-            work = dist.isend(answer, worker, group=self._group, tag=_ANSWER_TAG)
-        except RuntimeError as error:
-            raise self._lost(error) from error
-        self._answers[worker] = work, answer
+        self._finish(worker)
+        with self._blaming():
+            self._answers[worker] = self._wires.start_send(answer, worker), answer
 
     def flush(self) -> None:
         """Wait until all answers are on their way.
@@ -166,19 +207,14 @@ class WorkersLink:
         Raises:
             RunError: where a worker is gone.
         """
-        try:
-            for worker in list(self._answers):
-                self._finish(worker)
-        except RuntimeError as error:
-            raise self._lost(error) from error
+        for worker in list(self._answers):
+            self._finish(worker)
 
     def _finish(self, worker: int) -> None:
-        work, _ = self._answers.pop(worker, (None, None))
-        if work is not None:
-            work.wait()
+        if worker in self._answers:
+            with self._blaming():
+                self._answers.pop(worker)[0].wait()
 
     @staticmethod
-    def _lost(error: RuntimeError) -> RunError:
-        return RunError(
-            f"a parameter server cannot go on: a worker is gone or silent for too long ({one_line(str(error))[:200]})"
-        )
+    def _blaming() -> AbstractContextManager[None]:
+        return _blaming("a parameter server cannot go on: a worker")

@@ -27,7 +27,7 @@ from heterps_compile.passes.drafts import Draft, Layered
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import Request
 from heterps_compile.runtime.pipeline.gradient_sums import SharedGradients
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.contract import Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
@@ -140,7 +140,7 @@ def test_a_weight_that_layers_share_has_one_gradient_where_they_share_a_stage() 
 
 
 def in_group(rank: int, count: int, sync: str) -> tuple[int, dict[str, list[float]]]:
-    model, counted = net(), CountedGroup(Group(range(count), rank), rank)
+    model, counted = net(), CountedGroup(make_group(range(count)), rank)
     shared = Shared(counted, rank, dict(model.named_parameters()), 1 / count)
     sums = SharedGradients(make_rule(parse_rule(sync), shared))
     sums.begin()

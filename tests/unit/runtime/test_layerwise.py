@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
 from heterps_compile.runtime.layerwise import Lamb, Lars, Layerwise
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.contract import Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 
@@ -114,7 +114,7 @@ def test_what_has_no_dense_gradient_and_numbers_that_are_none_are_refused():
 
 
 def in_group(rank: int) -> dict[str, Any]:
-    group, found = Group(range(3), rank), {}
+    group, found = make_group(range(3)), {}
     for kind, make in MADE.items():
         named = parameters()
         held = {name: named[name] for name in ("w", "bias", "v")}  # the fourth is nobody else's

@@ -4,13 +4,17 @@ A rank has one arena: a file in memory without a name (a memfd), which grows and
 with whether it is free. The writer fills a free one; the reader frees it when nobody there holds its memory any more.
 Neither asks the other.
 
-Left out: how the reader hears of it (``neighbours.py``).
+Left out: how the reader hears of it (``mailboxes.py``).
 """
 
 import mmap
 import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.message import MessageBuffer, Packing
@@ -48,6 +52,7 @@ class Arena:
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("heterps-compile")
         self._end = mmap.ALLOCATIONGRANULARITY  # nothing lies at 0
+        self._copies: dict[int, deque[SharedCopy]] = {}  # by size, the one that was written longest ago first
 
     def reserve(self, size_bytes: int) -> int:
         """Return the place of so many zeros.
@@ -66,6 +71,50 @@ class Arena:
     def new_buffer(self, packing: Packing) -> SharedBuffer:
         """Return a buffer for messages of a layout."""
         return SharedBuffer(self.descriptor, self.reserve(_HEAD_BYTES + packing.size_bytes), packing)
+
+    def copy(self, content: Tensor, readers: Sequence[memoryview], mailbox: int) -> "SharedCopy":
+        """Copy bytes to memory that no reader needs any more; the caller then writes the readers' mailboxes."""
+        size_bytes = content.numel()
+        step = max(mmap.ALLOCATIONGRANULARITY, 1 << max(size_bytes.bit_length() - 4, 0))  # at most an eighth is unused
+        room = max(-(-size_bytes // step), 1) * step
+        copies = self._copies.setdefault(room, deque())
+        copy = next((copy for copy in copies if copy.is_free), None)
+        if copy is None:
+            place = self.reserve(room)
+            copy = SharedCopy(place, map_bytes(self.descriptor, place, room))
+        else:
+            copies.remove(copy)
+        copies.append(copy)
+        copy.content[:size_bytes].copy_(content)
+        copy.readers, copy.mailbox = readers, mailbox
+        return copy
+
+
+@dataclass(slots=True, eq=False)
+class SharedCopy:
+    """A message that several ranks read, each of which empties its mailbox once it has.
+
+    Attributes:
+        place: Where it begins in the arena.
+        content: Its memory.
+        readers: Mailboxes of the ranks that read it.
+        mailbox: The one among them that says so.
+    """
+
+    place: int
+    content: Tensor
+    readers: Sequence[memoryview] = ()
+    mailbox: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether all have read it."""
+        return all(mailboxes[self.mailbox] != self.place for mailboxes in self.readers)
+
+
+def map_bytes(descriptor: int, place: int, size_bytes: int) -> Tensor:
+    """Map memory of an arena."""
+    return torch.frombuffer(mmap.mmap(descriptor, size_bytes, offset=place), dtype=torch.uint8)
 
 
 def map_buffer(descriptor: int, place: int, size_bytes: int, packing: Packing, writer: str) -> SharedBuffer:

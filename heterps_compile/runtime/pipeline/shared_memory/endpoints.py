@@ -2,7 +2,7 @@
 
 Values are copied once, into the buffer, and read where they lie.
 
-Left out: who tells whom (``neighbours.py``), what is the same over a network (``transport.py``).
+Left out: the mailboxes (``mailboxes.py``), what is the same over a network (``transport.py``).
 """
 
 from collections import deque
@@ -14,22 +14,22 @@ from torch import Tensor
 from heterps_compile.runtime.pipeline.message import Packing, bytes_packing
 
 from .arena import FREE, FULL, SharedBuffer, map_buffer
-from .neighbours import SLEEPS, Neighbours
+from .mailboxes import Mailboxes
 
 
 class MemoryOut:
     """Sends to one rank."""
 
-    def __init__(self, neighbours: Neighbours, peer: int) -> None:
-        self._neighbours, self._peer, self._mailboxes = neighbours, peer, neighbours.outbox(peer)
+    def __init__(self, mailboxes: Mailboxes, peer: int) -> None:
+        self._mailboxes, self._peer, self._arena = mailboxes, peer, mailboxes.neighbours.arena
         self._buffers: deque[SharedBuffer] = deque()  # the one that was filled longest ago first
 
     def send_header(self, header: Tensor, tag: int) -> None:
         """Send the bytes that describe the messages."""
         packing = bytes_packing(header.numel())
-        buffer = self._neighbours.arena.new_buffer(packing)
+        buffer = self._arena.new_buffer(packing)
         packing.pack([header], buffer.views)
-        self._tell(buffer, tag)
+        self._mailboxes.post(self._peer, 2 * tag, buffer.place, buffer.size_bytes)
 
     def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None:
         """Send values."""
@@ -41,22 +41,12 @@ class MemoryOut:
             buffer = self._find(packing)
         packing.pack(values, buffer.views)
         buffer.state[0] = FULL
-        self._tell(buffer, tag)
-
-    def _tell(self, buffer: SharedBuffer, tag: int) -> None:
-        """Say that a message lies in a buffer."""
-        mailboxes, mailbox = self._mailboxes, 2 * tag
-        if mailboxes[mailbox]:
-            self._neighbours.wait_until_taken(self._peer, mailbox)
-        mailboxes[mailbox + 1] = buffer.size_bytes
-        mailboxes[mailbox] = buffer.place  # last: with it the message is there
-        if mailboxes[SLEEPS]:
-            self._neighbours.ring(self._peer)
+        self._mailboxes.post(self._peer, 2 * tag, buffer.place, buffer.size_bytes)
 
     def _find(self, packing: Packing) -> SharedBuffer:
         buffer = next((buffer for buffer in self._buffers if buffer.state[0] == FREE), None)
         if buffer is None:
-            buffer = self._neighbours.arena.new_buffer(packing)
+            buffer = self._arena.new_buffer(packing)
         else:
             self._buffers.remove(buffer)
         self._buffers.append(buffer)
@@ -78,19 +68,19 @@ class MemoryIn:
 
     wants_buffers = False
 
-    def __init__(self, neighbours: Neighbours, peer: int, shown: str) -> None:
-        self._neighbours, self._peer, self._mailboxes = neighbours, peer, neighbours.inbox(peer)
-        self._shown = shown
+    def __init__(self, mailboxes: Mailboxes, peer: int, shown: str) -> None:
+        self._peer, self._shown, self._inbox = peer, shown, mailboxes.inbox(peer)
+        self._arena, self._wait_for = mailboxes.neighbours.arena_of(peer), mailboxes.wait_for
         self._buffers: dict[int, SharedBuffer] = {}
         self._held: deque[SharedBuffer] = deque()
 
     def take_header(self, tag: int) -> bytes:
         """Wait for the bytes that describe the messages."""
-        mailboxes, mailbox = self._mailboxes, 2 * tag
-        if not mailboxes[mailbox]:
-            self._neighbours.wait_for(self._peer, mailbox)
-        place, size_bytes = mailboxes[mailbox], mailboxes[mailbox + 1]
-        mailboxes[mailbox] = 0
+        inbox, mailbox = self._inbox, 2 * tag
+        if not inbox[mailbox]:
+            self._wait_for({self._peer: mailbox})
+        place, size_bytes = inbox[mailbox], inbox[mailbox + 1]
+        inbox[mailbox] = 0
         return self._map(place, size_bytes, bytes_packing(size_bytes)).content.numpy().tobytes()
 
     def post(self, packing: Packing, tag: int) -> None:
@@ -99,13 +89,13 @@ class MemoryIn:
     def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]:
         """Wait for a message and give the views of its values."""
         self._free_some()
-        mailboxes, mailbox = self._mailboxes, 2 * tag
-        if not mailboxes[mailbox]:
-            self._neighbours.wait_for(self._peer, mailbox)
-        buffer = self._buffers.get(mailboxes[mailbox])
+        inbox, mailbox = self._inbox, 2 * tag
+        if not inbox[mailbox]:
+            self._wait_for({self._peer: mailbox})
+        buffer = self._buffers.get(inbox[mailbox])
         if buffer is None:
-            buffer = self._buffers[mailboxes[mailbox]] = self._map(mailboxes[mailbox], mailboxes[mailbox + 1], packing)
-        mailboxes[mailbox] = 0
+            buffer = self._buffers[inbox[mailbox]] = self._map(inbox[mailbox], inbox[mailbox + 1], packing)
+        inbox[mailbox] = 0
         self._held.append(buffer)
         return buffer.views
 
@@ -129,4 +119,4 @@ class MemoryIn:
                 held.append(buffer)
 
     def _map(self, place: int, size_bytes: int, packing: Packing) -> SharedBuffer:
-        return map_buffer(self._neighbours.arena_of(self._peer), place, size_bytes, packing, self._shown)
+        return map_buffer(self._arena, place, size_bytes, packing, self._shown)

@@ -12,9 +12,10 @@ from torch.nn import functional
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
-from heterps_compile.runtime.pipeline.rank_group import Group, share_names
+from heterps_compile.runtime.pipeline.rank_group import share_names
 from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.pipeline.scaling import Scaling
+from heterps_compile.runtime.pipeline.world import make_group
 
 STEP = 3
 SIZE = BATCH // MICRO_BATCHES
@@ -100,7 +101,7 @@ def on_ranks(rank: int) -> dict[str, Any]:
         for precision in () if name != "1,2" else ("bf16", "fp16"):
             options: dict[str, Any] = {"precision": precision, "scaling": scaling, "clip_norm": 1e6}
             found[f"{name} {precision}"] = step_of(rank, name, each, sample_weight=weight, **options)
-    found["names"] = share_names(Group(range(3), rank), ["a"] * rank, rank)
+    found["names"] = share_names(make_group(range(3)), ["a"] * rank, rank)
     layout = make_layout(plan_of(two_stages(), "y"), training=True, replicas=(1, 2), step=StepShape(schedule="gpipe"))
     shared, result = SharedLoss(layout, rank), StepResult(loss=0.5, losses={"b": 0.3, "a": 0.2})
     found["shared"] = [dict(shared.of_all(result if rank == 1 else StepResult()).losses) for _ in range(2)]

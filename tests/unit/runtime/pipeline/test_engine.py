@@ -23,9 +23,9 @@ from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.gradient_sums import SharedGradients
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
-from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.contract import Shared
 from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.schedule.order import Phase
@@ -207,7 +207,7 @@ def _sparse(rank: int) -> list[Trained | None]:
 def _tied_both_ways(rank: int) -> list[list[float]]:
     """Sum a table that ranks of even numbers look up sparsely and the others multiply by, in two steps."""
     table = torch.nn.Parameter(torch.arange(8.0).reshape(4, 2))
-    sums = SharedGradients(make_rule(USUAL, Shared(Group(range(4), rank), rank, {"table": table}, 0.25)))
+    sums = SharedGradients(make_rule(USUAL, Shared(make_group(range(4)), rank, {"table": table}, 0.25)))
     found = []
     for step in range(2):
         sums.begin()

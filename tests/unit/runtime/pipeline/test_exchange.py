@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,7 +187,7 @@ def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch
     class Recorded:
         made = 0
 
-        def __init__(self, ranks: range, rank: int) -> None:
+        def __init__(self, store: None, ranks: range, rank: int) -> None:
             assert tuple(ranks) == (0, 1, 2)
             self.number, self.rank = Recorded.made % 2, rank
             Recorded.made += 1
@@ -197,7 +198,8 @@ def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch
         def start_receive(self, tensor: Tensor, source: int, tag: int) -> None:
             used.append((f"{source} to {self.rank}", self.number, tag))
 
-    monkeypatch.setattr(over_gloo, "Group", Recorded)
+    monkeypatch.setattr(over_gloo, "GlooGroup", Recorded)
+    monkeypatch.setattr(over_gloo, "world", lambda: SimpleNamespace(next_store=lambda ranks: None))
     low, high = Links(3, 0), Links(3, 2)
     low.send(torch.zeros(1), 2, 7)
     high.receive(torch.zeros(1), 0, 7)

@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +17,10 @@ from heterps_compile.runtime.pipeline.message import Packing, ValueSpec, bytes_p
 from heterps_compile.runtime.pipeline.shared_memory import neighbours
 from heterps_compile.runtime.pipeline.shared_memory.arena import Arena, check_place, map_buffer
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
+from heterps_compile.runtime.pipeline.shared_memory.mailboxes import SLEEPS, Mailboxes
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours
 from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy
+from heterps_compile.runtime.pipeline.world import join_world
 
 PACKING = Packing([ValueSpec("tensor", "float32", (3,))], "float32")
 TAGS = 4
@@ -27,30 +29,18 @@ pytestmark = pytest.mark.skipif(not neighbours.machine(), reason="this system or
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Neighbours]]:
-    """Yield two neighbours in this process."""
-    store = dist.FileStore(str(tmp_path / "store"), 2)
-    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
-    made: dict[int, Neighbours] = {}
+def pair() -> Iterator[list[Mailboxes]]:
+    """Yield the mailboxes of two neighbours in this process."""
+    store = dist.HashStore()
 
-    def join(rank: int) -> None:
-        made[rank] = Neighbours(2, rank, TAGS)
+    def join(rank: int) -> Mailboxes:
+        made = Neighbours(store, (0, 1), rank)
+        return Mailboxes(made, made.ranks, TAGS)
 
-    monkeypatch.setattr(neighbours, "_made", _AlwaysFirst())
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with closing(made[0]), closing(made[1]):
-        yield [made[0], made[1]]
-
-
-class _AlwaysFirst(dict[int, int]):
-    """Counts nothing: two ranks of one process make their first neighbours."""
-
-    def __getitem__(self, key: int) -> int:
-        return 0
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, (0, 1))
+    with closing(first.neighbours), closing(second.neighbours):
+        yield [first, second]
 
 
 def send(way: MemoryOut, tag: int, *numbers: float) -> None:
@@ -61,13 +51,13 @@ def test_ranks_of_a_cloned_machine_share_nothing_although_it_says_the_same_of_it
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ):
     monkeypatch.setattr(neighbours, "_names_here", set[str])
-    pair: list[Neighbours] = request.getfixturevalue("pair")
-    assert [(one.ranks, one.are_all) for one in pair] == [((), False)] * 2
+    pair: list[Mailboxes] = request.getfixturevalue("pair")
+    assert [(one.neighbours.ranks, one.neighbours.have((0, 1))) for one in pair] == [((), False)] * 2
 
 
 def test_a_message_is_read_where_it_lies_and_its_memory_used_again_when_nobody_holds_it(pair):
-    assert [one.are_all for one in pair] == [True, True]
-    assert [one.ranks for one in pair] == [(1,), (0,)]
+    assert [one.neighbours.have((0, 1)) for one in pair] == [True, True]
+    assert [one.neighbours.ranks for one in pair] == [(1,), (0,)]
     out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
     send(out, 0, 1, 2, 3)
     kept = PACKING.unpack(into.take(PACKING, 0), torch.device("cpu"))
@@ -101,12 +91,12 @@ def test_a_rank_that_sleeps_is_rung_for_and_no_other(pair, monkeypatch):
     pair[1]._wait = WaitPolicy(first_sleep_s=1800.0)
     monkeypatch.setattr(pair[1]._spin, "longest_s", 0.0)
     rung: list[int] = []
-    ring = pair[0].ring
-    monkeypatch.setattr(pair[0], "ring", lambda rank: (rung.append(rank), ring(rank)))
+    ring = pair[0].neighbours.ring
+    monkeypatch.setattr(pair[0].neighbours, "ring", lambda rank: (rung.append(rank), ring(rank)))
     taken: list[Any] = []
     sleeper = threading.Thread(target=lambda: taken.append(into.take(PACKING, 0)), daemon=True)
     sleeper.start()
-    while not pair[0].outbox(1)[neighbours.SLEEPS]:
+    while not pair[0].outbox(1)[SLEEPS]:
         pass
     send(out, 0, 1, 2, 3)
     sleeper.join(60)
@@ -122,10 +112,10 @@ def test_the_first_sleep_is_short_since_the_writer_may_not_have_seen_it_begin(pa
 
     def sleep(at_most_s: float) -> None:
         sleeps.append(at_most_s)
-        pair[0].outbox(1)[neighbours.SLEEPS] = 0  # what the writer reads too early
+        pair[0].outbox(1)[SLEEPS] = 0  # what the writer reads too early
         send(out, 0, 1, 2, 3)
 
-    monkeypatch.setattr(pair[1], "_sleep", sleep)
+    monkeypatch.setattr(pair[1].neighbours, "sleep", sleep)
     (view,) = into.take(PACKING, 0)
     assert view is not None
     assert (view.tolist(), sleeps) == ([1, 2, 3], [1e-3])
@@ -155,7 +145,7 @@ def test_a_rank_is_at_most_one_message_of_a_tag_ahead_of_its_reader(pair):
 def test_what_a_rank_sent_before_it_left_is_read_and_then_it_is_gone(pair):
     out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
     send(out, 0, 1, 2, 3)
-    pair[0].close()
+    pair[0].neighbours.close()
     assert into.take(PACKING, 0) is not None
     with pytest.raises(RunError, match=r"rank 0\b"):
         into.take(PACKING, 1)
@@ -182,6 +172,7 @@ def test_a_place_that_another_rank_tells_is_checked():
 def _apart(rank: int, machines: tuple[str, ...]) -> Any:
     """Train where ranks take themselves to be on these machines."""
     neighbours.machine = lambda: machines[rank]
+    join_world(dist.PrefixStore(str(machines), dist.distributed_c10d._get_default_store()), rank, len(machines))
     return [train(rank, odd_stages(), "y early unused", (2, 1, 1), odd_loss), _dropped(rank)]
 
 

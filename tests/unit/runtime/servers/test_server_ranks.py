@@ -4,6 +4,7 @@ import signal
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
+from heterps_compile.runtime.pipeline.shared_memory import neighbours
+from heterps_compile.runtime.pipeline.world import join_world, leave_world
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
@@ -256,6 +259,23 @@ def test_with_a_staleness_of_one_step_training_still_learns(folder, ahead):
     assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
 
 
+def run_apart(rank: int, *arguments: Any) -> Any:
+    """Be one rank where all take themselves to be on machines of their own."""
+    neighbours.machine = lambda: ""
+    join_world(dist.PrefixStore("apart", dist.distributed_c10d._get_default_store()), rank, dist.get_world_size())
+    return run(rank, *arguments)
+
+
+def test_servers_of_other_machines_give_the_same_bits(folder):
+    setup = Setup((1, 1), 2, Adagrad(LR), steps=3, ahead=True, clip_norm=0.05)
+    here, apart = (run_ranks(function, 4, folder, setup, None) for function in (run, run_apart))
+    for (losses, weights, _), (their_losses, theirs, _) in zip(here, apart, strict=True):
+        assert losses == their_losses
+        assert weights.keys() == theirs.keys()
+        assert all(np.array_equal(weights[name], theirs[name]) for name in weights)
+    assert any(weights for _, weights, _ in here)
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_server_that_is_gone_is_named(folder, ahead):
     with pytest.raises(AssertionError, match=r"RunError.*\b0\b.*\b1\b"):
@@ -263,12 +283,12 @@ def test_a_server_that_is_gone_is_named(folder, ahead):
 
 
 def pull_from_the_dead(rank: int, folder: Path, ahead: bool) -> None:
-    """Be a server that leaves the group after one request, or the worker that made it."""
+    """Be a server that leaves the world after one request, or the worker that made it."""
     plan, _ = read_folder(folder)
     spec = ServerSpec((0,), (1,), find_plan_tables(folder, plan), Sgd(LR))
     if rank == 1:
-        WorkersLink(spec.wire).receive()
-        dist.destroy_process_group()
+        WorkersLink(spec).receive()
+        leave_world()
         signal.pause()  # its process lives, so that what is heard of it is what the worker says
     client = Client(spec, 0)
     if ahead:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
-from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.contract import Shared, flats_of, put
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.shadow import BlockMomentum, Moves, Shadow
@@ -73,7 +73,7 @@ def trained(rank: int, rule: str) -> tuple[list[float], list[float], bool, int]:
 
 def moved(rank: int, rule: str) -> dict[str, Any]:
     """Return weights of a rank before and after every move, and the gap, without any training."""
-    group = Group((0, 1), rank)
+    group = make_group((0, 1))
     parameters = {"w": nn.Parameter(torch.zeros(LENGTH))}
     moves = Moves(rule, Shared(group, rank, parameters, 0.5))
     rounds = []
@@ -90,8 +90,8 @@ def running_ahead(rank: int) -> bool:
     """Let the first replica make many steps before the second one has made any."""
     import torch.distributed as dist  # noqa: PLC0415 - in the ranks alone
 
-    group = Group((0, 1), rank)
-    another = Group((0, 1), rank)
+    group = make_group((0, 1))
+    another = make_group((0, 1), has_thread=True)
     parameters = {"w": nn.Parameter(torch.zeros(LENGTH))}
     shared = Shared(
         CountedGroup(group, rank), rank, parameters, 0.5, more_groups=lambda: (CountedGroup(another, rank), another)

@@ -10,7 +10,8 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.world import make_group
+from heterps_compile.runtime.sync.collective import Collective
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
@@ -71,7 +72,7 @@ def by_rule(rank: int, order: Sequence[str]) -> list[Tensor]:
     """Train the same with the rule, its buffer in the order of the bucket."""
     net = model()
     parameters = dict(net.named_parameters())
-    group = Group((0, 1), rank)
+    group = make_group((0, 1))
     shared = Shared(CountedGroup(group, rank), rank, parameters, 0.5)
     rule = make_rule(parse_rule("powersgd(rank=2)"), shared)
     whole = make_rule(parse_rule("all-reduce"), shared)
@@ -101,7 +102,7 @@ def gradient_of(rank: int, step: int) -> Tensor:
     return torch.randn(length, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
-def rule_of(text: str, group: Group, rank: int, *, is_scaled: bool = False) -> tuple[Rule, CountedGroup, Flat]:
+def rule_of(text: str, group: Collective, rank: int, *, is_scaled: bool = False) -> tuple[Rule, CountedGroup, Flat]:
     counted = CountedGroup(group, rank)
     parameters = {name: nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()}
     rule = make_rule(parse_rule(text), Shared(counted, rank, parameters, SHARES[rank], is_scaled))
@@ -123,7 +124,7 @@ def kept(rule: Rule) -> Tensor:
 
 
 def of_three(rank: int) -> dict[str, Any]:
-    group = Group(range(3), rank)
+    group = make_group(range(3))
     rule, counted, flat = rule_of("powersgd(rank=2)", group, rank)
     rule.prepare([flat])
     steps = [(combine(rule, flat, gradient_of(rank, step)).numpy(), kept(rule).numpy()) for step in range(3)]
@@ -146,7 +147,7 @@ def of_three(rank: int) -> dict[str, Any]:
     }
 
 
-def skipped(rank: int, group: Group) -> tuple[bool, bool, bool]:
+def skipped(rank: int, group: Collective) -> tuple[bool, bool, bool]:
     """Overflow on one rank: is it seen, is what was before it kept, and does what follows come out as without it."""
     rule, _, flat = rule_of("powersgd(rank=2)", group, rank, is_scaled=True)
     rule.prepare([flat])

@@ -13,9 +13,10 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from heterps_compile.errors import PlugInError, RunError
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync import find
 from heterps_compile.runtime.sync.capabilities import Capabilities
+from heterps_compile.runtime.sync.collective import Collective
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
 from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import GROUP, capabilities_of, find_runtime, make_rule
@@ -60,7 +61,7 @@ def gradient_of(place: int, step: int) -> Tensor:
     return torch.randn(LENGTH, generator=torch.Generator().manual_seed(100 * step + place))
 
 
-def rule_of(text: str, group: Group, place: int, *, is_scaled: bool = False) -> tuple[Rule, CountedGroup, Flat]:
+def rule_of(text: str, group: Collective, place: int, *, is_scaled: bool = False) -> tuple[Rule, CountedGroup, Flat]:
     counted = CountedGroup(group, place)
     parameters = {name: nn.Parameter(torch.zeros(size)) for name, size in zip(names(), LENGTHS, strict=True)}
     share = share_of(place, len(group.ranks))
@@ -93,7 +94,7 @@ def special(kind: str, place: int, count: int) -> Tensor:
 
 
 def in_group(rank: int, count: int) -> dict[str, Any]:
-    group = Group(range(count), rank)
+    group = make_group(range(count))
     found: dict[str, Any] = {}
     for text in RULES:
         rule, counted, flat = rule_of(text, group, rank)
@@ -122,7 +123,7 @@ def as_arrays(value: Any, *, back: bool = False) -> Any:
     return torch.from_numpy(value) if back and isinstance(value, np.ndarray) else value
 
 
-def skipping(group: Group, rank: int) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor, Tensor]:
+def skipping(group: Collective, rank: int) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor, Tensor]:
     """Return what topk keeps before, sends in and keeps after a step that overflows on the last rank; and scaled."""
     rule, _, flat = rule_of("topk(density=0.1)", group, rank, is_scaled=True)
     combine(rule, flat, gradient_of(rank, 0) * 8, scale=8.0)
@@ -138,7 +139,7 @@ def skipping(group: Group, rank: int) -> tuple[Tensor | None, Tensor, Tensor | N
     return before, combined, after, halved / 4, combine(plain, flat, gradient_of(rank, 1))
 
 
-def restoring(group: Group, rank: int) -> dict[str, Tensor]:
+def restoring(group: Collective, rank: int) -> dict[str, Tensor]:
     """Return the third step of topk, of it with its state in a new rule, and what all-reduce makes of that state."""
     rule, _, flat = rule_of("topk(density=0.1)", group, rank)
     for step in range(2):

@@ -11,7 +11,7 @@ from plain_rules import send_with_feedback
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.by_machine import (
     ByMachine,
     Piece,
@@ -87,10 +87,10 @@ class Placed:
         self.counted: list[CountedGroup] = []
 
         def make(of: Sequence[int]) -> CountedGroup:
-            self.counted.append(CountedGroup(Group(of, rank), rank, placed))
+            self.counted.append(CountedGroup(make_group(of), rank, placed))
             return self.counted[-1]
 
-        self.sums = ByMachine(Group(ranks, rank), rank, placed, make)
+        self.sums = ByMachine(make_group(ranks), rank, placed, make)
         self.counted.append(self.sums)
         parameters = {"p": nn.Parameter(torch.zeros(LENGTH))}
         shared = Shared(self.sums, rank, parameters, 1 / len(placed), is_scaled, by_machine=self.sums)

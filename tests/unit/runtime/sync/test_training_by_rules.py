@@ -217,7 +217,7 @@ def apart(ours: Weights, theirs: Weights) -> float:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", ["everything", "one step"])
 def test_topk_of_all_entries_and_one_local_step_of_plain_sgd_are_all_reduce(by_rank, case, rule):
-    limit = 2e-6 if case != "float16" else 1e-3
+    limit = 3e-6 if case != "float16" else 1e-3
     assert apart(merged(by_rank, f"{case}, {rule}"), merged(by_rank, f"{case}, all-reduce")) < limit
 
 
