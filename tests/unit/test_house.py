@@ -310,7 +310,7 @@ NAMED = {
     "review/infeasible.py": "the proof that there is no plan",
     "runtime/export/export_options.py": "the best checkpoint",
     "runtime/sync/top_k.py": "a selection of values",
-    "runtime/telemetry/step_log.py": "the best validation",
+    "runtime/telemetry/events.py": "the best validation",
     "sync_rules/rule.py": "a class of rules",
     "sync_rules/topk.py": "a selection of values",
     "tuning/search_request.py": "packages of others",

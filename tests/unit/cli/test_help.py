@@ -63,7 +63,7 @@ def examples() -> list[str]:
 def words_of(example: str) -> list[str]:
     """Return the words that the command gets: from its name up to a pipe, a redirection or a closing bracket."""
     inside = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
-    inside = re.sub(r"^torchrun .* -m -- heterps_compile ", "heterps-compile ", inside)
+    inside = re.sub(r"^(torchrun .* -m -- heterps_compile|srun .*? heterps-compile) ", "heterps-compile ", inside)
     words = shlex.split(re.split(r" [|>] ", inside)[0])
     assert words[0] == "heterps-compile", example
     return words[1:]

@@ -50,10 +50,10 @@ def test_a_fault_survives_the_journey_to_other_ranks():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"place": 1}', '{"place": {"rank": "x"}}', "\x80"])
 def test_a_message_that_is_none_is_refused(text):
-    with pytest.raises(RunError, match="a message about"):
+    with pytest.raises(RunError):
         fault_from_json(text)
     if text != "{}":
-        with pytest.raises(RunError, match="a message about"):
+        with pytest.raises(RunError):
             progress_from_json(text)
 
 
