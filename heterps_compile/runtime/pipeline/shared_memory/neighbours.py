@@ -147,6 +147,7 @@ class Neighbours:
         places = {peer: self.arena.reserve(size_bytes) for peer in peers}
         out: dict[int, memoryview] = {}
         into: dict[int, memoryview] = {}
+        peer = self.rank
         try:
             for peer in peers:
                 self._others[peer].connection.send(_TABLE.pack(places[peer], size_bytes))
