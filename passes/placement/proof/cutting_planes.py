@@ -68,7 +68,8 @@ class CuttingPlanes:
         rows, costs = np.array(self._rows), np.array(self._costs)
         box = np.where(self._span > 0, _BOX * self.best + self._span, self.best)
         scale = np.where(box > 0, box, 1.0)
-        height = max(float(np.abs(costs).max()), 1e-300)
+        slopes = rows * scale
+        height = max(float(np.abs(costs).max()), float(np.abs(slopes).max())) or 1.0
         count, limits = rows.shape
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = limits + 1, count
@@ -79,7 +80,7 @@ class CuttingPlanes:
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         model.a_matrix_.start_ = np.arange(count + 1) * (limits + 1)
         model.a_matrix_.index_ = np.tile(np.arange(limits + 1), count)
-        model.a_matrix_.value_ = np.hstack([-rows * scale / height, np.ones((count, 1))]).ravel()
+        model.a_matrix_.value_ = np.hstack([-slopes / height, np.ones((count, 1))]).ravel()
         solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
         found = run_small(solver, model)
         return float(found[-1]) * height, np.clip(found[:-1], 0.0, 1.0) * scale

@@ -75,7 +75,7 @@ def test_a_store_keeps_the_last_heartbeat_alone():
     assert (seen.count, seen.progress, store.num_keys()) == (3, Progress("forward", 2, 0, 1, 0.5), 1)
 
 
-@pytest.mark.parametrize("value", ["", "1", "x {}", "1 {}", "-1 {}", "1 []", '1 {"doing": 7}'])
+@pytest.mark.parametrize("value", ["", "1", "x {}", "-1 {}", "1 []", '1 {"doing": 7}'])
 def test_what_is_no_heartbeat_is_refused(value):
     store = HashStore()
     store.set("beat/0", value)

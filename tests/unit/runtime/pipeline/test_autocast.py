@@ -210,7 +210,7 @@ def _agreed(rank: int, overflows_on: int | None) -> bool:
     """Tell what a rank hears of gradients that are not finite on one of three."""
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([1.0, float("inf") if rank == overflows_on else 1.0])
-    scale = LossScale(Scaling(), [parameter], 3, rank)
+    scale = LossScale(Scaling(), [parameter], 3)
     return scale.start_agreeing(scale.unscale()).is_finite()
 
 
@@ -249,7 +249,7 @@ def test_a_scale_moves_as_that_of_torch():
 
 
 def test_a_scale_that_falls_for_ever_ends_the_run():
-    scale = LossScale(Scaling(scale=2.0**-24), [nn.Parameter(torch.zeros(1))], 1, 0)
+    scale = LossScale(Scaling(scale=2.0**-24), [nn.Parameter(torch.zeros(1))], 1)
     with pytest.raises(RunError, match=r"\b1\b"):
         scale.update(is_finite=False)
 
@@ -257,7 +257,7 @@ def test_a_scale_that_falls_for_ever_ends_the_run():
 def test_sparse_gradients_are_scaled_back_too():
     table = nn.Parameter(torch.ones(4, 2))
     functional.embedding(torch.tensor([1, 1, 3]), table, sparse=True).sum().backward()
-    scale = LossScale(Scaling(scale=4.0), [table], 1, 0)
+    scale = LossScale(Scaling(scale=4.0), [table], 1)
     assert not scale.unscale().item()
     assert table.grad is not None
     assert table.grad.to_dense().tolist() == [[0, 0], [0.5, 0.5], [0, 0], [0.25, 0.25]]
@@ -269,7 +269,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(UnknownNameError, match="'fp8'"):
         Engine(SimpleNamespace(device=torch.device("cpu")), StepOptions(precision="fp8"))  # type: ignore[arg-type]
     with pytest.raises(RunError, match="float16"):
-        LossScale(Scaling(), [nn.Parameter(torch.zeros(1, dtype=torch.float16))], 1, 0)
+        LossScale(Scaling(), [nn.Parameter(torch.zeros(1, dtype=torch.float16))], 1)
     with pytest.raises(RunError, match="loss"):
         replace(SCALING, scale=float("nan"))
 
