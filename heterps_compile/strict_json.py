@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -242,4 +243,6 @@ def write_json(path: Path, value: object) -> None:
             os.fsync(file.fileno())
         new.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         raise RunError(f"cannot write {printable(str(path))}: {error.strerror or error}") from error

@@ -95,6 +95,7 @@ def _calibrate_link(asked: Asked) -> None:
 
     cluster, output, device_type, wait_s = (asked[name] for name in ("cluster", "output", "device_type", "wait"))
     need("calibrating", PYTORCH)
+    check_file_target(output)
     if not is_rank(os.environ):
         from heterps_compile.runtime.engines.launch_lines import line_of_hosts  # noqa: PLC0415 - only for the message
 

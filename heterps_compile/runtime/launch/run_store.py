@@ -1,11 +1,11 @@
 """Connections to the key-value store of a run, one for every thread that waits in it.
 
 ======================================  =========================================================
-ranks of one machine with a launcher    ``FileStore`` on a file in the run's private folder
+ranks of one machine with a launcher    a file for every key in the run's private folder
 ranks of any scheduler                  ``TCPStore`` at ``MASTER_ADDR:MASTER_PORT``, below a prefix
 ======================================  =========================================================
 
-A ``FileStore`` keeps every value that was ever set. What changes several times a second is on a page (``beats.py``).
+What changes several times a second is on a page (``beats.py``).
 
 Left out: how ranks meet, and who hosts the server (``env_rank.py``).
 """
@@ -19,13 +19,15 @@ from torch.distributed import DistStoreError
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line, printable
-from heterps_compile.runtime.c10d import FileStore, PrefixStore, Store, TCPStore
+from heterps_compile.runtime.c10d import PrefixStore, Store, TCPStore
+
+from .folder_store import FolderStore
 
 Connect = Callable[[], Store]
 """Makes a connection for one thread."""
 
 FOLDER = timedelta(seconds=10)
-"""After this time a launcher gives up a folder that was deleted."""
+"""Patience of a launcher and of ``resize`` for a value."""
 
 _PATIENCE = timedelta(days=7)  # the watchers end a wait, not a clock
 _CONNECT = timedelta(minutes=1)
@@ -37,11 +39,9 @@ def file_store(folder: Path, patience: timedelta = _PATIENCE) -> Store:
 
     Args:
         folder: Of the run.
-        patience: For values, and for the file if it was deleted.
+        patience: For values.
     """
-    store = FileStore(str(folder / _NAME), -1)
-    store.set_timeout(patience)
-    return store
+    return FolderStore(folder / _NAME, patience)
 
 
 def tcp_store(address: str, port: int, prefix: str) -> Store:

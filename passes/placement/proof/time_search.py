@@ -320,15 +320,15 @@ class FastestSearch(TimeSearch):
         if longest is None:
             segments = self._kept(relaxed, enough, node.segments)
         if self._best > slow_s > self._failed_s:
+            is_listed = segments is not None and len(segments) <= self._effort.most_columns
+            bound = relaxed.bound
             if longest is not None:
                 bound = self._overlapping(longest, relaxed, enough)
-            elif segments is not None and len(segments) <= self._effort.most_columns:
+            elif segments is not None and is_listed:
                 bound, _ = self._programme(segments, slow_s, self._effort.programme_s, self._most_spent)
-            else:
-                bound = relaxed.bound
             if bound > enough:
                 return []
-            if self._best > slow_s:
+            if self._best > slow_s and (longest is not None or is_listed):
                 self._failed_s = slow_s
         node = replace(node, segments=segments, multipliers=relaxed.multipliers)
         return [replace(node, slow_s=min(slow_s, self._best), is_tried=self._best > slow_s)]

@@ -19,6 +19,7 @@ import platform
 import select
 import socket
 import struct
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ _IN_ORDER = ("x86_64", "AMD64")
 _RANK = struct.Struct("<q")
 _TABLE = struct.Struct("<qq")  # its place in the arena, its bytes
 _CREDENTIALS = struct.Struct("3i")
+_RETRY_S = 0.01
 
 
 def machine() -> str:
@@ -93,11 +95,12 @@ class Neighbours:
         mine, name = machine(), token_hex(16)
         self.rank, self.wait, self.gone = rank, wait, set[int]()
         self._others: dict[int, _Neighbour] = {}
+        self._descriptors: list[int] = []
         listener = _listen(name, len(ranks), wait.patience_s) if mine else None
         store.set(str(rank), f"{mine} {name}")
-        said = {other: store.get(str(other)).decode("ascii").split(" ") for other in ranks}
+        said = {other: store.get(str(other)).decode("utf-8", "replace").partition(" ") for other in ranks}
         here = _names_here() if mine else set()
-        names = {other: its_name for other, (its, its_name) in said.items() if its == mine and its_name in here}
+        names = {other: its_name for other, (its, _, its_name) in said.items() if its == mine and its_name in here}
         self.ranks = tuple(other for other in names if other != rank)
         if listener is not None:
             with listener:
@@ -106,6 +109,7 @@ class Neighbours:
     def _meet(self, listener: socket.socket, names: Mapping[int, str]) -> None:
         """Connect to lower ranks, let higher ones connect, and exchange arenas and doorbells with all of them."""
         self.arena, self._doorbell = Arena(), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._descriptors = [self.arena.descriptor, self._doorbell]
         self._poller = select.poll()
         self._poller.register(self._doorbell, select.POLLIN)
         lower = [other for other in names if other < self.rank]
@@ -189,9 +193,13 @@ class Neighbours:
         os.eventfd_write(self._others[rank].doorbell, 1)
 
     def close(self) -> None:
-        """Leave; what was written can still be read."""
+        """Leave; what was written can still be read where it is mapped."""
         for other in self._others.values():
             other.connection.close()
+            self._descriptors += [other.arena, other.doorbell]
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._others, self._descriptors = {}, []
 
     def sleep(self, at_most_s: float) -> None:
         """Sleep until another rank rings or leaves, or for a time."""
@@ -215,8 +223,15 @@ def _listen(name: str, ranks: int, patience_s: float) -> socket.socket:
 
 
 def _connect(name: str, rank: int, patience_s: float) -> socket.socket:
-    line = _new_socket(patience_s)
-    line.connect(f"\0{name}")
+    line, deadline_s = _new_socket(patience_s), time.monotonic() + patience_s
+    while True:
+        try:
+            line.connect(f"\0{name}")
+            break
+        except BlockingIOError:  # others are in front, of another user too, whom the listener turns away
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_RETRY_S)
     if not _is_own(line):
         raise OSError(f"another user's process answers in the place of rank {rank}")
     return line

@@ -1,6 +1,8 @@
 """Where the processes of a run meet: a file of one machine, or torch's server of several."""
 
+import errno
 import multiprocessing
+import os
 import shutil
 import socket
 import threading
@@ -77,6 +79,24 @@ def test_a_server_that_is_gone_raises_what_watchers_catch(call: Callable):
     process.join()
     with pytest.raises(RuntimeError):
         call(store)
+
+
+def test_a_value_that_cannot_be_written_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+    store = file_store(tmp_path)
+    store.set("key", "before")
+
+    def torn(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", torn)
+    for write in (lambda: store.set("key", "afterwards"), lambda: store.compare_set("fault", "", "afterwards")):
+        with pytest.raises(RunError):
+            write()
+    monkeypatch.undo()
+    assert (store.get("key"), store.check(["fault"])) == (b"before", False)
+    assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 def test_a_server_that_cannot_be_reached_is_reported(monkeypatch):
