@@ -99,7 +99,8 @@ def _calibrate_link(asked: Asked) -> None:
     if not is_rank(os.environ):
         from heterps_compile.runtime.engines.launch_lines import line_of_hosts  # noqa: PLC0415 - only for the message
 
-        line = line_of_hosts(["calibrate", "--link", "--cluster", cluster, "-o", output])
+        own = [] if device_type is None else ["--device-type", device_type]
+        line = line_of_hosts(["calibrate", "--link", "--cluster", cluster, *own, "-o", output])
         raise InputError(
             f"RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is missing; expected one process on each of several hosts. "
             f"Fix: on each of them, with its NODE_RANK from 0 on, and MASTER_ADDR the address of the first: {line}"

@@ -10,7 +10,8 @@
     wait for the verdict                             writes the pool
 
 The line is ``time = latency + bytes / bandwidth`` through the lower quartiles of the rounds, as in ``link.py``. A
-message goes the way of a run's messages: over gloo, from and to the memory of the CPU. The pool stores latency and
+message goes the way of a run's messages: over gloo, from and to the memory of the CPU; between two processes of one
+host, which a note names, through memory that both map. The pool stores latency and
 bandwidth alone; the cost model derives the time of an all-reduce from them (``sync_rules/network.py``).
 
 Not covered: directions that differ; what several pairs reach at the same time; GPUs that talk past the CPU's memory.
