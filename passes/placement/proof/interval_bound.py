@@ -54,12 +54,13 @@ class IntervalBound:
 
     def least_price(self, fast_s: float, slow_s: float, ceiling: Callable[[], float]) -> float:
         """Bound the price per hour of the units of every plan in (fast_s, slow_s] that is better than the ceiling."""
-        entries = self.entries(fast_s, ceiling())
+        entries, ends = self.entries(fast_s, ceiling()), None
         planes, best = None, -np.inf
         for _ in range(self._effort.most_steps):
             self._deadline.check()
-            entries = entries.singles(self._are_exact(entries))
-            ends = self.longest.ends(entries, slow_s)
+            if ends is None:
+                entries = entries.singles(self._are_exact(entries))
+                ends = self.longest.ends(entries, slow_s)
             prices = self.prices(entries)
             to_go = self.longest.to_go(ends, prices)
             least = float(to_go[0]) - float(self._multipliers @ self._limits)
@@ -72,7 +73,7 @@ class IntervalBound:
             if best * slow_s >= ceiling():
                 break
             if self._learned(used):
-                planes = None
+                ends = planes = None
                 continue
             excess = np.bincount(used.type, used.least, len(self._limits)) - self._limits
             if not np.any(excess > 0) and not np.any(self._multipliers * excess < 0):
