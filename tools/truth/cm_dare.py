@@ -48,7 +48,7 @@ def fit(timed: Sequence[tuple[Net, float]]) -> np.ndarray:
     return np.asarray(factors)
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -56,7 +56,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 def single_steps(folder: Path) -> dict[tuple[str, str], float]:
     """Seconds of a step by GPU and net: the median over the samples of a run but the first."""
     speeds = defaultdict(list)
-    for row in _read(folder / "single_gpu_speed.csv"):
+    for row in read_rows(folder / "single_gpu_speed.csv"):
         if float(row["wall_s"]) > 0:
             speeds[row["gpu"], row["model"]].append(float(row["steps_per_s"]))
     return {key: 1 / median(found) for key, found in speeds.items()}
@@ -64,7 +64,7 @@ def single_steps(folder: Path) -> dict[tuple[str, str], float]:
 
 def nets(folder: Path) -> dict[str, Net]:
     """Nets by name."""
-    rows = _read(folder / "models.csv")
+    rows = read_rows(folder / "models.csv")
     return {row["model"]: Net(float(row["model_flops"]), float(row["tensors"])) for row in rows}
 
 

@@ -7,7 +7,6 @@ net are fitted to 1-4 workers; 5-8 are judged. (The nets of these runs are not a
 that s cannot be told from their sizes.)
 """
 
-import csv
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ from statistics import median
 import numpy as np
 from scipy.optimize import least_squares
 
+from truth.cm_dare import read_rows
 from truth.scores import Row
 
 WARM_UP = 2  # samples of a run
@@ -24,9 +24,7 @@ FITTED_WORKERS = 4
 def cluster_speeds(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
     """Steps per second of the whole cluster by GPU and net, by workers: the median without the warm-up."""
     samples = defaultdict(list)
-    with (folder / "worker_scaling.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+    for row in read_rows(folder / "worker_scaling.csv"):
         samples[row["gpu"], row["model"], int(row["workers"])].append(
             (int(row["global_step"]), float(row["wall_s"]), float(row["cluster_steps_per_s"]))
         )
