@@ -29,7 +29,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from heterps_compile.runtime.c10d import FileStore
+from heterps_compile.runtime.launch.run_store import folder_store
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group
 from heterps_compile.runtime.servers.client import Client
@@ -66,7 +66,7 @@ def ranks(function: Callable[..., Any], world: int, *arguments: Any) -> Any:
 
 def _rank(function: Callable[..., Any], rank: int, world: int, folder: str, results: Any, arguments: Any) -> None:
     torch.set_num_threads(1)
-    join_world(FileStore(f"{folder}/store", world), rank, world)
+    join_world(folder_store(Path(folder)), rank, world)
     result = function(rank, *arguments)
     if rank == 0:
         results.put(result)

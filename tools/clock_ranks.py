@@ -120,7 +120,7 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
     import torch  # noqa: PLC0415
 
     from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: PLC0415
-    from heterps_compile.runtime.c10d import FileStore  # noqa: PLC0415
+    from heterps_compile.runtime.launch.run_store import folder_store  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.world import join_world, make_group  # noqa: PLC0415
 
     keep_freed_memory()
@@ -130,7 +130,7 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
     if pinned:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    join_world(FileStore(f"{folder}/store", world_size), rank, world_size)
+    join_world(folder_store(Path(folder)), rank, world_size)
     everyone = make_group(range(world_size))
     while True:
         try:

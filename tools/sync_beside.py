@@ -1,8 +1,9 @@
 """Synchronisation beside the training and in its foreground, with processes of the runtime: `bench_sync.py --beside`.
 
 Two processes hold the runtime's own rules, `local(steps=5)` in the foreground and `shadow(every=N, rule=average)`, with
-gloo between them. A step is a sleep of 10 ms, as one that computes elsewhere; what passes through the link that weights
-take arrives 40 ms later. So the times hang little on what else the machine does, and the rules do all they do in a run.
+shared memory between them. A step is a sleep of 10 ms, as one that computes elsewhere; what passes through the link
+that weights take arrives 40 ms later. So the times hang little on what else the machine does, and the rules do all they
+do in a run.
 """
 
 import multiprocessing
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -107,7 +109,7 @@ def _both(rule: str) -> Trained:
 def _train(rank: int, folder: str, rule: str, queue: Any) -> None:
     import torch  # noqa: PLC0415 - in the ranks alone
 
-    from heterps_compile.runtime.c10d import FileStore  # noqa: PLC0415
+    from heterps_compile.runtime.launch.run_store import folder_store  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group  # noqa: PLC0415
     from heterps_compile.runtime.sync.contract import Shared  # noqa: PLC0415
     from heterps_compile.runtime.sync.local_steps import LocalSteps  # noqa: PLC0415
@@ -115,7 +117,7 @@ def _train(rank: int, folder: str, rule: str, queue: Any) -> None:
     from heterps_compile.sync_rules.assignment import parse_rule  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    join_world(FileStore(f"{folder}/store", 2), rank, 2)
+    join_world(folder_store(Path(folder)), rank, 2)
     weights, ready = LateLink(make_group((0, 1), has_thread=True), SYNC_S), make_group((0, 1), has_thread=True)
     parameters = {"w": torch.nn.Parameter(torch.zeros(ELEMENTS))}
     shared = Shared(weights, rank, parameters, 0.5, more_groups=lambda: (weights, ready))

@@ -45,11 +45,12 @@ from heterps_compile.runtime.launch.env_rank import Asked, device_type_here, mee
 from heterps_compile.runtime.launch.membership import Membership
 from heterps_compile.runtime.launch.preflight import agree
 from heterps_compile.runtime.launch.progress import ProgressRecorder
+from heterps_compile.runtime.launch.store_values import to_send
 from heterps_compile.runtime.launch.watched_ranks import join_group, supervised_by_ranks, watched
 from heterps_compile.runtime.pipeline.rank_group import RankGroup
 from heterps_compile.runtime.pipeline.transport import Transport
 from heterps_compile.runtime.pipeline.world import make_group, world
-from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
+from heterps_compile.strict_json import STRICT, received
 from heterps_compile.sync_rules.network import Network
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
@@ -253,7 +254,7 @@ def _measured(member: Membership, store: "Store", said: Sequence[Mapping[str, An
         if member.rank in (low, high):
             found = PairTimes(tuple(_times(Pair(transport, member.rank, low + high - member.rank))))
             if member.rank == low:
-                store.set(f"times/{low}-{high}", str(adapter_of(PairTimes).dump_json(found), "utf-8"))
+                store.set(f"times/{low}-{high}", to_send(found))
     sums = tuple(_sums(group, leads=member.rank == 0))
     if member.rank != 0:
         return None
@@ -312,8 +313,7 @@ def _fitted(
     times: list[SizeTime] = []
     for low, high in pairs:
         key = f"times/{low}-{high}"
-        text = store.get(key).decode("utf-8", "replace")
-        found = checked(PairTimes, parsed(text, "the store", RunError), key, RunError).times
+        found = received(PairTimes, store.get(key), key).times
         if len(found) < _LEAST_SIZES:
             raise RunError(
                 f"the time of {format_bytes(SIZES_BYTES[len(found)])} from {hosts[low]!r} to {hosts[high]!r} is over "

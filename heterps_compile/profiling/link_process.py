@@ -9,11 +9,12 @@ Not covered: what is fitted to the times (``link.py``).
 import itertools
 import json
 import sys
+from pathlib import Path
 
 import torch
 
-from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.launch.addresses import choose_address
+from heterps_compile.runtime.launch.run_store import folder_store
 from heterps_compile.runtime.pipeline.transport import Transport
 from heterps_compile.runtime.pipeline.world import join_world, leave_world, make_group
 
@@ -28,8 +29,7 @@ def main() -> None:
     print("ready", flush=True)
     rank = int(sys.stdin.readline())
     choose_address(())
-    store = FileStore(f"{folder}/store", world)
-    join_world(store, rank, world)
+    join_world(folder_store(Path(folder)), rank, world)
     everyone = make_group(range(world))
     transport = Transport(world, rank, 2 * (len(SIZES_BYTES) + len(moved_bytes) * (world // 2)))
     pair = Pair(transport, rank, rank ^ 1)

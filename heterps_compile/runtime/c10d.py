@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 __all__ = [
-    "FileStore",
     "PrefixStore",
     "Store",
     "TCPStore",

@@ -42,11 +42,12 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
-from heterps_compile.strict_json import STRICT, adapter_of, checked, parsed
+from heterps_compile.strict_json import STRICT, received
 
 from .membership import Membership
 from .prepare import Prepared, check_world_size, planned_devices
 from .run_store import Connect, tcp_store
+from .store_values import to_send
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -113,7 +114,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _Meeting:
     """This rank, the store in which it meets the others, and how many seconds it waits for them."""
 
     store: "Store"
@@ -176,11 +177,11 @@ def meet(
     """
     from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
 
-    world = _World(PrefixStore(f"heterps/{run}", _meeting(member, come_s)), member, come_s)
+    meeting = _Meeting(PrefixStore(f"heterps/{run}", _meeting(member, come_s)), member, come_s)
     error = "" if refusal is None else f"rank {member.rank}: {one_line(str(refusal))}"
     asked = Asked(token_hex(16), platform.node()[:255], device_type or "", error[:10_000])
-    _set(world.store, f"ask/{member.rank}", _text(asked))
-    answer = _assign(world, asked, ranks_of) if member.rank == 0 else _answer(world, asked.token)
+    _set(meeting.store, f"ask/{member.rank}", to_send(asked))
+    answer = _assign(meeting, asked, ranks_of) if member.rank == 0 else _answer(meeting, asked.token)
     if answer.error:
         raise refusal or RunError(answer.error)
     connect = partial(tcp_store, member.address, member.port, f"heterps/{run}/{answer.name}")
@@ -242,21 +243,21 @@ def assigned(wanted: Sequence[str], reported: Sequence[str]) -> list[int]:
     return [next(others) if rank < 0 else rank for rank in found]
 
 
-def _answer(world: _World, token: str) -> _Answer:
+def _answer(meeting: _Meeting, token: str) -> _Answer:
     """Answer the numbers of rank 0 until its answer comes."""
     for count in itertools.count():
-        word = _read(world, f"word/{token}/{count}", _Word)
-        _set(world.store, f"pong/{token}/{word.number}", "1")
+        word = _read(meeting, f"word/{token}/{count}", _Word)
+        _set(meeting.store, f"pong/{token}/{word.number}", "1")
         if word.answer is not None:
             return word.answer
     raise AssertionError
 
 
-def _assign(world: _World, own: Asked, ranks_of: Callable[[Sequence[Asked]], Sequence[int]]) -> _Answer:
+def _assign(meeting: _Meeting, own: Asked, ranks_of: Callable[[Sequence[Asked]], Sequence[int]]) -> _Answer:
     """Collect the ranks and answer each; rank 0 does so."""
-    store, member, sent = world.store, world.member, Counter[str]()
+    store, member, sent = meeting.store, meeting.member, Counter[str]()
     ranks: Sequence[int] = range(member.world_size)
-    others, late = _collect(world, sent)
+    others, late = _collect(meeting, sent)
     asked, error = [own, *others], ""
     try:
         if late is not None:
@@ -269,30 +270,30 @@ def _assign(world: _World, own: Asked, ranks_of: Callable[[Sequence[Asked]], Seq
     name, number, host = token_hex(16), token_hex(16), ranks[0] if _hosts_store(member) else None
     found = [_Answer(rank, name, host, error) for rank in ranks[: len(asked)]]
     for each, answer in zip(asked[1:], found[1:], strict=True):
-        _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number, answer)))
+        _set(store, f"word/{each.token}/{sent[each.token]}", to_send(_Word(number, answer)))
     if error:
         with suppress(RuntimeError):  # this process may host the store, and ends now
             store.wait([f"pong/{each.token}/{number}" for each in asked[1:]], timedelta(seconds=_LAST_WORD_S))
     return found[0]
 
 
-def _collect(world: _World, sent: Counter[str]) -> tuple[list[Asked], RunError | None]:
+def _collect(meeting: _Meeting, sent: Counter[str]) -> tuple[list[Asked], RunError | None]:
     """Wait until all other ranks answer one number; return those that have come and, where some have not, the fault.
 
     Args:
-        world: Of rank 0.
+        meeting: Of rank 0.
         sent: Counts the words to every token.
     """
-    deadline_s, asked, store = time.monotonic() + world.come_s, list[Asked](), world.store
+    deadline_s, asked, store = time.monotonic() + meeting.come_s, list[Asked](), meeting.store
     while True:
         number, asked = token_hex(16), []
         try:
-            for rank in range(1, world.member.world_size):
-                asked.append(_read(world, f"ask/{rank}", Asked))
+            for rank in range(1, meeting.member.world_size):
+                asked.append(_read(meeting, f"ask/{rank}", Asked))
         except RunError as error:
             return asked, error
         for each in asked:
-            _set(store, f"word/{each.token}/{sent[each.token]}", _text(_Word(number)))
+            _set(store, f"word/{each.token}/{sent[each.token]}", to_send(_Word(number)))
             sent[each.token] += 1
         pongs = [f"pong/{each.token}/{number}" for each in asked]
         try:
@@ -300,7 +301,7 @@ def _collect(world: _World, sent: Counter[str]) -> tuple[list[Asked], RunError |
         except RuntimeError:  # torch's word for a wait that took too long
             if time.monotonic() > deadline_s:
                 silent = next((rank for rank, pong in enumerate(pongs, 1) if not store.check([pong])), 1)
-                return asked, _late(silent, world)
+                return asked, _late(silent, meeting)
             continue
         return asked, None
 
@@ -329,16 +330,12 @@ def _hosts_store(member: Membership) -> bool:
     return member.rank == 0 and os.environ.get(_AGENTS_STORE) != "True"
 
 
-def _text(value: object) -> str:
-    return str(adapter_of(type(value)).dump_json(value), "utf-8")
-
-
 def _set(store: "Store", key: str, text: str) -> None:
     with _reaching():
         store.set(key, text)
 
 
-def _read(world: _World, key: str, schema: type[_T]) -> _T:
+def _read(meeting: _Meeting, key: str, schema: type[_T]) -> _T:
     """Wait for a value and check it.
 
     Raises:
@@ -346,11 +343,11 @@ def _read(world: _World, key: str, schema: type[_T]) -> _T:
     """
     with _reaching():
         try:
-            world.store.wait([key], timedelta(seconds=world.come_s))
+            meeting.store.wait([key], timedelta(seconds=meeting.come_s))
         except DistStoreError as error:
-            raise _late(int(key[4:]) if key.startswith("ask/") else 0, world) from error
-        text = world.store.get(key).decode("utf-8", "replace")
-    return checked(schema, parsed(text, "the store", RunError), key, RunError)
+            raise _late(int(key[4:]) if key.startswith("ask/") else 0, meeting) from error
+        text = meeting.store.get(key)
+    return received(schema, text, key)
 
 
 @contextmanager
@@ -366,9 +363,9 @@ def _reaching() -> Iterator[None]:
         raise RunError("rank 0 or its agent has ended before all ranks had met. Fix: see its message") from error
 
 
-def _late(rank: int, world: _World) -> RunError:
-    member = world.member
+def _late(rank: int, meeting: _Meeting) -> RunError:
+    member = meeting.member
     return RunError(
-        f"rank {rank} of {member.world_size} did not come within {world.come_s:g} s. Fix: start all ranks, each with "
+        f"rank {rank} of {member.world_size} did not come within {meeting.come_s:g} s. Fix: start all ranks, each with "
         f"MASTER_ADDR={printable(member.address)} and MASTER_PORT={member.port}"
     )

@@ -11,8 +11,8 @@ Not covered: what is in the store (``watch.py``, ``preflight.py``); what changes
 import fcntl
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -40,13 +40,12 @@ class FolderStore(Store):
 
         Raises:
             DistStoreError: if the folder that it is in was deleted.
+            RunError: if it cannot be written.
         """
         super().__init__()
         self._folder, self._patience = folder, patience
-        try:
+        with self._writing():
             folder.mkdir(mode=0o700, exist_ok=True)
-        except FileNotFoundError as error:
-            raise _deleted() from error
         _kept.append(self)
 
     @property
@@ -57,10 +56,6 @@ class FolderStore(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the patience for values."""
         self._patience = timeout
-
-    def clone(self) -> "FolderStore":
-        """Return another connection."""
-        return FolderStore(self._folder, self._patience)
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
@@ -114,7 +109,7 @@ class FolderStore(Store):
 
     def add(self, key: str, value: int) -> int:
         """Add to a number and return it."""
-        with (self._folder / "lock").open("wb") as lock:
+        with self._writing(), (self._folder / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             number = value + (int(self.get(key)) if self.check([key]) else 0)
             self.set(key, str(number))
@@ -136,19 +131,28 @@ class FolderStore(Store):
         return self._folder / f"key-{sha256(key.encode()).hexdigest()}"
 
     def _write(self, value: str | bytes, place: Callable[[Path], object]) -> None:
-        """Write a value aside and put it in its place.
+        """Write a value aside and put it in its place."""
+        aside = self._folder / f"new-{token_hex(8)}"
+        with self._writing():
+            try:
+                aside.write_bytes(value.encode() if isinstance(value, str) else bytes(value))
+                place(aside)
+            except OSError:
+                with suppress(OSError):
+                    aside.unlink(missing_ok=True)
+                raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Report what cannot be written.
 
         Raises:
             DistStoreError: if the folder was deleted.
-            RunError: if it cannot be written.
+            RunError: if it cannot be written for another reason.
         """
-        aside = self._folder / f"new-{token_hex(8)}"
         try:
-            aside.write_bytes(value.encode() if isinstance(value, str) else bytes(value))
-            place(aside)
+            yield
         except OSError as error:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
             if isinstance(error, FileNotFoundError) and not self._folder.is_dir():
                 raise _deleted() from error
             where = printable(repr(str(self._folder.parent)))

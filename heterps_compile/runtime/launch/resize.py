@@ -31,7 +31,7 @@ from heterps_compile.escape import printable
 
 from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
 from .run_options import RESIZE, RunOptions, by_field
-from .run_store import FOLDER, file_store, launcher_store
+from .run_store import FOLDER, folder_store, launcher_store
 from .worker import CONFIG_NAME
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def request_resize(checkpoints: str | Path, resize: Resize) -> str:
         )
     folder = _find_run(Path(checkpoints))
     try:
-        store = file_store(folder, FOLDER)
+        store = folder_store(folder, FOLDER)
         number = store.add(_COUNT_KEY, 1)
         store.set(_key(number), json.dumps(asdict(resize)))
         deadline_s = time.monotonic() + _ANSWER_S

@@ -34,7 +34,7 @@ _CONNECT = timedelta(minutes=1)
 _NAME = "store"
 
 
-def file_store(folder: Path, patience: timedelta = _PATIENCE) -> Store:
+def folder_store(folder: Path, patience: timedelta = _PATIENCE) -> Store:
     """Open the store in the folder of a run.
 
     Args:
@@ -74,7 +74,7 @@ def launcher_store(folder: Path) -> Iterator[Store]:
         RunError: if it was deleted meanwhile.
     """
     try:
-        yield file_store(folder, FOLDER)
+        yield folder_store(folder, FOLDER)
     except DistStoreError as error:
         raise RunError(
             f"the folder of the run {printable(str(folder))!r} was deleted. Fix: start the run again, and keep what "

@@ -1,4 +1,4 @@
-"""Values that ranks read from the store of a run, each checked against a grammar: a name is never a path.
+"""Values that ranks write to the store of a run and read, each checked against a grammar: a name is never a path.
 
 Left out: the store (``run_store.py``), and who writes what (``watch.py``, ``preflight.py``,
 ``checkpoint_collective.py``).
@@ -8,12 +8,18 @@ import re
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import RunError
+from heterps_compile.strict_json import adapter_of
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _SHOWN = 80
+
+
+def to_send(value: object) -> str:
+    """Write a value of a schema as text for other ranks, who read it by ``received`` of ``strict_json.py``."""
+    return str(adapter_of(type(value)).dump_json(value), "utf-8")
 
 
 def read_word(store: "Store", key: str, pattern: re.Pattern[str], what: str) -> str:

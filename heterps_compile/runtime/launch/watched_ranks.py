@@ -85,8 +85,8 @@ def watched(
         watch.outstay(_OUTSTAY_S)
 
 
-def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, Any]]) -> None:
-    """Join the world of the run; its groups connect as they are made.
+def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Join the world of the run, whose groups connect as they are made; return the machine of every rank.
 
     Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
     CPU's memory; nothing goes over NCCL.
@@ -99,7 +99,9 @@ def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, A
     from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
     from heterps_compile.runtime.pipeline.world import join_world  # noqa: PLC0415
 
-    own = choose_address([str(said_by.get("address", "")) for said_by in said] if machines_of_ranks(said) else [])
+    machine_of = machines_of_ranks(said)
+    own = choose_address([str(said_by.get("address", "")) for said_by in said] if machine_of else [])
     if own:
         check_reach(store, member.rank, member.world_size, own)
     join_world(PrefixStore("group", store), member.rank, member.world_size)
+    return machine_of

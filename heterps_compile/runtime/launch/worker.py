@@ -37,7 +37,7 @@ from .beats import BeatPage
 from .checkpoint_folder import holding_checkpoints
 from .env_rank import Joined, device_type_here, join
 from .fork_server import end_with_parent
-from .machines_of_ranks import machine_notes, machines_of_ranks
+from .machines_of_ranks import machine_notes
 from .membership import Membership
 from .preflight import agree, ranks_without, refuse_own_folders, statement
 from .prepare import Prepared, check_world_size, choose_device, header, planned_devices, prepare
@@ -46,7 +46,7 @@ from .rank_context import RankContext, RankSpec, Result
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
-from .run_store import Connect, file_store
+from .run_store import Connect, folder_store
 from .stage_rank import run_stage_rank
 from .steps_of_run import steps_to_run
 from .store_values import read_word
@@ -84,7 +84,7 @@ def work(member: Membership, spec: RankSpec) -> Result:
     if spec.folder is not None:
         page = BeatPage(spec.folder / PAGE_NAME)
         progress = ProgressRecorder(partial(page.write, member.rank))
-        connect = partial(file_store, spec.folder)
+        connect = partial(folder_store, spec.folder)
         supervision = Supervision(hang_after_s=hang_after_s, beats=page, parent=spec.parent, checkpoints=checkpoints)
     else:
         joined, prepared = _join_world(member, spec)
@@ -133,8 +133,7 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
         torch.cuda.set_device(device)
     mine = statement(prepared, spec.options, str(device), own_address(member.address))
     said = agree(store, member.rank, member.world_size, mine)
-    join_group(member, store, said)
-    machine_of = machines_of_ranks(said)
+    machine_of = join_group(member, store, said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
     is_launched = spec.parent is not None
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:

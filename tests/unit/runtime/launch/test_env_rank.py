@@ -102,4 +102,4 @@ def test_what_stands_in_the_store_is_checked(world):
     store = dist.PrefixStore("heterps/0", world.store)
     store.set("ask/0", '{"token": "x"}')
     with pytest.raises(RunError, match="ask/0"):
-        env_rank._read(env_rank._World(store, Membership(0, 1, 0, "127.0.0.1", 1), 1.0), "ask/0", env_rank.Asked)
+        env_rank._read(env_rank._Meeting(store, Membership(0, 1, 0, "127.0.0.1", 1), 1.0), "ask/0", env_rank.Asked)

@@ -12,7 +12,7 @@ from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, look_everywhere
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.beats import BeatPage
 from heterps_compile.runtime.launch.run_folder import run_folder, write_private
-from heterps_compile.runtime.launch.run_store import file_store
+from heterps_compile.runtime.launch.run_store import folder_store
 from heterps_compile.runtime.launch.worker import CONFIG_NAME, PAGE_NAME
 
 LONG_AGO = (1.0, 1.0)
@@ -64,10 +64,10 @@ def test_another_user_sees_that_a_run_goes_on_and_reads_and_writes_nothing():
     with run_folder() as folder:
         write_private(folder / CONFIG_NAME, "{}")
         BeatPage(folder / PAGE_NAME, 1)
-        file_store(folder).set("key", "value")
+        folder_store(folder).set("key", "value")
         found = AnotherUser(
             partial(look_everywhere, str(folder), os.getpid(), (CONFIG_NAME, PAGE_NAME, "store"))
         ).found()
-        assert file_store(folder).get("key") == b"value"
+        assert folder_store(folder).get("key") == b"value"
     assert found["done"] == [], found
     assert found["words"].startswith(Path("/proc/self/cmdline").read_text()[:10])

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.c10d import TCPStore
 from heterps_compile.runtime.launch import run_store
-from heterps_compile.runtime.launch.run_store import Connect, file_store, launcher_store, tcp_store
+from heterps_compile.runtime.launch.run_store import Connect, folder_store, launcher_store, tcp_store
 
 
 def server() -> TCPStore:
@@ -27,7 +28,7 @@ def server() -> TCPStore:
 def connect(request, tmp_path) -> Connect:
     """Return what connects to one store."""
     if request.param == "file":
-        return partial(file_store, tmp_path)
+        return partial(folder_store, tmp_path)
     hosted = server()
     return lambda: tcp_store("127.0.0.1", hosted.port, "heterps/0")
 
@@ -82,7 +83,7 @@ def test_a_server_that_is_gone_raises_what_watchers_catch(call: Callable):
 
 
 def test_a_value_that_cannot_be_written_leaves_the_store_as_it_was(tmp_path, monkeypatch):
-    store = file_store(tmp_path)
+    store = folder_store(tmp_path)
     store.set("key", "before")
 
     def torn(path: Path, content: bytes) -> int:
@@ -97,6 +98,12 @@ def test_a_value_that_cannot_be_written_leaves_the_store_as_it_was(tmp_path, mon
     monkeypatch.undo()
     assert (store.get("key"), store.check(["fault"])) == (b"before", False)
     assert len(list((tmp_path / "store").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+    with pytest.raises(RunError, match=tmp_path.name):
+        folder_store(tmp_path)
 
 
 def test_a_server_that_cannot_be_reached_is_reported(monkeypatch):
