@@ -20,13 +20,15 @@ from heterps_compile.offers import Catalogue, read_catalogue
 from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.plan.request import make_request
 from heterps_compile.progress import OnProgress, watching
+from heterps_compile.runtime.checkpoint.best import find_checkpoint
+from heterps_compile.runtime.checkpoint.format import open_checkpoint
 from heterps_compile.verification.divided import check_batch
 
 from .chosen_file import CHOSEN_NAME, read_chosen
 from .goal import Goal
 from .learned import NOTHING
 from .measured_runs import learn_from
-from .resumed import Resumption, Standing, last_state, lost_of, resume
+from .resumed import Resumption, Standing, lost_of, resume
 from .same_run import check_same_model, check_same_run
 from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepTimes
@@ -164,14 +166,14 @@ def standing_of(
         HeterpsError: where something of it cannot be read or makes no sense, or the checkpoint is of another model.
     """
     chosen = read_chosen(plan)
-    folder, state = last_state(checkpoint)
-    name = printable(folder.name)
+    last = open_checkpoint(find_checkpoint(Path(checkpoint)))
+    name, state = last.name, last.state
     if state.batch != chosen.batch:
         raise InputError(
             f"the checkpoint {name} is of a batch of {state.batch:,}, and the plan {printable(repr(str(plan)))} of "
             f"{chosen.batch:,}; name the folder that the run was started from (--plan DIR)"
         )
-    sha256, notes = check_same_run(plan, folder, state)
+    sha256, notes = check_same_run(plan, last)
     return Standing(
         chosen, state.samples, name, spent, lost_of(lost, chosen.machines), wait_s, model=sha256, notes=notes
     )

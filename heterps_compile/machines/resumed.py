@@ -15,15 +15,11 @@ Left out: prices to come, and that a checkpoint has to be brought to other machi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from heterps_compile.errors import InfeasibleError, InputError
-from heterps_compile.escape import printable, short
+from heterps_compile.escape import short
 from heterps_compile.offers import Catalogue, Offer, Rental
 from heterps_compile.offers.offer import CURRENCY
-from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_format import read_state
-from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.transient.decide import (
     Course,
     Decision,
@@ -118,24 +114,6 @@ class Resumption:
         """Return the answer whose best set the run is to move to; None where it is to stay or to wait."""
         option = self.ways[0].option
         return None if option is None or self.answer is None else replace(self.answer, best=option)
-
-
-def last_state(path: str | Path) -> tuple[Path, RunState]:
-    """Return folder and state of a checkpoint, or of the last one in a folder of them.
-
-    Raises:
-        HeterpsError: where there is none, or it is damaged.
-    """
-    folder = Path(path)
-    if not (folder / STATE_NAME).is_file():
-        found = find_checkpoints(folder)
-        if not found:
-            raise InputError(
-                f"{printable(repr(str(path)))} has no finished checkpoint; name a folder that a run wrote "
-                "(--checkpoint DIR), or one of its checkpoints"
-            )
-        folder = found[-1]
-    return folder, read_state(folder)
 
 
 def lost_of(text: str | None, machines: MachineSet) -> tuple[int, ...]:

@@ -7,29 +7,19 @@ Left out: the bytes of the tensors, which the run checks when it loads them.
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 from heterps_compile.plan.folder import PLAN_NAME
-from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.provenance import hash_graph
 from heterps_compile.plan.source import read_plan
-from heterps_compile.runtime.launch.checkpoint_start import check_tensors
-from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.checkpoint.format import Checkpoint
+from heterps_compile.runtime.checkpoint.start import check_tensors
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFolder:
-    """A compiled folder with its plan."""
-
-    folder: Path
-    plan: Plan
-
-
-def check_same_run(folder: str | Path, checkpoint: Path, state: RunState) -> tuple[str, tuple[str, ...]]:
+def check_same_run(folder: str | Path, checkpoint: Checkpoint) -> tuple[str, tuple[str, ...]]:
     """Check that a folder's plan can go on from a checkpoint.
 
     Returns:
@@ -39,8 +29,8 @@ def check_same_run(folder: str | Path, checkpoint: Path, state: RunState) -> tup
         HeterpsError: where the checkpoint has other tensors than the plan's stages, or a file cannot be read.
     """
     plan = read_plan(str(folder))
-    shown, name = printable(repr(str(folder))), printable(checkpoint.name)
-    notes = check_tensors(checkpoint, state, PlannedFolder(Path(folder), plan), resumes=True)
+    shown, name, state = printable(repr(str(folder))), checkpoint.name, checkpoint.state
+    notes = check_tensors(checkpoint, plan, Path(folder), resumes=True)
     try:
         written = hashlib.sha256((Path(folder) / PLAN_NAME).read_bytes()).hexdigest()
     except OSError as error:

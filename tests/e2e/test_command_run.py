@@ -26,7 +26,7 @@ from written_ctrdnn import (
 )
 
 import heterps_compile
-from heterps_compile.runtime.launch.checkpoint_folder import holding_checkpoints
+from heterps_compile.runtime.checkpoint.folder import holding_checkpoints
 
 STEPS = 6
 EMA = 0.9

@@ -22,8 +22,8 @@ from written_ctrdnn import (
 )
 
 import heterps_compile
-from heterps_compile.runtime.launch.checkpoint_best import find_best
-from heterps_compile.runtime.launch.checkpoint_format import read_state
+from heterps_compile.runtime.checkpoint.best import find_best
+from heterps_compile.runtime.checkpoint.format import open_checkpoint
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -157,7 +157,7 @@ def test_a_run_validates_stops_and_keeps_the_best_as_a_plain_loop_would(tmp_path
     left = sorted(path.name for path in (tmp_path / "ck").iterdir() if path.is_dir())
     assert left == [f"step-{result.best_step:06d}", f"step-{result.steps:06d}"]
     assert find_best(tmp_path / "ck") == Path(result.best_checkpoint)
-    kept = [read_state(tmp_path / "ck" / name) for name in left]
+    kept = [open_checkpoint(tmp_path / "ck" / name).state for name in left]
     assert [state.metrics for state in kept] == [dict(result.validations[i].metrics) for i in (best, -1)]
     assert kept[-1].validations == len(losses)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

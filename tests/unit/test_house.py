@@ -377,7 +377,6 @@ REPEATING = {
     "backends.torch.onnx_ops.dtypes",
     "offers.csv_rows",
     "plan.source",
-    "runtime.launch.checkpoint_format",
     "runtime.launch.run_report",
     "runtime.servers.protocol",
 }

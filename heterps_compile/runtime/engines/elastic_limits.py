@@ -16,8 +16,8 @@ from pathlib import Path
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_start import find_start, refuse_unasked
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints
+from heterps_compile.runtime.checkpoint.start import find_start, refuse_unasked
 from heterps_compile.units import counted
 
 from .deal import Deal, Host

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError, RunKilledError
 from heterps_compile.escape import one_line, printable
-from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints, holding_checkpoints
-from heterps_compile.runtime.launch.checkpoint_start import check_same_model
+from heterps_compile.runtime.checkpoint.folder import STATE_NAME, find_checkpoints, holding_checkpoints
+from heterps_compile.runtime.checkpoint.start import check_same_model
 from heterps_compile.runtime.launch.prepare import Prepared, prepare
 from heterps_compile.runtime.launch.resize import Resize, ResizeRequests, hosting_requests
 from heterps_compile.runtime.launch.run_options import RunOptions

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.packages import PYTORCH, need
+from heterps_compile.runtime.checkpoint.best import find_checkpoint
 
 from .model_card import metadata_of, write_card
 from .model_files import (
@@ -22,7 +23,7 @@ from .model_files import (
     write_safetensors,
 )
 from .onnx_program import program_of_onnx
-from .trained_tensors import Trained, find_checkpoint, fit_to, read_trained
+from .trained_tensors import Trained, fit_to, read_trained
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.options import Whole
-from heterps_compile.runtime.launch.block_notes import refuse_unknown_block
-from heterps_compile.runtime.launch.checkpoint_best import find_best
-from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_format import check_written, read_state, read_weights
-from heterps_compile.runtime.launch.checkpoint_start import describe_tensors
-from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.checkpoint.format import open_checkpoint
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.units import counted
 
 if TYPE_CHECKING:
@@ -62,32 +58,6 @@ class Trained:
         return said if self.is_averaged else f"the weights themselves, not {said}"
 
 
-def find_checkpoint(where: Path, *, best: bool = False) -> Path:
-    """Return the checkpoint that a folder is, or the last or the best of those it holds.
-
-    Raises:
-        RunError: where it holds none, or the best is not known.
-    """
-    shown = repr(printable(str(where)))
-    if (where / STATE_NAME).is_file():
-        if best:
-            raise RunError(f"{shown} is one checkpoint; --best chooses among those of a folder")
-        return where
-    found = find_checkpoints(where)
-    if not found:
-        fault = "holds no finished checkpoint" if where.is_dir() else "is no folder"
-        raise RunError(f"{shown} {fault}; name the folder of --checkpoint, or a step-N in it")
-    if not best:
-        return found[-1]
-    chosen = find_best(where)
-    if chosen is None:
-        raise RunError(
-            f"no checkpoint of {shown} says which is the best: train with --validate and --keep-best METRIC, or leave "
-            f"--best out"
-        )
-    return chosen
-
-
 def read_trained(checkpoint: Path, *, averaged: bool = False, block: int | None = None) -> Trained:
     """Read all tensors of a checkpoint, its files checked by their hashes.
 
@@ -100,15 +70,12 @@ def read_trained(checkpoint: Path, *, averaged: bool = False, block: int | None 
         InputError: where the block is no number of one.
         RunError: where a file is missing, damaged or another one, or there is no average or predictor.
     """
-    state = read_state(checkpoint)
-    if averaged and state.averaged is None:
-        raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
     if block is not None:
         Whole().check("--block", block)
-        refuse_unknown_block(checkpoint, state, block - 1)
-    check_written(checkpoint, state)
-    names = describe_tensors(checkpoint, state)
-    tensors = read_weights(checkpoint, state, names, averaged=averaged, block=None if block is None else block - 1)
+    found = open_checkpoint(checkpoint)
+    kind = found.kind(averaged=averaged, block=None if block is None else block - 1)
+    found.check()
+    tensors, state = found.weights(found.describe(), kind), found.state
     for group in state.tied or ():
         held = next((tensors[name] for name in group if name in tensors), None)
         if held is not None:

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,18 +26,16 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.runtime.checkpoint.format import Checkpoint
+from heterps_compile.runtime.checkpoint.optimizer_state import OptimizerState, put_state, take_state
 from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .block_models import BlockModels
 from .block_notes import block_rule
-from .checkpoint_format import check_some, open_tensors, write_tensors
-from .checkpoint_state import RunState
-from .optimizer_state import OptimizerState, put_state, take_state
 from .weight_average import others_in_place
 
 if TYPE_CHECKING:
-    from torch.nn import Parameter
     from torch.optim import Optimizer
 
 _NAME = "chains-{rank}.safetensors"
@@ -91,11 +88,16 @@ class BlockChains:
         self._optimizer.state = type(had)(dict) if state is None else state
         return had
 
-    def write(self, folder: Path, rank: int) -> dict[str, str]:
-        """Write the chains of this rank into a step's folder that is being built; return the SHA-256 of their file.
+    @staticmethod
+    def file_of(rank: int) -> str:
+        """Return the name of the file of a rank's chains in a checkpoint."""
+        return _NAME.format(rank=rank)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return weights and optimiser states of all chains, for a checkpoint.
 
         Raises:
-            RunError: where the folder cannot be written, or an optimiser keeps what no checkpoint can hold.
+            RunError: where an optimiser keeps what no checkpoint can hold.
         """
         tensors: dict[str, Tensor] = {}
         for block, weights in enumerate(self._weights):
@@ -106,7 +108,7 @@ class BlockChains:
                 for kind, number in numbers.items():
                     if number is not None:
                         tensors[f"{block}:{_NUMBER}:{kind}:{name}"] = _as_tensor(kind, number, known.kind)
-        return write_tensors(folder, _NAME.format(rank=rank), tensors)
+        return tensors
 
     def _state_of(self, block: int) -> OptimizerState:
         """Return what the optimiser knows of a chain."""
@@ -114,33 +116,27 @@ class BlockChains:
             return OptimizerState("")
         own = self._swapped(self._states[block])
         try:
-            return take_state(self._optimizer, self._named)
+            return take_state(self._optimizer, self._held)
         finally:
             self._swapped(own)
 
-    @property
-    def _named(self) -> "list[tuple[str, Parameter]]":
-        return [(name, tensor) for name, tensor in self._held.items() if isinstance(tensor, torch.nn.Parameter)]
-
-    def restore(self, checkpoint: Path, state: RunState, rank: int, known: OptimizerState | None) -> None:
+    def restore(self, checkpoint: Checkpoint, rank: int, known: OptimizerState) -> None:
         """Take the chains of this rank out of a checkpoint that has some.
 
         The optimiser has to be given its own state after it.
 
         Args:
-            checkpoint: Its folder.
-            state: Of it.
+            checkpoint: To read from.
             rank: This one.
             known: Of the optimiser, with the options of its groups.
 
         Raises:
             RunError: where a file is damaged, or the chains are not of these stages.
         """
-        if not any(map(_FILES.fullmatch, state.files or ())):
+        if not any(map(_FILES.fullmatch, checkpoint.state.files or ())):
             return
-        name = _NAME.format(rank=rank)
-        check_some(checkpoint, state, [name])
-        tensors = open_tensors(checkpoint / name, lambda _: True)
+        name = self.file_of(rank)
+        tensors = checkpoint.tensors([name])
         for block, weights in enumerate(self._weights):
             of_optimizer: dict[str, Tensor] = {}
             numbers: dict[str, dict[str, Any]] = {}
@@ -157,11 +153,11 @@ class BlockChains:
                     numbers.setdefault(parameter, {})[what] = value.item()
                 else:
                     raise RunError(
-                        f"{printable(checkpoint.name)} has {printable(key)!r} in {name}, which is no tensor of this "
+                        f"{checkpoint.name} has {printable(key)!r} in {name}, which is no tensor of this "
                         f"rank's stages; go on with the folder and the replicas it was written with"
                     )
-            if self._optimizer is not None and known is not None and (of_optimizer or numbers):
-                put_state(self._optimizer, self._named, replace(known, tensors=of_optimizer, numbers=numbers))
+            if self._optimizer is not None and (of_optimizer or numbers):
+                put_state(self._optimizer, self._held, replace(known, tensors=of_optimizer, numbers=numbers))
                 self._states[block] = self._optimizer.state
 
 

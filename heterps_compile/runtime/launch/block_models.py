@@ -13,7 +13,7 @@ would cost two more forwards.
 Buffers, such as running statistics, are those of the last mean taken in. Replicas hold the same means, and so the same
 predictors: nothing is sent.
 
-Left out: which rule this is (``sync_rules/local_steps.py``), the files (``checkpoint_format.py``).
+Left out: which rule this is (``sync_rules/local_steps.py``), the files (``checkpoint/format.py``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.checkpoint.state import BlockState
 from heterps_compile.runtime.sync.local_steps import mean_with
 from heterps_compile.sync_rules.local_steps import LocalSteps
 
-from .checkpoint_state import BlockState
 from .weight_average import is_averaged, others_in_place, own_copy
 
 

@@ -18,7 +18,8 @@ from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.units import counted
 
 if TYPE_CHECKING:
-    from .checkpoint_state import RunState
+    from heterps_compile.runtime.checkpoint.state import RunState
+
     from .run_options import RunOptions
 
 

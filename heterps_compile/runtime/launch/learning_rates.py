@@ -4,7 +4,7 @@ A scheduler is stepped after every step. ``ReduceLROnPlateau`` is stepped with a
 run validates, after every validation with its metric; else after every step with the loss of the step, which one more
 sum over all ranks brings to those of earlier stages.
 
-Left out: making a scheduler (``training_file.py``), its state (``optimizer_state.py``).
+Left out: making a scheduler (``training_file.py``), its state (``checkpoint/optimizer_state.py``).
 """
 
 from collections.abc import Mapping

@@ -34,14 +34,15 @@ from typing import TYPE_CHECKING, TextIO
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import HeterpsError, RunError, RunKilledError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints, holding_checkpoints, tidy
+from heterps_compile.runtime.checkpoint.format import Checkpoint
+from heterps_compile.runtime.checkpoint.start import check_same_model, check_weights, find_start, start_notes
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import check_spec
 from heterps_compile.runtime.validation.result import Validation
 
 from .addresses import loopback_interface
 from .beats import BeatPage
-from .checkpoint_folder import find_checkpoints, holding_checkpoints, tidy
-from .checkpoint_start import check_same_model, check_weights, find_start, start_notes
 from .faults import Fault, Place, Progress, exit_cause, fault_from_json
 from .fork_server import ForkedProcess, ForkServer
 from .heartbeats import Monitor, done_key
@@ -139,8 +140,8 @@ def _say(chatter: TextIO, text: str) -> None:
         chatter.flush()
 
 
-def _step_of(checkpoint: Path | None) -> int:
-    return 0 if checkpoint is None else int(checkpoint.name.removeprefix("step-"))
+def _step_of(checkpoint: Checkpoint | None) -> int:
+    return 0 if checkpoint is None else int(checkpoint.path.name.removeprefix("step-"))
 
 
 class _RanksFailedError(RunError):
@@ -165,7 +166,7 @@ class _Ended:
     change: tuple[RunOptions, Prepared] | None
 
 
-def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, around: _Around) -> _Ended:
+def _run_ranks(options: RunOptions, prepared: Prepared, start: Checkpoint | None, around: _Around) -> _Ended:
     """Start the ranks once, and wait until all have left.
 
     Raises:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from heterps_compile.runtime.checkpoint.collective import Checkpoints
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import SampleWeight
@@ -20,7 +21,6 @@ from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
 
-from .checkpoint_collective import Checkpoints
 from .hooks import Hooks
 from .learning_rates import Rates, current_rates
 from .outputs import OutputFiles

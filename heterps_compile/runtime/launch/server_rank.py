@@ -15,6 +15,8 @@ from torch.nn import Module
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.served_tables import ServedTables
+from heterps_compile.runtime.checkpoint.format import SERVERS_NAME, Checkpoint, open_checkpoint
+from heterps_compile.runtime.checkpoint.table_states import tables_of_stages
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage
 from heterps_compile.runtime.pipeline.recorder import Recorder
 from heterps_compile.runtime.servers.client import Client
@@ -26,15 +28,13 @@ from heterps_compile.runtime.servers.spec import Growth, ServerSpec, TableSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 
-from .checkpoint_format import SERVERS_NAME, read_state
 from .progress import SERVING
 from .rank_context import RankContext, Result
 from .server_options import ServerOptions
-from .table_states import tables_of_stages
 from .told_by_rank import tell_tables
 
 
-def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> ServerSpec | None:
+def make_spec(context: RankContext, checkpoint: Checkpoint | None, steps: range) -> ServerSpec | None:
     """Return what the servers of a run hold, the same on every rank; None where there are none.
 
     Args:
@@ -62,8 +62,8 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
     tables = growing(tables, options, context.options.seed)
     optimizer = sparse_optimizer(options.optimizer, options.learning_rate, options.weight_decay)
     weights = context.options.weights
-    start = checkpoint if checkpoint is not None or weights is None else Path(weights)
-    is_served = start is not None and read_state(start).servers > 0
+    start = checkpoint if checkpoint is not None or weights is None else open_checkpoint(Path(weights))
+    is_served = start is not None and start.state.servers > 0
     if start is not None and not is_served:
         tables = tables_of_stages(start, tables, optimizer, with_state=checkpoint is not None)
     return ServerSpec(
@@ -78,7 +78,7 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
         directory=Path(options.directory or tempfile.gettempdir()),
         wire=context.options.wire,
         first_step=steps.start,
-        resume=start / SERVERS_NAME if start is not None and is_served else None,
+        resume=start.path / SERVERS_NAME if start is not None and is_served else None,
         weights_only=checkpoint is None,
     )
 
@@ -124,7 +124,7 @@ def growing(tables: Sequence[TableSpec], options: ServerOptions, seed: int) -> t
 
 def serve_stages(
     context: RankContext,
-    start: tuple[Path | None, range],
+    start: tuple[Checkpoint | None, range],
     stages: Mapping[int, RunnableStage],
     recorder: Recorder,
     telemetry: TelemetryRecorder | None,
@@ -150,7 +150,7 @@ def serve_stages(
     return client, RowPrefetch(client, context.layout.actions(context.rank), start[1])
 
 
-def run_server_rank(context: RankContext, checkpoint: Path | None, steps: range) -> Result:
+def run_server_rank(context: RankContext, checkpoint: Checkpoint | None, steps: range) -> Result:
     """Serve tables until every rank that looks rows up has what it needs.
 
     Raises:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.checkpoint.optimizer_state import OptimizerState, put_schedule, take_schedule
 from heterps_compile.runtime.validation.best import BestMetric
 
 from .learning_rates import make_rates
-from .optimizer_state import OptimizerState, put_schedule, take_schedule
 from .training_file import Training, make_scheduler
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What the files of a stage say of its tensors; nothing of them is run, and no weights are read.
 
-Left out: who is to hold what (``checkpoint_start.py``, ``sync_of_run.py``).
+Left out: who is to hold what (``checkpoint/start.py``, ``sync_of_run.py``).
 """
 
 import ast

@@ -12,8 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.nn import Module, Parameter
+from torch.nn import Module
 
+from heterps_compile.runtime.checkpoint.best import check_judged_alike, standing_at
+from heterps_compile.runtime.checkpoint.collective import Checkpoints
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints, step_name
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint
+from heterps_compile.runtime.checkpoint.optimizer_state import take_schedule
+from heterps_compile.runtime.checkpoint.own_state import keeps_own_state
 from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
@@ -26,16 +32,10 @@ from heterps_compile.runtime.telemetry.rank_recorder import Measure, TelemetryRe
 from heterps_compile.runtime.validation.times import ValidationTimes
 
 from .block_notes import block_rule, refuse_odd_validation
-from .checkpoint_best import check_judged_alike, standing_at
-from .checkpoint_collective import Checkpoints
-from .checkpoint_folder import find_checkpoints, step_name
-from .checkpoint_format import read_state
 from .hooks import Hooks
 from .learning_rates import Rates, make_rates, measure_rates
 from .loop import FollowUps, StepLoop, watched_weight
-from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
-from .own_state import keeps_own_state
 from .rank_context import RESULT_KEY, RankContext, Result
 from .repeated_batches import order_of_batches
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, telling_ids
@@ -162,7 +162,7 @@ def run_stage_rank(context: RankContext) -> Result:
     return result
 
 
-def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]) -> _Built:
+def _build(context: RankContext, given: _Given, start: tuple[Checkpoint | None, range]) -> _Built:
     """Read the stages and a checkpoint, and build what runs them.
 
     Args:
@@ -227,18 +227,14 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             if options.checkpoint is not None:
                 of_tables.take()  # what no checkpoint can hold is told before the first step
         shared_loss = _shared_loss(context, training, rates)
-    parameters = {index: _tensors(stage, trained=True) for index, stage in stages.items()}
-    buffers = {index: _tensors(stage, trained=False) for index, stage in stages.items()}
-    held = {index: {**parameters[index], **buffers[index]} for index in stages}
+    held = {index: _tensors(stage) for index, stage in stages.items()}
     average, (blocks, chains) = _average(options, held), _blocks(context, held, optimizer)
     checkpoints = Checkpoints(
         context.prepared,
         options,
-        Path(options.checkpoint or ""),
         context.store,
         rank,
-        parameters=parameters,
-        buffers=buffers,
+        held=held,
         optimizer=optimizer,
         scheduler=scheduler,
         data=given.data,
@@ -249,15 +245,15 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         validation_data=None if size is None else size.identity,
         average=average,
         shared=engine.shared,
-        keeps_own=chains is not None
-        or keeps_own_state(context.prepared, None if checkpoint is None else read_state(checkpoint)),
+        keeps_own=chains is not None or keeps_own_state(context.prepared, checkpoint),
         blocks=blocks,
         chains=chains,
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)
     elif options.weights is not None:
-        checkpoints.restore_weights(Path(options.weights), averaged=options.averaged, block=options.from_block)
+        weights = open_checkpoint(Path(options.weights))
+        checkpoints.restore_weights(weights, weights.kind(averaged=options.averaged, block=options.from_block))
     validator = None
     if training is not None and size is not None:
         from .validation_pass import ValidationPass  # noqa: PLC0415 - see the module
@@ -425,12 +421,12 @@ def _measures(options: RunOptions, engine: Engine, optimizer: "Optimizer | None"
         yield measure_read
 
 
-def _tensors(stage: Any, *, trained: bool) -> "dict[str, Any]":
-    """Return the parameters of a stage, or its buffers, under every name that they have in the model.
+def _tensors(stage: Any) -> "dict[str, Any]":
+    """Return parameters and buffers of a stage under every name that they have in the model.
 
     A stage of another runtime has none that could be changed.
     """
     if not isinstance(stage, Module):
         return {}
     state: dict[str, Tensor] = stage.state_dict(keep_vars=True)
-    return {name: tensor for name, tensor in state.items() if isinstance(tensor, Parameter) == trained}
+    return state

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.checkpoint.folder import STEP_PATTERN
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint
+from heterps_compile.runtime.checkpoint.start import check_weights, find_start, start_notes
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.sample_source import Source
 
 from .block_notes import refuse_other_cycle
-from .checkpoint_folder import STEP_PATTERN
-from .checkpoint_format import read_state
-from .checkpoint_start import check_weights, find_start, start_notes
 from .outputs import make_output_folder
 from .prepare import count_steps
 from .rank_context import STEPS_KEY, RankContext
@@ -53,13 +53,13 @@ def decide_steps(context: RankContext, source: Source, data: Identity, training:
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))
-    store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
+    store.set(_START_KEY, "" if checkpoint is None else checkpoint.path.name)
     store.set(STEPS_KEY, str(steps))
     store.set(_SAMPLES_KEY, str(samples or 0))
     return data
 
 
-def steps_to_run(context: RankContext) -> tuple[Path | None, range]:
+def steps_to_run(context: RankContext) -> tuple[Checkpoint | None, range]:
     """Wait for what rank 0 decides: the checkpoint to go on from, and the steps to run.
 
     Raises:
@@ -70,13 +70,14 @@ def steps_to_run(context: RankContext) -> tuple[Path | None, range]:
     last = read_number(context.store, STEPS_KEY, "the count of steps")
     if not name or options.checkpoint is None:
         return None, range(last)
-    checkpoint = Path(options.checkpoint) / name
-    if not checkpoint.is_dir():
+    path = Path(options.checkpoint) / name
+    if not path.is_dir():
         raise RunError(
-            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {context.rank}: the folder "
+            f"{str(path)!r}, which rank 0 goes on from, is not there for rank {context.rank}: the folder "
             f"of checkpoints must be one that all machines share"
         )
-    first = read_state(checkpoint).step
+    checkpoint = open_checkpoint(path)
+    first = checkpoint.state.step
     return checkpoint, range(first, max(first, last))
 
 

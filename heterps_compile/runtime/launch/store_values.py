@@ -1,7 +1,7 @@
 """Values that ranks write to the store of a run and read, each checked against a grammar: a name is never a path.
 
 Left out: the store (``run_store.py``), and who writes what (``watch.py``, ``preflight.py``,
-``checkpoint_collective.py``).
+``checkpoint/collective.py``).
 """
 
 import re

@@ -9,7 +9,7 @@
 
 All ranks hear the same numbers and draw the same conclusions from them, so nobody has to tell these.
 
-Left out: the forwards (``validation_pass.py``), what is kept of it in checkpoints (``checkpoint_collective.py``).
+Left out: the forwards (``validation_pass.py``), what is kept of it in checkpoints (``checkpoint/collective.py``).
 """
 
 from dataclasses import dataclass, field

@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints
 
 from .beats import Beats, StoreBeats
-from .checkpoint_folder import find_checkpoints
 from .faults import (
     Fault,
     Place,

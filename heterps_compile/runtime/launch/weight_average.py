@@ -8,7 +8,7 @@ every step: with w_t the weights after step t, ::
 Running statistics and other buffers are those of the last step, not averaged. A step that is skipped moves nothing.
 Replicas of a stage hold the same weights, and so the same average: nothing is sent.
 
-Left out: rows of parameter servers; the files (``checkpoint_format.py``).
+Left out: rows of parameter servers; the files (``checkpoint/format.py``).
 """
 
 from collections.abc import Iterator, Mapping

@@ -31,10 +31,10 @@ from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
+from heterps_compile.runtime.checkpoint.folder import holding_checkpoints
 
 from .addresses import LOOPBACK, own_address
 from .beats import BeatPage
-from .checkpoint_folder import holding_checkpoints
 from .env_rank import Joined, device_type_here, join
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes

@@ -7,7 +7,7 @@ It follows from what checkpoints keep: the metrics of their own validation, and 
     best          1     2     2     2     2
     stale         0     0     1     2     3          --stop-after 3: stop
 
-An equal value is no improvement. Left out: the files (``launch/checkpoint_folder.py``).
+An equal value is no improvement. Left out: the files (``checkpoint/folder.py``).
 """
 
 from collections.abc import Mapping

@@ -15,9 +15,9 @@ from heterps_compile.machines.advised import advisor_for
 from heterps_compile.machines.chosen_file import read_chosen, read_goal, transience_record
 from heterps_compile.machines.goal import KindLifetime, Transience
 from heterps_compile.offers import Catalogue, Offer
+from heterps_compile.runtime.checkpoint.format import write_state
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.runtime.engines.advice import Loss
-from heterps_compile.runtime.launch.checkpoint_format import write_state
-from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.transient.lifetime import Weibull, exponential
 
 GIB = 2**30

@@ -16,14 +16,14 @@ from heterps_compile.machines.chosen_file import Chosen
 from heterps_compile.machines.learned import learn
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.resume_words import nothing_to_write, resumption_document, told
-from heterps_compile.machines.resumed import PLANNING_S, Standing, last_state, lost_of, resume
+from heterps_compile.machines.resumed import PLANNING_S, Standing, lost_of, resume
 from heterps_compile.machines.step_times import StepTimes
 from heterps_compile.offers import Catalogue, Offer, Rental
 from heterps_compile.plan.request import make_request
 from heterps_compile.plan.source import read_plan
-from heterps_compile.runtime.launch.checkpoint_folder import step_name
-from heterps_compile.runtime.launch.checkpoint_format import write_state
-from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.checkpoint.folder import step_name
+from heterps_compile.runtime.checkpoint.format import write_state
+from heterps_compile.runtime.checkpoint.state import RunState
 
 GIB = 2**30
 DAY = dt.date(2026, 11, 1)
@@ -185,8 +185,8 @@ def test_a_run_is_decided_about_from_its_folders(tmp_path):
     asked = Goal(3e9, (1024,), deadline_s=4e5, most_machines=2)
     answer = choose(MODEL, asked, offers, example_inputs=BATCH)
     compile_for(MODEL, answer, tmp_path / "out", example_inputs=BATCH, time_limit=1)
-    with pytest.raises(InputError, match="--checkpoint"):
-        last_state(tmp_path / "ckpt")
+    with pytest.raises(HeterpsError, match="--checkpoint"):
+        standing_of(tmp_path / "out", tmp_path / "ckpt")
     sha256 = read_plan(str(tmp_path / "out")).hashes["model"]
     for step in (100, 200):
         folder = written_checkpoint(tmp_path / "ckpt", step, RunState(step, step * 1024, 1024, 0, sha256, "p", (0,)))

@@ -8,7 +8,7 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
+from heterps_compile.runtime.checkpoint.optimizer_state import put_state, take_state
 from heterps_compile.runtime.layerwise import Lamb, Lars, Layerwise
 from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync.contract import Shared
@@ -87,9 +87,9 @@ def test_it_goes_on_from_the_state_that_a_checkpoint_holds(kind):
     named = parameters()
     first = MADE[kind](named.values())
     train(first, named, range(2))
-    state = take_state(first, list(named.items()))
+    state = take_state(first, named)
     second = MADE[kind](named.values())
-    put_state(second, list(named.items()), state)
+    put_state(second, named, state)
     assert all(map(torch.equal, train(second, named, range(2, STEPS)), whole))
 
 

@@ -16,6 +16,7 @@ from engine_jobs import make_job
 from plans import PLAN
 
 from heterps_compile.errors import SIGNALLED, InputError, RunError
+from heterps_compile.runtime.checkpoint.folder import holding_checkpoints
 from heterps_compile.runtime.engines import deal, going_on
 from heterps_compile.runtime.engines.advice import Advice, Loss
 from heterps_compile.runtime.engines.deal import Host
@@ -23,7 +24,6 @@ from heterps_compile.runtime.engines.elastic_limits import Limits
 from heterps_compile.runtime.engines.going_on import go_on
 from heterps_compile.runtime.engines.job import Job, Streams
 from heterps_compile.runtime.engines.machines import Left, Machines, Started
-from heterps_compile.runtime.launch.checkpoint_folder import holding_checkpoints
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.resize import Resize, request_resize
 from heterps_compile.runtime.launch.stop_signals import RESIZED_BY

@@ -14,9 +14,9 @@ from torch import nn
 from heterps_compile import export_checkpoint, hash_ids
 from heterps_compile.cli.main import command
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.checkpoint.format import write_files, write_state
+from heterps_compile.runtime.checkpoint.state import Averaged, RunState
 from heterps_compile.runtime.data.identity import FileContent, Identity, Part
-from heterps_compile.runtime.launch.checkpoint_format import write_average, write_stage, write_state
-from heterps_compile.runtime.launch.checkpoint_state import Averaged, RunState
 
 DATA = Identity("clicks.csv?rows=9", ("user",), (Part(50, "ab"),), (FileContent("<b>|x", "5d41"),))
 STATE = RunState(
@@ -49,8 +49,8 @@ def write(folder, net: nn.Module, state: RunState = STATE):
     """Write a checkpoint of two stages, of which the second has the tied weight too."""
     own = net.state_dict()
     folder.mkdir(parents=True)
-    write_stage(folder, 0, {n: own[n] for n in own if n.startswith(("emb", "norm"))}, None)
-    write_stage(folder, 1, {n: own[n] for n in own if n.startswith(("fc", "scale"))}, None)
+    write_files(folder, {"weights-0.safetensors": {n: own[n] for n in own if n.startswith(("emb", "norm"))}})
+    write_files(folder, {"weights-1.safetensors": {n: own[n] for n in own if n.startswith(("fc", "scale"))}})
     write_state(folder, state)
     return folder
 
@@ -107,7 +107,7 @@ def test_the_average_of_the_weights_is_written_on_request(trained, tmp_path):
     (folder / "state.json").unlink()
     own = net.state_dict()
     for stage, starts in enumerate((("emb", "norm"), ("fc", "scale"))):
-        write_average(folder, stage, {n: own[n] + 1 for n in own if n.startswith(starts)})
+        write_files(folder, {f"ema-{stage}.safetensors": {n: own[n] + 1 for n in own if n.startswith(starts)}})
     write_state(folder, replace(STATE, averaged=Averaged(0.9, 7)))
     made = export_checkpoint(folder, tmp_path / "m.safetensors", averaged=True)
     assert made.weights == "the average (EMA, decay 0.9, 7 steps)"
@@ -162,7 +162,7 @@ def onnx_model(tmp_path):
     folder = tmp_path / "onnx" / "step-000002"
     folder.mkdir(parents=True)
     new = {name: tensor + 1 for name, tensor in own.items()}
-    write_stage(folder, 0, new, None)
+    write_files(folder, {"weights-0.safetensors": new})
     write_state(folder, replace(STATE, stages=(0,), tied=()))
     return tmp_path / "m.onnx", folder, new
 
@@ -205,7 +205,7 @@ def test_what_an_exporter_merged_and_what_constant_nodes_hold_is_written_by_its_
     folder = tmp_path / "step-000002"
     folder.mkdir()
     new = {name: torch.full((3,), value) for name, value in (("a.weight", 2.0), ("a.running_var", 4.0), ("c", 5.0))}
-    write_stage(folder, 0, new, None)
+    write_files(folder, {"weights-0.safetensors": new})
     write_state(folder, replace(STATE, stages=(0,), tied=()))
     made = export_checkpoint(folder, tmp_path / "t.onnx", model=tmp_path / "m.onnx")
     assert made.kept == ("a.running_mean",)

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from wording import names
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_files, write_state
+from heterps_compile.runtime.checkpoint.optimizer_state import OptimizerState, put_state, take_state
+from heterps_compile.runtime.checkpoint.state import BlockState, RunState
 from heterps_compile.runtime.launch.block_chains import BlockChains, make_blocks
 from heterps_compile.runtime.launch.block_models import BlockModels
 from heterps_compile.runtime.launch.block_notes import (
@@ -24,9 +27,6 @@ from heterps_compile.runtime.launch.block_notes import (
     refuse_unknown_block,
     rule_lines,
 )
-from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_state import BlockState, RunState
-from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -116,6 +116,12 @@ def optimizers(given: Any) -> list[torch.optim.Optimizer]:
     ]
 
 
+def written(folder: Path, chains: BlockChains) -> Checkpoint:
+    """Write the chains of rank 0 into a checkpoint."""
+    files = write_files(folder, {chains.file_of(0): chains.tensors()})
+    return Checkpoint(folder, replace(STATE, files=files))
+
+
 @pytest.mark.parametrize("kind", range(3))
 def test_a_chain_is_a_training_on_its_block_alone_whatever_steps_between(kind, tmp_path):
     """Also where it goes through a checkpoint in the middle: every chain with the state of its own optimiser."""
@@ -126,13 +132,12 @@ def test_a_chain_is_a_training_on_its_block_alone_whatever_steps_between(kind, t
     for step in range(12):
         block = MC.block_of(step)
         if step == 7:
-            files = chains.write(tmp_path, 0)
-            state, known = replace(STATE, files=files), take_state(optimizer, [("weight", net.weight)])
+            checkpoint, known = written(tmp_path, chains), take_state(optimizer, {"weight": net.weight})
             net = Net(2, float("nan"))
             optimizer = optimizers(net.parameters())[kind]
             chains = BlockChains(MC, held(net)[0], optimizer)
-            chains.restore(tmp_path, state, 0, known)
-            put_state(optimizer, [("weight", net.weight)], known)
+            chains.restore(checkpoint, 0, known)
+            put_state(optimizer, {"weight": net.weight}, known)
         with chains.in_place(step):
             chain_of(optimizer, net, float(block))
             chain_of(of_alone[block], alone[block], float(block))
@@ -143,20 +148,20 @@ def test_a_chain_is_a_training_on_its_block_alone_whatever_steps_between(kind, t
     assert [len(optimizer.state), len(of_alone[0].state)] == [1, 1]
 
 
-def test_an_optimiser_that_keeps_what_no_file_holds_is_named(tmp_path):
+def test_an_optimiser_that_keeps_what_no_file_holds_is_named():
     net = Net(2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     chains = BlockChains(MC, held(net)[0], optimizer)
     with chains.in_place(0):
         optimizer.state[net.weight]["words"] = "these"
     with pytest.raises(RunError, match=r"SGD.*'words'"):
-        chains.write(tmp_path, 0)
+        chains.tensors()
 
 
 def test_chains_of_other_stages_are_refused(tmp_path):
-    files = BlockChains(MC, held(Net(2))[0], None).write(tmp_path, 0)
+    checkpoint = written(tmp_path, BlockChains(MC, held(Net(2))[0], None))
     with pytest.raises(RunError, match=r"'0:weight:weight'.*chains-0\.safetensors"):
-        BlockChains(MC, held(Net(3))[0], None).restore(tmp_path, replace(STATE, files=files), 0, None)
+        BlockChains(MC, held(Net(3))[0], None).restore(checkpoint, 0, OptimizerState(""))
 
 
 def test_of_two_chains_the_one_with_the_lower_losses_since_the_last_mean_is_taken():
@@ -182,7 +187,7 @@ def test_what_a_run_makes_follows_from_its_rules():
 def test_a_state_goes_through_its_file(tmp_path):
     state = replace(STATE, blocks=BlockState((2, 0, 1), (0.1, 1 / 3)), sync=((rule_text(MC), 2),))
     write_state(tmp_path, state)
-    read = read_state(tmp_path)
+    read = open_checkpoint(tmp_path).state
     assert read.blocks == state.blocks
     assert state.blocks is not None
     assert state.blocks.made == (0, 2)
@@ -206,7 +211,7 @@ def test_a_state_that_is_damaged_is_told(tmp_path, blocks):
     text = text[: text.rindex(',\n  "sha256"')].replace('"files": {},', "") + "\n}\n"
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(RunError):
-        read_state(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 REST = LocalSteps(2, "mm", blocks=3, block_steps=4)

@@ -8,8 +8,8 @@ from plans import PLAN
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.checkpoint.format import open_checkpoint, write_state
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.runtime.launch.prepare import precision_of
 from heterps_compile.runtime.launch.rank_context import Result, result_from_json
 from heterps_compile.runtime.launch.run_options import RunOptions
@@ -67,10 +67,10 @@ def test_a_checkpoint_keeps_the_scale_and_an_earlier_one_had_none(tmp_path: Path
     scaling = Scaling(scale=1024.0, growth_tracker=7, skipped=3)
     state = RunState(2, 8, 4, 0, "m", "p", (), precision="fp16", scaling=scaling)
     write_state(tmp_path, state)
-    assert replace(read_state(tmp_path), files=None) == state
+    assert replace(open_checkpoint(tmp_path).state, files=None) == state
     write_state(tmp_path, replace(state, precision="int3"))
     with pytest.raises(RunError, match="'int3'"):
-        read_state(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 def test_skipped_steps_are_counted_in_the_summary():

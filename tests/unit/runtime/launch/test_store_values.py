@@ -6,7 +6,7 @@ import pytest
 from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.checkpoint_folder import STEP_PATTERN
+from heterps_compile.runtime.checkpoint.folder import STEP_PATTERN
 from heterps_compile.runtime.launch.store_values import read_number, read_word
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import DistNetworkError, HashStore
 
+from heterps_compile.runtime.checkpoint.folder import STATE_NAME, step_name
 from heterps_compile.runtime.launch.beats import StoreBeats
-from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, step_name
 from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, fault_from_json
 from heterps_compile.runtime.launch.heartbeats import Monitor, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder

@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_start import average_notes
-from heterps_compile.runtime.launch.checkpoint_state import Averaged, RunState
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_state
+from heterps_compile.runtime.checkpoint.start import average_notes
+from heterps_compile.runtime.checkpoint.state import Averaged, RunState
 from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.run_options import RunOptions
@@ -140,13 +140,13 @@ def test_a_checkpoint_says_what_becomes_of_its_average(tmp_path: Path):
     without = RunState(3, 12, 4, 0, "m", "p", ())
     state = replace(without, averaged=Averaged(0.999, 3))
     write_state(tmp_path, state)
-    assert replace(read_state(tmp_path), files=None) == state
+    assert replace(open_checkpoint(tmp_path).state, files=None) == state
     options = RunOptions(directory="m", train="train.py")
     found = Path("step-000003")
     average = "step-000003 has an average of its weights (EMA, decay 0.999), which "
 
     def notes(of: RunState, *, resumes: bool = True, **more: Any) -> list[str]:
-        return average_notes(found, of, replace(options, **more), resumes=resumes)
+        return average_notes(Checkpoint(found, of), replace(options, **more), resumes=resumes)
 
     assert notes(state, ema=0.999) == notes(without) == notes(without, resumes=False) == []
     assert notes(state) == [f"{average}is left: --ema 0.999 goes on with it"]
@@ -160,7 +160,7 @@ def test_a_checkpoint_says_what_becomes_of_its_average(tmp_path: Path):
         (tmp_path / "state.json").read_text().replace('"averaged": null', '"averaged": 1')
     )
     with pytest.raises(RunError):
-        read_state(tmp_path)
+        open_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(

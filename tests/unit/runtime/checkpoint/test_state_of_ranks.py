@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,14 @@ from ranks import run_ranks
 from torch import Tensor
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_state import RunState
-from heterps_compile.runtime.launch.own_state import (
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_files, write_state
+from heterps_compile.runtime.checkpoint.own_state import (
     keeps_own_state,
     own_state_notes,
     restore_own_state,
     take_own_state,
-    write_own_state,
 )
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
@@ -68,7 +68,7 @@ def train(rank: int, way: Sequence[tuple[int, str]], folder: Path) -> list[float
             engine = Engine(parts, StepOptions(linear_loss, sync=(parse_rule(rule),)))
             assert engine.shared is not None
             if part:
-                restore_own_state(checkpoint, read_state(checkpoint), engine.shared)
+                restore_own_state(open_checkpoint(checkpoint), engine.shared)
                 with torch.no_grad():
                     stage.weight.copy_(torch.load(folder / f"weights-{part}.pt"))
             optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
@@ -79,7 +79,8 @@ def train(rank: int, way: Sequence[tuple[int, str]], folder: Path) -> list[float
             engine.finish()
             following = folder / f"step-{part + 1:06d}"
             following.mkdir(exist_ok=True)
-            write_own_state(following, rank, take_own_state(engine.shared, optimizer))
+            own = take_own_state(engine.shared, optimizer)
+            write_files(following, {f"own-{rank}.safetensors": own})
             weights = stage.weight.detach().clone()
             if rank == 0:
                 torch.save(weights, folder / f"weights-{part + 1}.pt")
@@ -130,36 +131,36 @@ def test_ranks_write_files_of_their_own_where_a_rule_has_a_state_or_one_is_left(
     assert not keeps_own_state(prepared(1, TOPK), None)
     assert not keeps_own_state(prepared(2, "all-reduce"), None)
     left = RunState(2, 8, 4, 0, "m", "p", (0,), files={"own-0.safetensors": "0" * 64})
-    assert keeps_own_state(prepared(2, "all-reduce"), left)
+    assert keeps_own_state(prepared(2, "all-reduce"), Checkpoint(Path("ck"), left))
 
 
 def test_what_does_not_just_go_on_is_told():
     files = {"own-0.safetensors": "0" * 64, "own-1.safetensors": "0" * 64}
     state = RunState(2, 8, 4, 0, "m", "p", (0,), files=files, sync=((TOPK, 2),))
-    found = Path("ck/step-000002")
-    assert own_state_notes(found, state, prepared(2, TOPK), resumes=True) == []
-    (other,) = own_state_notes(found, state, prepared(2, "all-reduce"), resumes=True)
+    found = partial(Checkpoint, Path("ck/step-000002"))
+    assert own_state_notes(found(state), prepared(2, TOPK), resumes=True) == []
+    (other,) = own_state_notes(found(state), prepared(2, "all-reduce"), resumes=True)
     assert other == f"replicas agreed by {TOPK} in step-000002, and the run goes on with all-reduce"
-    (wider,) = own_state_notes(found, state, prepared(3, TOPK), resumes=True)
+    (wider,) = own_state_notes(found(state), prepared(3, TOPK), resumes=True)
     was = "step-000002 is of 2 replicas, the run has 3"
     assert wider == f"{was}: gradients that were not sent yet are added up and divided evenly"
     factors = replace(state, sync=(("powersgd", 2),))
-    (wider,) = own_state_notes(found, factors, prepared(3, "powersgd"), resumes=True)
+    (wider,) = own_state_notes(found(factors), prepared(3, "powersgd"), resumes=True)
     assert wider == f"{was}: gradients that were not sent yet are added up and divided evenly"
     local = replace(state, sync=(("local(steps=2)", 2),))
-    (wider,) = own_state_notes(found, local, prepared(3, "local(steps=2)"), resumes=True)
+    (wider,) = own_state_notes(found(local), prepared(3, "local(steps=2)"), resumes=True)
     assert wider == f"{was}: replicas that stepped alone begin at their mean, with the first one's optimiser"
-    (left,) = own_state_notes(found, state, prepared(2, TOPK), resumes=False)
+    (left,) = own_state_notes(found(state), prepared(2, TOPK), resumes=False)
     assert left == "step-000002 has a state of each rank (gradients not sent yet, or weights of its own), which is left"
     earlier = RunState(2, 8, 4, 0, "m", "p", (0,))
-    assert own_state_notes(found, earlier, prepared(2, TOPK), resumes=True) == []
+    assert own_state_notes(found(earlier), prepared(2, TOPK), resumes=True) == []
 
 
 @pytest.mark.parametrize("content", ['"topk"', '[["topk", 0]]', '[["topk"]]', "[[1, 2]]", '[["topk", true]]'])
 def test_rules_that_are_none_are_damage(tmp_path, content):
     state = RunState(2, 8, 4, 0, "m", "p", (0,), sync=((TOPK, 2),))
     write_state(tmp_path, state)
-    assert read_state(tmp_path).sync == ((TOPK, 2),)
+    assert open_checkpoint(tmp_path).state.sync == ((TOPK, 2),)
     write_state(tmp_path, RunState(2, 8, 4, 0, "m", "p", (0,), sync=json.loads(content)))
     with pytest.raises(RunError):
-        read_state(tmp_path)
+        open_checkpoint(tmp_path)

@@ -13,21 +13,19 @@ Weight decay is another rule: servers decay a row when it is touched, torch deca
 Left out: servers of another number (``servers/saved_tables.py``).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 
-from .checkpoint_format import SERVERS_NAME, find_tensor, read_optimizer, read_state
-from .optimizer_state import OptimizerState, take_state
+from .format import SERVERS_NAME, WEIGHTS, Checkpoint
+from .optimizer_state import OptimizerState, read_optimizer, take_state
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Parameter
     from torch.optim import Optimizer
 
     from heterps_compile.runtime.servers.optimizers import SparseOptimizer
@@ -58,12 +56,12 @@ _RULES = {
 
 
 def tables_of_stages(
-    checkpoint: Path, tables: Sequence["TableSpec"], optimizer: "SparseOptimizer", *, with_state: bool
+    checkpoint: Checkpoint, tables: Sequence["TableSpec"], optimizer: "SparseOptimizer", *, with_state: bool
 ) -> tuple["TableSpec", ...]:
     """Return tables with where a checkpoint without servers has their rows.
 
     Args:
-        checkpoint: Its folder.
+        checkpoint: To read from.
         tables: Of the servers.
         optimizer: Of the servers.
         with_state: Whether the state of their optimiser is to be taken too.
@@ -71,15 +69,12 @@ def tables_of_stages(
     Raises:
         RunError: where a table is not in it, or its optimiser has another rule, rate or weight decay.
     """
-    state = read_state(checkpoint)
-    known = (
-        read_optimizer(checkpoint, state, [table.name for table in tables], with_tensors=False) if with_state else None
-    )
+    known = read_optimizer(checkpoint, [table.name for table in tables], with_tensors=False) if with_state else None
     found = []
     for table in tables:
-        stage = find_tensor(checkpoint, state, "weights", table.name)
+        stage = checkpoint.find_tensor(WEIGHTS, table.name)
         if stage is None:
-            raise RunError(f"{str(checkpoint)!r} has no {table.name!r}; it is of another model than the plan's")
+            raise RunError(f"{str(checkpoint.path)!r} has no {table.name!r}; it is of another model than the plan's")
         moved = replace(table, weights=stage)
         if with_state:
             if known is None or table.name not in known.options:
@@ -89,52 +84,50 @@ def tables_of_stages(
                 raise _another_rule(checkpoint, table.name, known.kind, optimizer.name)
             _refuse_other_rate(checkpoint, table.name, known.options[table.name], optimizer)
             names = tuple(f"{name}:{table.name}" for name in rule.states)
-            there = [find_tensor(checkpoint, state, "optimizer", name) for name in names]
-            step = known.numbers.get(table.name, {}).get("step", 0)
-            of_step = find_tensor(checkpoint, state, "optimizer", f"step:{table.name}")
-            updates = int(step) if of_step is None else _read_number(of_step, f"step:{table.name}")
+            there = [checkpoint.find_tensor("optimizer", name) for name in names]
+            step, of_step = known.numbers.get(table.name, {}).get("step", 0), f"step:{table.name}"
+            path = checkpoint.find_tensor("optimizer", of_step)
+            if path is not None:
+                step = checkpoint.tensors([path.name], {of_step}.__contains__)[of_step].item()
             if all(path is not None for path in there):  # none where no step has touched the table
-                moved = replace(moved, states=tuple(zip([p for p in there if p], names, strict=True)), updates=updates)
+                states = tuple(zip([p for p in there if p], names, strict=True))
+                moved = replace(moved, states=states, updates=int(step))
         found.append(moved)
     return tuple(found)
 
 
 def with_tables_of_servers(
-    checkpoint: Path,
-    known: OptimizerState | None,
-    optimizer: "Optimizer",
-    named: "Sequence[tuple[str, Parameter]]",
+    checkpoint: Checkpoint, known: OptimizerState | None, optimizer: "Optimizer", named: "Mapping[str, Tensor]"
 ) -> OptimizerState | None:
-    """Return what a checkpoint knows of parameters, with those that lay on servers as torch has them.
+    """Return the state of parameters, with that of tables that were on servers as torch has it.
 
     Args:
-        checkpoint: Its folder.
+        checkpoint: To read from.
         known: What ``read_optimizer`` found of all of them.
-        optimizer: That is to go on, with no state yet.
+        optimizer: That is to resume, with no state yet.
         named: Its parameters.
 
     Raises:
         RunError: where a table's optimiser has another rule.
     """
+    if not checkpoint.state.servers:
+        return known
     from heterps_compile.runtime.servers.saved_tables import (  # noqa: PLC0415 - only for such checkpoints
         read_saved,
         read_table_state,
         refuse_grown,
     )
 
-    state = read_state(checkpoint)
-    if not state.servers:
-        return known
-    saved = read_saved(checkpoint / SERVERS_NAME)
+    saved = read_saved(checkpoint.path / SERVERS_NAME)
     fresh = take_state(optimizer, named)
     moved = [table for table in saved.tables if table.name in fresh.options]
     if not moved:
         return known
-    dense = _without(known, {table.name for table in moved})
-    tensors, numbers, options = dict(dense.tensors), dict(dense.numbers), dict(dense.options)
+    before = known or OptimizerState("")
+    tensors, numbers, options = dict(before.tensors), dict(before.numbers), dict(before.options)
     for table in moved:
-        of_servers = {} if known is None else known.options.get(table.name, {})
-        refuse_grown(table, checkpoint)
+        of_servers = options.pop(table.name, {})
+        refuse_grown(table, checkpoint.path)
         rule = _fitting_rule(saved.optimizer, of_servers.get("weight_decay", 0), fresh.kind, fresh.options[table.name])
         if rule is None or saved.states != len(rule.states):
             raise _another_rule(checkpoint, table.name, saved.optimizer, fresh.kind)
@@ -144,41 +137,34 @@ def with_tables_of_servers(
             arrays = read_table_state(saved, table)
             tensors |= {f"{name}:{table.name}": one for name, one in zip(rule.states, arrays, strict=True)}
             _put_step(table.name, table.updates, fresh, tensors, numbers)
-    return OptimizerState(fresh.kind, tensors, numbers, options, None if known is None else known.schedule)
+    return OptimizerState(fresh.kind, tensors, numbers, options, before.schedule)
 
 
-def refuse_other_growth(checkpoint: Path, patterns: Sequence[str], *, with_state: bool) -> None:
+def refuse_other_growth(checkpoint: Checkpoint, patterns: Sequence[str], *, with_state: bool) -> None:
     """Refuse tables that have grown in a checkpoint and grow no more, or the other way round, before anything starts.
 
     Args:
-        checkpoint: Its folder.
+        checkpoint: To read from.
         patterns: Of the names of tables that are to grow (``--grow-tables``).
         with_state: Whether the run goes on with all that the checkpoint has, or takes its weights alone.
 
     Raises:
         RunError: naming such a table.
     """
+    if not checkpoint.state.servers:
+        return
     from heterps_compile.runtime.servers.saved_tables import (  # noqa: PLC0415 - only for such checkpoints
         read_saved,
         refuse_grown,
         refuse_not_grown,
     )
 
-    if not read_state(checkpoint).servers:
-        return
-    for table in read_saved(checkpoint / SERVERS_NAME).tables:
+    for table in read_saved(checkpoint.path / SERVERS_NAME).tables:
         grows = any(fnmatchcase(table.name, pattern) for pattern in patterns)
         if not grows:
-            refuse_grown(table, checkpoint)
+            refuse_grown(table, checkpoint.path)
         elif table.grown is None or not with_state:
             refuse_not_grown(table.name)
-
-
-def _without(known: OptimizerState | None, tables: Collection[str]) -> OptimizerState:
-    if known is None:
-        return OptimizerState("")
-    options = {name: value for name, value in known.options.items() if name not in tables}
-    return replace(known, options=options)
 
 
 def _put_step(
@@ -201,26 +187,21 @@ def _fitting_rule(servers: str, weight_decay: float, kind: str, options: Mapping
     return rule if all(options.get(name, value) == value for name, value in rule.options.items()) else None
 
 
-def _another_rule(checkpoint: Path, name: str, there: str, here: str) -> RunError:
+def _another_rule(checkpoint: Checkpoint, name: str, there: str, here: str) -> RunError:
     fits = ", ".join(f"{servers} of servers with {rule.kind}" for servers, rule in _RULES.items())
     return RunError(
         f"{checkpoint.name} has the state of {printable(there)} for the table {printable(name)!r}, which {here} cannot "
         f"go on with: both must have the same rule ({fits}, all else by default and without weight decay); start anew "
-        f"from its weights (--weights {printable(str(checkpoint))}) in another folder (--checkpoint DIR)"
+        f"from its weights (--weights {printable(str(checkpoint.path))}) in another folder (--checkpoint DIR)"
     )
 
 
-def _refuse_other_rate(checkpoint: Path, name: str, options: Mapping[str, Any], optimizer: "SparseOptimizer") -> None:
+def _refuse_other_rate(
+    checkpoint: Checkpoint, name: str, options: Mapping[str, Any], optimizer: "SparseOptimizer"
+) -> None:
     rate = float(options.get("initial_lr", options["lr"]))
     if rate != optimizer.lr:
         raise RunError(
             f"{checkpoint.name} has trained the table {printable(name)!r} with a learning rate of {rate:g}, and "
             f"--server-learning-rate is {optimizer.lr:g}; go on with --server-learning-rate {rate:g}"
         )
-
-
-def _read_number(path: Path, name: str) -> int:
-    from safetensors import safe_open  # noqa: PLC0415 - only where tables move
-
-    with safe_open(path, framework="np") as opened:
-        return int(opened.get_tensor(name).item())

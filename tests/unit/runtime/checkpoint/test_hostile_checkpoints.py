@@ -11,17 +11,10 @@ import pytest
 import torch
 
 from heterps_compile.errors import HeterpsError, RunError
-from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, tidy
-from heterps_compile.runtime.launch.checkpoint_format import (
-    check_written,
-    read_optimizer,
-    read_state,
-    read_weights,
-    write_stage,
-    write_state,
-)
-from heterps_compile.runtime.launch.checkpoint_hashes import sealed
-from heterps_compile.runtime.launch.checkpoint_state import RunState
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints, keep_last, tidy
+from heterps_compile.runtime.checkpoint.format import open_checkpoint, sealed, write_files, write_state
+from heterps_compile.runtime.checkpoint.optimizer_state import read_optimizer
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.runtime.servers.saved_tables import read_saved
 
 STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0,))
@@ -35,7 +28,7 @@ def checkpoint(tmp_path):
     (tmp_path / "private" / "state.json").write_text("mine")
     folder = tmp_path / "ck" / STEP
     folder.mkdir(parents=True)
-    write_stage(folder, 0, {"w": torch.ones(2)}, None)
+    write_files(folder, {"weights-0.safetensors": {"w": torch.ones(2)}})
     write_state(folder, STATE)
     return folder
 
@@ -47,10 +40,10 @@ def forge(folder: Path, **content) -> None:
 
 
 def read_all(folder: Path) -> None:
-    state = read_state(folder)
-    check_written(folder, state)
-    read_optimizer(folder, state, ["w"])
-    read_weights(folder, state, ["w"])
+    checkpoint = open_checkpoint(folder)
+    checkpoint.check()
+    read_optimizer(checkpoint, ["w"])
+    checkpoint.weights(["w"])
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../../private/state.json", "./weights-0.safetensors", "a\0b",

@@ -1,10 +1,9 @@
-"""What a checkpoint knows beside tensors, as a value: the content of its ``state.json``.
+"""The content of a checkpoint's ``state.json``: all but the tensors, and the hashes of the other files."""
 
-Left out: the file (``checkpoint_format.py``).
-"""
-
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -31,9 +30,35 @@ def _known_best(text: str) -> str:
     return text
 
 
+def _name_inside(text: str) -> str:
+    """Refuse a file name that leads out of its folder: an absolute one, one with ``..``, one that no file can have."""
+    os.fsencode(text)
+    path = PurePosixPath(text)
+    if text != str(path) or "\0" in text or path.is_absolute() or {".", ".."} & set(path.parts):
+        raise ValueError(f"{printable(repr(text))} is not a file inside the folder")
+    return text
+
+
+Hashes = Mapping[Annotated[str, AfterValidator(_name_inside)], Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+"""SHA-256 of files, by their names inside a checkpoint's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files that one rank has written into a new checkpoint.
+
+    Attributes:
+        files: SHA-256 by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    files: Hashes
+
+
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """What a checkpoint knows of the average of its weights.
+    """The average of a checkpoint's weights.
 
     Attributes:
         decay: The share of it that a step leaves.
@@ -48,7 +73,7 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """What a checkpoint knows of the predictors of blocks of its data.
+    """The predictors of blocks of a checkpoint's data.
 
     Attributes:
         rounds: For every block how many averages its predictor is the mean of; 0 where there is none yet.
@@ -68,7 +93,7 @@ class BlockState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a checkpoint knows beside tensors.
+    """A run at the time of a checkpoint, without the tensors.
 
     Attributes:
         step: Steps done; the next to run.
@@ -105,8 +130,8 @@ class RunState:
     stages: tuple[int, ...]
     servers: Count = 0
     data: Identity | None = None
-    files: Mapping[str, str] | None = None
-    tied: tuple[tuple[str, ...], ...] | None = ()
+    files: Hashes | None = None
+    tied: tuple[tuple[str, ...], ...] | None = None
     precision: Annotated[str, AfterValidator(_known_precision)] = FULL
     scaling: Scaling | None = None
     averaged: Averaged | None = None

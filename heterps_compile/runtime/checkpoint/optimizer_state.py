@@ -11,21 +11,21 @@ when the state is put back; these have been restored by then, with their learnin
 A mapping is written as ``{"items": [[key, value], ...]}``, since JSON has no other keys than text, and milestones are
 numbers. Functions are no data: ``LambdaLR`` leaves its own out, and a resumed run has those of its training file.
 
-Left out: the files (``checkpoint_format.py``), making a scheduler (``training_file.py``).
+Left out: making a scheduler (``launch/training_file.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.training_file import Scheduler
 
-from .training_file import Scheduler
+from .format import SERVERS_NAME, Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Parameter
     from torch.optim import Optimizer
 
 _PLAIN = (bool, int, float, str)
@@ -36,7 +36,7 @@ _ITEMS = "items"
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """What a scheduler knows.
+    """The state of a scheduler.
 
     Attributes:
         kind: Its class's name.
@@ -49,7 +49,7 @@ class ScheduleState:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """What an optimiser knows of its parameters.
+    """The state of an optimiser, by parameter.
 
     Attributes:
         kind: Its class's name.
@@ -60,14 +60,68 @@ class OptimizerState:
     """
 
     kind: str
-    tensors: "Mapping[str, Tensor]" = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     schedule: ScheduleState | None = None
 
+    def files(self, stage: int) -> dict[str, Mapping[str, Any]]:
+        """Return the content of a stage's files, by their names."""
+        return {f"optimizer-{stage}.safetensors": self.tensors, f"optimizer-{stage}.json": self.described()}
 
-def take_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]") -> OptimizerState:
-    """Return the state of the named parameters; those that the optimiser does not hold are left out.
+    def described(self) -> dict[str, Any]:
+        """Return all but the tensors, as JSON has it."""
+        schedule = {} if self.schedule is None else {"schedule": asdict(self.schedule)}
+        return {"kind": self.kind, "numbers": self.numbers, "options": self.options, **schedule}
+
+
+def read_optimizer(checkpoint: Checkpoint, names: Iterable[str], *, with_tensors: bool = True) -> OptimizerState | None:
+    """Read the optimiser's state of the named parameters; None if no stage had an optimiser.
+
+    Of tables that were on servers it has the options, their rows have the rest. If the stages of these parameters
+    trained nothing but such tables, the schedule is that of another stage.
+
+    Args:
+        checkpoint: To read from.
+        names: Of the parameters.
+        with_tensors: Whether its tensors are read too.
+
+    Raises:
+        RunError: if a file is damaged, or stages have other schedules of learning rates.
+    """
+    wanted, state = set(names), checkpoint.state
+    stages = (*state.stages, *([SERVERS_NAME] if state.servers else []))
+    described = [(stage, checkpoint.value(f"optimizer-{stage}.json", OptimizerState)) for stage in stages]
+    known = [(stage, one) for stage, one in described if one is not None]
+    mine = [(stage, one) for stage, one in known if not wanted.isdisjoint(one.options)]
+    if not mine:
+        return None
+    of_stages = [(stage, one) for stage, one in mine if stage != SERVERS_NAME]
+    files = [f"optimizer-{stage}.safetensors" for stage, _ in of_stages] if with_tensors else []
+    schedules = [one.schedule for _, one in of_stages or known[:1]]
+    if any(other != schedules[0] for other in schedules):
+        raise RunError(
+            f"{checkpoint.name} has other states of scheduler() for stages that now lie together; go on with the cuts "
+            f"it was written with"
+        )
+    return OptimizerState(
+        ", ".join(sorted({one.kind for _, one in of_stages or mine})),
+        checkpoint.tensors(files, lambda key: key.partition(":")[2] in wanted),
+        {name: numbers for _, one in mine for name, numbers in one.numbers.items() if name in wanted},
+        {name: options for _, one in mine for name, options in one.options.items() if name in wanted},
+        schedules[0],
+    )
+
+
+def take_state(
+    optimizer: "Optimizer", named: "Mapping[str, Tensor]", scheduler: Scheduler | None = None
+) -> OptimizerState:
+    """Return the state of the named parameters, and of a scheduler.
+
+    Args:
+        optimizer: Of the parameters.
+        named: Tensors by name; those that the optimiser does not step are left out.
+        scheduler: Of its learning rates; None if they stay.
 
     Raises:
         RunError: where an optimiser keeps what is neither tensor nor plain number.
@@ -78,7 +132,7 @@ def take_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]")
     tensors: dict[str, Any] = {}
     numbers: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
-    for name, parameter in named:
+    for name, parameter in named.items():
         if id(parameter) not in groups:
             continue
         options[name] = {k: _plain(v, optimizer, k) for k, v in groups[id(parameter)].items() if k != "params"}
@@ -87,10 +141,11 @@ def take_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]")
                 tensors[f"{kind}:{name}"] = value.detach().cpu().contiguous()
             else:
                 numbers.setdefault(name, {})[kind] = _plain(value, optimizer, kind)
-    return OptimizerState(type(optimizer).__name__, tensors, numbers, options)
+    schedule = None if scheduler is None else take_schedule(scheduler)
+    return OptimizerState(type(optimizer).__name__, tensors, numbers, options, schedule)
 
 
-def put_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]", state: OptimizerState) -> None:
+def put_state(optimizer: "Optimizer", named: "Mapping[str, Tensor]", state: OptimizerState) -> None:
     """Give an optimiser the state of its parameters.
 
     Raises:
@@ -103,7 +158,7 @@ def put_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]", 
             f"the checkpoint has the state of {state.kind}, the training file makes {kind}; use the same optimiser, or "
             f"start anew in another folder (--checkpoint DIR)"
         )
-    names = {id(parameter): name for name, parameter in named}
+    names = {id(parameter): name for name, parameter in named.items()}
     by_name: dict[str, dict[str, Any]] = {}
     for key, tensor in state.tensors.items():
         what, _, name = key.partition(":")

@@ -3,7 +3,7 @@
 One run at a time writes checkpoints into a folder: two would go on from each other's, and delete them. The lock ends
 with the process that holds it, however that ends: the launcher's, or rank 0's under torchrun.
 
-Left out: what lies in a checkpoint (``checkpoint_format.py``), and file systems without locks, where nobody is refused.
+Left out: the content of a checkpoint (``format.py``), and file systems without locks, where nobody is refused.
 """
 
 import re
@@ -39,11 +39,6 @@ def find_checkpoints(directory: Path) -> list[Path]:
 def is_state_dict(checkpoint: Path) -> bool:
     """Check whether weights to begin with are a state dict in one file, instead of a checkpoint's folder."""
     return checkpoint.suffix == ".safetensors" and checkpoint.is_file()
-
-
-def stage_file(checkpoint: Path, kind: str, stage: int) -> str:
-    """Return the name of a stage's file in a checkpoint; "" for a state dict, which is the file itself."""
-    return "" if is_state_dict(checkpoint) else f"{kind}-{stage}.safetensors"
 
 
 def way_out(checkpoint: Path) -> str:

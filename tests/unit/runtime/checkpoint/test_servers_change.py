@@ -13,15 +13,15 @@ from torch import nn
 from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.checkpoint_collective import Checkpoints
-from heterps_compile.runtime.launch.checkpoint_folder import step_name
-from heterps_compile.runtime.launch.checkpoint_format import SERVERS_NAME, read_state
-from heterps_compile.runtime.launch.checkpoint_start import find_start
+from heterps_compile.runtime.checkpoint.collective import Checkpoints
+from heterps_compile.runtime.checkpoint.folder import step_name
+from heterps_compile.runtime.checkpoint.format import SERVERS_NAME, Checkpoint, open_checkpoint
+from heterps_compile.runtime.checkpoint.start import find_start
+from heterps_compile.runtime.checkpoint.table_states import refuse_other_growth, tables_of_stages
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.server_rates import ServerRates
-from heterps_compile.runtime.launch.table_states import refuse_other_growth, tables_of_stages
 from heterps_compile.runtime.launch.training_file import Training
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.servers.client import Client
@@ -47,10 +47,10 @@ class Session:
     """A run of one rank, from a checkpoint or the beginning: a table on servers or in its stage, and a dense weight."""
 
     def __init__(
-        self, folder: Path, servers: int, rule: str, start: Path | None = None, *, scheduler=halve, lr: float = LR
+        self, folder: Path, servers: int, rule: str, start: Checkpoint | None = None, *, scheduler=halve, lr: float = LR
     ) -> None:
         torch.manual_seed(0)
-        self.folder, self.step = folder, 0 if start is None else read_state(start).step
+        self.folder, self.step = folder, 0 if start is None else start.state.step
         self.table = nn.Parameter(torch.randn(ROWS, WIDTH))
         self.dense = nn.Parameter(torch.ones(2))
         trained = [] if rule == "adam" else [("dense", self.dense)]  # SparseAdam takes no other
@@ -62,14 +62,14 @@ class Session:
         else:
             trained.insert(0, ("emb", self.table))
         optimizer = RULES[rule]([parameter for _, parameter in trained], lr=lr) if trained else None
+        options = RunOptions(directory="m", train="t.py", data="x", checkpoint=str(folder / "ck"))
+        options = replace(options, servers=ServerOptions(count=servers))
         self.checkpoints = Checkpoints(
             PREPARED,
-            RunOptions(directory="m", train="t.py", data="x", servers=ServerOptions(count=servers)),
-            folder / "ck",
+            options,
             HashStore(),
             0,
             {0: dict(trained)},
-            {0: {}},
             optimizer,
             None if scheduler is None or optimizer is None else scheduler(optimizer),
             servers=self.client,
@@ -78,13 +78,13 @@ class Session:
         if start is not None:
             self.checkpoints.restore(start)
 
-    def _serve(self, count: int, rule: str, start: Path | None, lr: float) -> tuple[DirectServers, Client]:
+    def _serve(self, count: int, rule: str, start: Checkpoint | None, lr: float) -> tuple[DirectServers, Client]:
         optimizer = sparse_optimizer(rule, lr)
         tables = write_tables(self.folder, {"emb": self.table.detach()})
-        is_served = start is not None and read_state(start).servers > 0
+        is_served = start is not None and start.state.servers > 0
         if start is not None and not is_served:
             tables = tables_of_stages(start, tables, optimizer, with_state=True)
-        resume = start / SERVERS_NAME if start is not None and is_served else None
+        resume = start.path / SERVERS_NAME if start is not None and is_served else None
         spec = ServerSpec((0,), tuple(range(10, 10 + count)), tables, optimizer, first_step=self.step, resume=resume)
         direct = DirectServers(spec)
         return direct, Client(spec, 0, link=direct)
@@ -114,9 +114,9 @@ class Session:
             self.step += 1
         return self
 
-    def save(self) -> Path:
+    def save(self) -> Checkpoint:
         self.checkpoints.write(self.step)
-        return self.folder / "ck" / step_name(self.step)
+        return open_checkpoint(self.folder / "ck" / step_name(self.step))
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         table = self.table.detach() if self.client is None else self.direct.weights()
@@ -131,7 +131,7 @@ def test_a_table_that_has_grown_and_grows_no_more_is_refused_before_anything_sta
         refuse_other_growth(start, ("e*",), with_state=True)
     spec = session.client.spec
     grown = replace(spec, tables=tuple(replace(table, growth=Growth()) for table in spec.tables))
-    Client(grown, 0, link=DirectServers(grown)).save(start / SERVERS_NAME)
+    Client(grown, 0, link=DirectServers(grown)).save(start.path / SERVERS_NAME)
     refuse_other_growth(start, ("emb",), with_state=True)
     with pytest.raises(RunError, match=r"'emb'.*grown.*--grow-tables"):
         refuse_other_growth(start, ("other",), with_state=True)
@@ -187,7 +187,7 @@ def test_servers_begin_with_the_weights_of_a_checkpoint_alone(tmp_path, before):
     start = session.save()
     tables = write_tables(tmp_path, {"emb": torch.zeros(ROWS, WIDTH)})
     optimizer = sparse_optimizer("sgd", LR)  # another one: its state is left
-    resume = start / SERVERS_NAME if before else None
+    resume = start.path / SERVERS_NAME if before else None
     if not before:
         tables = tables_of_stages(start, tables, optimizer, with_state=False)
     direct = DirectServers(ServerSpec((0,), (10, 11), tables, optimizer, resume=resume, weights_only=True))

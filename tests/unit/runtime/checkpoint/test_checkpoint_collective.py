@@ -14,18 +14,13 @@ from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
 from heterps_compile.plan.plan import Artifact
+from heterps_compile.runtime.checkpoint.collective import Checkpoints
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints
+from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_state
+from heterps_compile.runtime.checkpoint.optimizer_state import read_optimizer
+from heterps_compile.runtime.checkpoint.start import check_fits, check_tensors, check_weights, find_start, ties_of
+from heterps_compile.runtime.checkpoint.state import RunState
 from heterps_compile.runtime.data.identity import Identity, Part
-from heterps_compile.runtime.launch.checkpoint_collective import Checkpoints
-from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_format import read_optimizer, read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_start import (
-    check_fits,
-    check_tensors,
-    check_weights,
-    find_start,
-    ties_of,
-)
-from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
@@ -39,7 +34,7 @@ TORCH_PLAN = replace(
 LAYOUT = make_layout(TORCH_PLAN, training=True, step=StepShape(micro_batches=4, batch=64))
 CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
 PREPARED = Prepared(Path("m.heterps"), TORCH_PLAN, "cd" * 32, LAYOUT, places_of(LAYOUT))
-STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0, 1))
+STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0, 1), tied=())
 
 
 def options_in(folder: Path, **given) -> RunOptions:
@@ -53,10 +48,9 @@ def rank_with(folder: Path, store: HashStore, rank: int, seed: int, **given) -> 
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     layer(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    named = {rank: {f"layer{rank}.{name}": parameter for name, parameter in layer.named_parameters()}}
-    buffers = {rank: {f"layer{rank}.count": torch.tensor(seed)}}
-    options = options_in(folder, **given)
-    return layer, Checkpoints(PREPARED, options, folder, store, rank, named, buffers, optimizer)
+    held = {f"layer{rank}.{name}": parameter for name, parameter in layer.named_parameters()}
+    held[f"layer{rank}.count"] = torch.tensor(seed)
+    return layer, Checkpoints(PREPARED, options_in(folder, **given), store, rank, {rank: held}, optimizer)
 
 
 def write_together(folder: Path, step: int, **given) -> list[nn.Linear]:
@@ -90,14 +84,15 @@ def test_what_two_ranks_write_two_others_go_on_from(tmp_path):
     layers = write_together(tmp_path / "ck", 5)
     (checkpoint,) = find_checkpoints(tmp_path / "ck")
     assert checkpoint.name == "step-000005"
-    state = read_state(checkpoint)
+    found = open_checkpoint(checkpoint)
+    state = found.state
     assert state == replace(STATE, files=state.files)
     assert sorted(state.files) == sorted(path.name for path in checkpoint.iterdir() if path.name != "state.json")
     for rank, layer in enumerate(layers):
         fresh, checkpoints = rank_with(tmp_path / "ck", HashStore(), rank, seed=7)
-        checkpoints.restore(checkpoint)
+        checkpoints.restore(found)
         assert torch.equal(fresh.weight, layer.weight)
-        assert int(checkpoints.buffers[rank][f"layer{rank}.count"]) == rank
+        assert int(checkpoints.held[rank][f"layer{rank}.count"]) == rank
         momentum = checkpoints.optimizer.state[fresh.weight]["momentum_buffer"]
         assert torch.equal(momentum, torch.ones(2, 2))
 
@@ -114,31 +109,31 @@ def test_a_schedule_goes_on_with_its_rate(tmp_path):
     write_with_schedulers(tmp_path, [2, 2])
     _, fresh = rank_with(tmp_path, HashStore(), 1, seed=7)
     resumed = with_scheduler(fresh)
-    resumed.restore(tmp_path / "step-000001")
+    resumed.restore(open_checkpoint(tmp_path / "step-000001"))
     assert resumed.scheduler.last_epoch == 2
     assert resumed.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2
     with pytest.raises(RunError, match="step-000001"):
-        fresh.restore(tmp_path / "step-000001")
+        fresh.restore(open_checkpoint(tmp_path / "step-000001"))
 
 
 def test_a_checkpoint_without_a_schedule_does_not_begin_one(tmp_path):
     write_together(tmp_path, 1)
     _, fresh = rank_with(tmp_path, HashStore(), 0, seed=7)
     with pytest.raises(RunError, match="step-000001"):
-        with_scheduler(fresh).restore(tmp_path / "step-000001")
+        with_scheduler(fresh).restore(open_checkpoint(tmp_path / "step-000001"))
 
 
 def test_schedules_that_differ_do_not_come_together(tmp_path):
     write_with_schedulers(tmp_path, [2, 3])
-    state = read_state(tmp_path / "step-000001")
-    assert read_optimizer(tmp_path / "step-000001", state, ["layer0.weight"]).schedule.kind == "ExponentialLR"
+    checkpoint = open_checkpoint(tmp_path / "step-000001")
+    assert read_optimizer(checkpoint, ["layer0.weight"]).schedule.kind == "ExponentialLR"
     with pytest.raises(RunError, match="stages"):
-        read_optimizer(tmp_path / "step-000001", state, ["layer0.weight", "layer1.weight"])
+        read_optimizer(checkpoint, ["layer0.weight", "layer1.weight"])
     damaged = tmp_path / "step-000001" / "optimizer-0.json"
     damaged.write_text(json.dumps({**json.loads(damaged.read_text()), "schedule": {"kind": "ExponentialLR"}}))
-    unchecked = replace(state, files=None)  # as an earlier version wrote it
+    unchecked = replace(checkpoint, state=replace(checkpoint.state, files=None))  # as an earlier version wrote it
     with pytest.raises(RunError, match="damaged"):
-        read_optimizer(tmp_path / "step-000001", unchecked, ["layer0.weight"])
+        read_optimizer(unchecked, ["layer0.weight"])
 
 
 def write_with_schedulers(folder: Path, steps: list[int]) -> None:
@@ -173,9 +168,9 @@ def test_only_the_last_few_stay(tmp_path):
 def test_a_tensor_of_another_shape_is_told(tmp_path):
     write_together(tmp_path, 1)
     _, checkpoints = rank_with(tmp_path, HashStore(), 0, seed=0)
-    other = replace(checkpoints, parameters={0: {"layer0.weight": nn.Parameter(torch.ones(3))}}, buffers={0: {}})
+    other = replace(checkpoints, held={0: {"layer0.weight": nn.Parameter(torch.ones(3))}})
     with pytest.raises(RunError, match=r"'layer0.weight'.*torch.float32\[2, 2\].*\[3\]"):
-        other.restore_weights(tmp_path / "step-000001")
+        other.restore_weights(open_checkpoint(tmp_path / "step-000001"))
 
 
 def in_folder(folder: Path, tensors: dict, source: str = "TIED = {}") -> Prepared:
@@ -189,22 +184,22 @@ def in_folder(folder: Path, tensors: dict, source: str = "TIED = {}") -> Prepare
 
 def test_tensors_are_taken_by_name_and_shape_whatever_the_mode_and_the_cuts(tmp_path):
     write_together(tmp_path, 1)
-    checkpoint = tmp_path / "step-000001"
-    state = replace(read_state(checkpoint), model="ef" * 32)
+    found = open_checkpoint(tmp_path / "step-000001")
+    checkpoint = replace(found, state=replace(found.state, model="ef" * 32))
     both = {f"layer{n}.weight": torch.ones(2, 2) for n in (0, 1)}
     prepared = in_folder(tmp_path / "m", both, "TIED = {}\nTIED_AS = {'layer0.bias': 'layer1.bias'}")
-    assert check_tensors(checkpoint, state, prepared) == [
+    assert check_tensors(checkpoint, prepared.plan, prepared.folder) == [
         "step-000001 was written by a model in another mode or of other code (SHA-256 efefefefefef…): its tensors are "
         "taken by name",
         "3 tensors of step-000001 without a place in this plan: 'layer0.count', 'layer1.bias', 'layer1.count'",
     ]
     more = in_folder(tmp_path / "more", {**both, "norm.running_mean": torch.ones(3)})
-    assert check_tensors(checkpoint, state, more)[1] == (
+    assert check_tensors(checkpoint, more.plan, more.folder)[1] == (
         "1 tensor of this plan not in step-000001, so buffers among them stay as compiled: 'norm.running_mean'"
     )
     other = in_folder(tmp_path / "other", {**both, "layer1.bias": torch.ones(3)})
     with pytest.raises(RunError, match=r"step-000001.*'layer1.bias'.*F32\[2\].*F32\[3\]"):
-        check_tensors(checkpoint, state, other)
+        check_tensors(checkpoint, other.plan, other.folder)
 
 
 def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path):
@@ -213,12 +208,12 @@ def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path)
     tied = replace(checkpoints, tied_as={0: {"layer0.weight": "layer1.weight"}})  # which the other stage holds
     said = "step-000001.*'layer0.weight'.*'layer1.weight'"
     with pytest.raises(RunError, match=said):
-        tied.restore_weights(tmp_path / "step-000001")
+        tied.restore_weights(open_checkpoint(tmp_path / "step-000001"))
     one = nn.Parameter(torch.zeros(2, 2))
-    both = replace(checkpoints, parameters={0: {"layer0.weight": one, "layer1.weight": one}}, buffers={0: {}})
+    both = replace(checkpoints, held={0: {"layer0.weight": one, "layer1.weight": one}})
     with pytest.raises(RunError, match=r"'layer\d\.weight'.*'layer\d\.weight'"):
-        both.restore_weights(tmp_path / "step-000001")
-    checkpoints.restore_weights(tmp_path / "step-000001")
+        both.restore_weights(open_checkpoint(tmp_path / "step-000001"))
+    checkpoints.restore_weights(open_checkpoint(tmp_path / "step-000001"))
 
 
 @pytest.mark.parametrize(
@@ -229,18 +224,20 @@ def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path)
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, changed, given, said):
+    checkpoint = Checkpoint(tmp_path / "step-000005", replace(STATE, **changed))
     with pytest.raises(RunError, match=said):
-        check_fits(tmp_path / "step-000005", replace(STATE, **changed), PREPARED, options_in(tmp_path, **given))
+        check_fits(checkpoint, PREPARED, options_in(tmp_path, **given))
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
-    fits = partial(check_fits, tmp_path / "step-000005", replace(STATE, data=CLICKS), PREPARED, options_in(tmp_path))
+    checkpoint = Checkpoint(tmp_path / "step-000005", replace(STATE, data=CLICKS))
+    fits = partial(check_fits, checkpoint, PREPARED, options_in(tmp_path))
     fits(replace(CLICKS, name="moved"))
     fits(replace(CLICKS, parts=(*CLICKS.parts, Part(50, "c"))))  # step 5 is sample 320 of the 400 that there were
     said = r"'clicks'.*\b400\b.*'tiny'.*\b3\b"
     with pytest.raises(RunError, match=rf"{said}.*--weights {tmp_path}/step-000005"):
         fits(Identity("tiny", CLICKS.columns, (Part(3, "a"),)))
-    check_fits(tmp_path, STATE, PREPARED, options_in(tmp_path), CLICKS)  # an earlier version did not say
+    check_fits(Checkpoint(tmp_path, STATE), PREPARED, options_in(tmp_path), CLICKS)  # an earlier version did not say
 
 
 def test_where_a_run_begins(tmp_path):
@@ -249,7 +246,7 @@ def test_where_a_run_begins(tmp_path):
     assert find_start(PREPARED, options_in(folder, resume=True)) is None
     (folder / "step-000005").mkdir(parents=True)
     write_state(folder / "step-000005", STATE)
-    assert find_start(PREPARED, options_in(folder, resume=True)) == folder / "step-000005"
+    assert find_start(PREPARED, options_in(folder, resume=True)).path == folder / "step-000005"
     with pytest.raises(RunError, match=r"step-000005.*--resume"):
         find_start(PREPARED, options_in(folder))
 
@@ -283,7 +280,7 @@ def test_a_link_in_the_place_of_a_new_checkpoint_is_replaced_and_not_what_it_lea
     write_together(tmp_path / "ck", 1)
     assert [path.name for path in (tmp_path / "private").iterdir()] == ["mine.txt"]
     assert [path.name for path in (tmp_path / "ck").iterdir()] == ["step-000001"]
-    assert read_state(tmp_path / "ck" / "step-000001").step == 1
+    assert open_checkpoint(tmp_path / "ck" / "step-000001").state.step == 1
 
 
 ONE, OTHER = "layer0.weight", "layer1.weight"
@@ -300,21 +297,23 @@ def test_a_run_goes_on_only_where_the_same_parameters_are_tied(there, here, tmp_
     tensors = {ONE: torch.ones(2, 2), OTHER: torch.ones(2, 2)}
     write_together(tmp_path, 1)
     checkpoint = tmp_path / "step-000001"
-    state = replace(read_state(checkpoint), tied=ties_of(in_folder(tmp_path / "there", tensors, TIES[there])))
-    write_state(checkpoint, state)
-    state = read_state(checkpoint)
-    plan = in_folder(tmp_path / "here", tensors, TIES[here])
+    writer = in_folder(tmp_path / "there", tensors, TIES[there])
+    write_state(checkpoint, replace(open_checkpoint(checkpoint).state, tied=ties_of(writer.plan, writer.folder)))
+    found = open_checkpoint(checkpoint)
+    run = in_folder(tmp_path / "here", tensors, TIES[here])
+    check = partial(check_tensors, plan=run.plan, folder=run.folder)
     is_tied = [tied != "apart" for tied in (there, here)]
-    assert bool(state.tied) == is_tied[0]
+    assert bool(found.state.tied) == is_tied[0]
     if is_tied[0] == is_tied[1]:
-        check_tensors(checkpoint, state, plan, resumes=True)
+        check(found, resumes=True)
     else:
         counts = "one.*two" if is_tied[0] else "two.*one"
         with pytest.raises(RunError, match=rf"'{ONE}'.*'{OTHER}'.*{counts}.*--weights {checkpoint}"):
-            check_tensors(checkpoint, state, plan, resumes=True)
+            check(found, resumes=True)
     begin = f"'{ONE}' and '{OTHER}' are one tensor in step-000001 and two here: both begin with its numbers"
-    assert (begin in check_tensors(checkpoint, state, plan)) == (is_tied == [True, False])
-    assert check_tensors(checkpoint, replace(state, tied=None), plan, resumes=True) is not None  # an earlier version
+    assert (begin in check(found)) == (is_tied == [True, False])
+    earlier = replace(found, state=replace(found.state, tied=None))
+    assert check(earlier, resumes=True) is not None
 
 
 def test_a_checkpoint_knows_the_ties_of_its_plan(tmp_path):
@@ -322,4 +321,4 @@ def test_a_checkpoint_knows_the_ties_of_its_plan(tmp_path):
     store = HashStore()
     first, other = (replace(rank_with(tmp_path / "ck", store, rank, 0)[1], prepared=plan) for rank in (0, 1))
     replace(first, store=AskingOthers(store, lambda: other.write(1))).write(1)
-    assert read_state(tmp_path / "ck" / "step-000001").tied == ((ONE, OTHER),)
+    assert open_checkpoint(tmp_path / "ck" / "step-000001").state.tied == ((ONE, OTHER),)

@@ -1,16 +1,15 @@
-"""Whether the tensors of a checkpoint are those of a plan's stages: by name, shape and what is tied.
+"""The checkpoint that a run begins with: which it is, whether it fits the run, and what a user should know of it.
 
-The mode and the cuts it was written in do not count, nor does the code of the model: a folder compiled in evaluation
-mode scores with a checkpoint of a training. Only headers of files are read, before any process of the run starts; a
-rank looks again at what it loads.
+Tensors fit by name, shape and what is tied. The mode and the cuts it was written in do not count, nor does the code of
+the model: a folder compiled in evaluation mode scores with a checkpoint of a training. Only headers of files are read,
+before any process of the run starts; a rank looks again at what it loads.
 
-Left out: the bytes (``checkpoint_hashes.py``), the state of optimisers (``optimizer_state.py``).
+Left out: the state of optimisers (``optimizer_state.py``).
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.precision import SCALED
@@ -18,49 +17,27 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.identity import Identity, difference
+from heterps_compile.runtime.launch.block_notes import block_notes, refuse_other_blocks
+from heterps_compile.runtime.launch.prepare import Prepared
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.stage_files import tensors_in, tied_pairs_in
 from heterps_compile.units import counted
 
-from .block_notes import block_notes, refuse_other_blocks, refuse_unknown_block
-from .checkpoint_folder import STATE_NAME, find_checkpoints, is_state_dict, stage_file, tidy, way_out
-from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tables, unchecked_note
-from .checkpoint_state import RunState
+from .folder import STATE_NAME, find_checkpoints, is_state_dict, tidy
+from .format import Checkpoint, Described, open_checkpoint
 from .own_state import own_state_notes
-from .prepare import Prepared
-from .run_options import RunOptions
-from .stage_files import tensors_in, tied_pairs_in
 from .table_states import refuse_other_growth
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-class Compiled(Protocol):
-    """A folder with its plan, as ``Prepared`` is one."""
-
-    @property
-    def folder(self) -> Path:
-        """Return the compiled folder."""
-        ...
-
-    @property
-    def plan(self) -> Plan:
-        """Return its plan."""
-        ...
-
-
-Described = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Dtype and shape of tensors, by name."""
 
 _SHOWN = 3
 
 
-def check_tensors(checkpoint: Path, state: RunState, prepared: Compiled, *, resumes: bool = False) -> list[str]:
+def check_tensors(checkpoint: Checkpoint, plan: Plan, folder: Path, *, resumes: bool = False) -> list[str]:
     """Check that a run can take a checkpoint's tensors.
 
     Args:
-        checkpoint: Its folder.
-        state: Of it.
-        prepared: The run, or the folder it is to run.
+        checkpoint: To take them from.
+        plan: Of the run.
+        folder: Of the compiled stages.
         resumes: Whether the run goes on with the state of its optimiser too, not with the weights alone.
 
     Returns:
@@ -70,10 +47,10 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Compiled, *, resu
         RunError: naming a tensor of another shape, with both; or where no name is known; or two names that are one
             tensor in the one and two in the other, where a run goes on.
     """
-    wanted = dict(_of_plan(prepared))
+    wanted = _described(plan, folder)
     if not wanted:  # a plan whose files lie elsewhere
         return []
-    found = describe_tensors(checkpoint, state)
+    found, state = checkpoint.describe(), checkpoint.state
     common = wanted.keys() & found.keys()
     if not common:
         raise RunError(
@@ -83,22 +60,22 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Compiled, *, resu
     for name in sorted(common):
         if found[name][1] != wanted[name][1]:  # a dtype is looked at where the tensor is put
             refuse_other(checkpoint, name, found[name], wanted[name])
-    notes = _tie_notes(checkpoint, state, prepared, {*wanted, *found}, resumes=resumes)
-    if state.model not in ("", prepared.plan.hashes.get("model", "")):
+    notes = _tie_notes(checkpoint, ties_of(plan, folder), {*wanted, *found}, resumes=resumes)
+    if state.model not in ("", plan.hashes.get("model", "")):
         notes.append(
-            f"{printable(checkpoint.name)} was written by a model in another mode or of other code (SHA-256 "
+            f"{checkpoint.name} was written by a model in another mode or of other code (SHA-256 "
             f"{state.model[:12]}…): its tensors are taken by name"
         )
     lacking = sorted(wanted.keys() - found.keys())
     if lacking:
         notes.append(
-            f"{counted(len(lacking), 'tensor')} of this plan not in {printable(checkpoint.name)}, so buffers among "
+            f"{counted(len(lacking), 'tensor')} of this plan not in {checkpoint.name}, so buffers among "
             f"them stay as compiled: {_listed(lacking)}"
         )
-    extra = sorted(found.keys() - wanted.keys() - {name for name, _ in _tied_pairs(prepared)})
+    extra = sorted(found.keys() - wanted.keys() - {name for name, _ in _tied_pairs(plan, folder)})
     if extra:
         count = counted(len(extra), "tensor")
-        notes.append(f"{count} of {printable(checkpoint.name)} without a place in this plan: {_listed(extra)}")
+        notes.append(f"{count} of {checkpoint.name} without a place in this plan: {_listed(extra)}")
     return notes
 
 
@@ -108,7 +85,7 @@ def check_same_model(before: Prepared, after: Prepared) -> None:
     Raises:
         RunError: where its model has other tensors, naming one.
     """
-    here, there = dict(_of_plan(before)), dict(_of_plan(after))
+    here, there = (_described(one.plan, one.folder) for one in (before, after))
     for name in sorted({*here, *there}):
         if here.get(name) != there.get(name):
             found = [f"{of[name][0]}{list(of[name][1])}" if name in of else "not at all" for of in (here, there)]
@@ -122,9 +99,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, map(printable, names[:_SHOWN]))) + (", …" if len(names) > _SHOWN else "")
 
 
-def refuse_other(
-    checkpoint: Path, name: str, found: tuple[str, tuple[int, ...]], wanted: tuple[str, tuple[int, ...]]
-) -> None:
+def refuse_other(checkpoint: Checkpoint, name: str, found: Described, wanted: Described) -> None:
     """Refuse a tensor of another dtype or shape.
 
     Raises:
@@ -137,47 +112,22 @@ def refuse_other(
         )
 
 
-def refuse_untied(
-    checkpoint: Path, loaded: "Mapping[str, Tensor]", into: "Mapping[str, Tensor]", tied_as: Mapping[str, str]
-) -> None:
-    """Refuse tensors that are one in the plan's model and differ in the checkpoint.
-
-    Args:
-        checkpoint: Its folder.
-        loaded: Its tensors by name.
-        into: Those of a stage, by name; what is tied is one tensor under several names.
-        tied_as: Of names, the one that the plan has for a tensor; it may lie in another stage.
-
-    Raises:
-        RunError: with both names.
-    """
-    import torch  # noqa: PLC0415 - torch only in the processes of a run
-
-    first: dict[int, str] = {}
-    for name in loaded:
-        others = [tied_as.get(name, name), first.setdefault(id(into.get(name, name)), name)]
-        for other in others:
-            if other in loaded and not torch.equal(loaded[name], loaded[other]):
-                raise RunError(
-                    f"{checkpoint.name} has other numbers in {printable(name)!r} than in {printable(other)!r}, which "
-                    f"are one tensor in the plan's model; it is of another model"
-                )
-
-
-def ties_of(prepared: Compiled) -> tuple[tuple[str, ...], ...]:
+def ties_of(plan: Plan, folder: Path) -> tuple[tuple[str, ...], ...]:
     """Return the names of parameters that are one tensor, group by group, as the sources of a plan's stages say."""
     groups: dict[str, set[str]] = {}
-    for name, other in _tied_pairs(prepared):
+    for name, other in _tied_pairs(plan, folder):
         both = groups.get(name, {name}) | groups.get(other, {other})
         groups.update(dict.fromkeys(both, both))
     return tuple(sorted({tuple(sorted(group)) for group in groups.values() if len(group) > 1}))
 
 
-def _tie_notes(checkpoint: Path, state: RunState, prepared: Compiled, names: set[str], *, resumes: bool) -> list[str]:
+def _tie_notes(
+    checkpoint: Checkpoint, ties_here: Sequence[Sequence[str]], names: set[str], *, resumes: bool
+) -> list[str]:
     """Compare what is tied in a checkpoint and in a plan, as far as both know the names."""
-    if state.tied is None:  # an earlier version did not say; what differs in numbers is found when it is loaded
+    if checkpoint.state.tied is None:  # not known to an earlier version; numbers are compared on loading
         return []
-    there, here = _first_of_group(state.tied), _first_of_group(ties_of(prepared))
+    there, here = _first_of_group(checkpoint.state.tied), _first_of_group(ties_here)
     notes = []
     for ties, others, is_there in ((there, here, True), (here, there, False)):
         for name, first in sorted(ties.items()):
@@ -188,8 +138,8 @@ def _tie_notes(checkpoint: Path, state: RunState, prepared: Compiled, names: set
             if resumes:
                 raise RunError(
                     f"{checkpoint.name} has {both} as {counts[0]}, and the plan's model as {counts[1]}: what an "
-                    f"optimiser knows does not fit; begin with its weights (--weights {printable(str(checkpoint))}) "
-                    f"and another folder (--checkpoint DIR)"
+                    f"optimiser knows does not fit; begin with its weights "
+                    f"(--weights {printable(str(checkpoint.path))}) and another folder (--checkpoint DIR)"
                 )
             if is_there:
                 notes.append(f"{both} are one tensor in {checkpoint.name} and two here: both begin with its numbers")
@@ -200,37 +150,18 @@ def _first_of_group(groups: Sequence[Sequence[str]]) -> dict[str, str]:
     return {name: group[0] for group in groups for name in group}
 
 
-def _of_plan(prepared: Compiled) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    for files in prepared.plan.artifacts:
-        for artifact in files:
-            if artifact.file.endswith(".safetensors"):
-                yield from tensors_in(prepared.folder / artifact.file).items()
+def _files_of(plan: Plan, folder: Path, suffix: str) -> Iterator[Path]:
+    return (folder / one.file for files in plan.artifacts for one in files if one.file.endswith(suffix))
 
 
-def _tied_pairs(prepared: Compiled) -> Iterator[tuple[str, str]]:
+def _described(plan: Plan, folder: Path) -> dict[str, Described]:
+    return {name: one for path in _files_of(plan, folder, ".safetensors") for name, one in tensors_in(path).items()}
+
+
+def _tied_pairs(plan: Plan, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield names, and others that share their tensor, as the sources of the stages say; nothing is run."""
-    for files in prepared.plan.artifacts:
-        for artifact in files:
-            if artifact.file.endswith(".py"):
-                yield from tied_pairs_in((prepared.folder / artifact.file).read_bytes())
-
-
-def describe_tensors(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of a checkpoint's weights and buffers by name, of tables on servers too.
-
-    Raises:
-        RunError: where a file is damaged or missing.
-    """
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for stage in state.stages:
-        path = checkpoint / stage_file(checkpoint, "weights", stage)
-        try:
-            found |= tensors_in(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{str(path)!r} is damaged or missing ({error}); {way_out(checkpoint)}") from error
-    if state.servers:
-        found |= {name: ("F32", shape) for name, shape in read_tables(checkpoint / SERVERS_NAME).items()}
-    return found
+    for path in _files_of(plan, folder, ".py"):
+        yield from tied_pairs_in(path.read_bytes())
 
 
 def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = True) -> None:
@@ -253,27 +184,24 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
                 f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
                 f"is for stages of the backends {' and '.join(training_backends())}"
             )
-    checkpoint = Path(options.weights)
-    if not (checkpoint / STATE_NAME).exists() and not is_state_dict(checkpoint):
-        found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
+    path = Path(options.weights)
+    if not (path / STATE_NAME).exists() and not is_state_dict(path):
+        found = [printable(str(one)) for one in find_checkpoints(path)]
         own = "write weights of your own by safetensors.torch.save_file(model.state_dict(), 'init.safetensors')"
         fix = f"name a checkpoint in it (--weights {found[-1]})" if found else own
-        raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint and no .safetensors file. Fix: {fix}")
-    if options.averaged and read_state(checkpoint).averaged is None:
-        raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
-    if options.from_block is not None:
-        refuse_unknown_block(checkpoint, read_state(checkpoint), options.from_block)
+        raise RunError(f"{printable(str(path))!r} is no checkpoint and no .safetensors file. Fix: {fix}")
+    checkpoint = open_checkpoint(path)
+    checkpoint.kind(averaged=options.averaged, block=options.from_block)
     refuse_other_growth(checkpoint, options.servers.grow_tables, with_state=False)
     if files_too:
-        state = read_state(checkpoint)
-        check_written(checkpoint, state)
-        check_tensors(checkpoint, state, prepared)
+        checkpoint.check()
+        check_tensors(checkpoint, prepared.plan, prepared.folder)
 
 
 def find_start(
     prepared: Prepared, options: RunOptions, data: Identity | None = None, *, files_too: bool = True
-) -> Path | None:
-    """Return the checkpoint that a run goes on from, None where it starts at the beginning.
+) -> Checkpoint | None:
+    """Return the checkpoint that a run resumes from, None where it starts at the beginning.
 
     Args:
         prepared: The run.
@@ -299,14 +227,14 @@ def find_start(
     if not found:
         return None
     refuse_unasked(options, found)
-    state = read_state(found[-1])
-    check_fits(found[-1], state, prepared, options, data)
-    refuse_other_blocks(found[-1], state, prepared.sync, prepared.layout)
-    refuse_other_growth(found[-1], options.servers.grow_tables, with_state=True)
+    start = open_checkpoint(found[-1])
+    check_fits(start, prepared, options, data)
+    refuse_other_blocks(start.path, start.state, prepared.sync, prepared.layout)
+    refuse_other_growth(start, options.servers.grow_tables, with_state=True)
     if files_too:
-        check_written(found[-1], state)
-        check_tensors(found[-1], state, prepared, resumes=True)
-    return found[-1]
+        start.check()
+        check_tensors(start, prepared.plan, prepared.folder, resumes=True)
+    return start
 
 
 def refuse_unasked(options: RunOptions, found: Sequence[Path]) -> None:
@@ -322,32 +250,36 @@ def refuse_unasked(options: RunOptions, found: Sequence[Path]) -> None:
         )
 
 
-def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> list[str]:
-    """Say of the checkpoint that a run begins with what a user should know."""
-    found = start if start is not None else None if options.weights is None else Path(options.weights)
+def start_notes(options: RunOptions, prepared: Prepared, start: Checkpoint | None) -> list[str]:
+    """Say what a user should know of the checkpoint that a run begins with."""
+    found, resumes = start, start is not None
+    if found is None and options.weights is not None:
+        found = open_checkpoint(Path(options.weights))
     if found is None:
-        return [_begins_anew(options)] if options.resume else []
-    state = read_state(found)
-    note = unchecked_note(found, state)
-    notes = [] if note is None else [note]
-    if start is not None and state.precision != prepared.precision:
+        shown = printable(repr(options.checkpoint))
+        return [f"{shown} has no checkpoint to go on from: the run begins at its first step"] if options.resume else []
+    notes, state = unchecked_notes(found), found.state
+    if resumes and state.precision != prepared.precision:
         left = ", without its loss scale" if state.scaling is not None and prepared.precision not in SCALED else ""
         notes.append(
-            f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}{left}"
+            f"{found.name} was reached in {state.precision}, and the run goes on in {prepared.precision}{left}"
         )
-    notes += average_notes(found, state, options, resumes=start is not None)
-    notes += own_state_notes(found, state, prepared, resumes=start is not None)
-    notes += block_notes(found, state, prepared.sync, resumes=start is not None, taken=options.block)
-    return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
+    notes += average_notes(found, options, resumes=resumes)
+    notes += own_state_notes(found, prepared, resumes=resumes)
+    notes += block_notes(found.path, state, prepared.sync, resumes=resumes, taken=options.block)
+    return [*notes, *check_tensors(found, prepared.plan, prepared.folder, resumes=resumes)]
 
 
-def _begins_anew(options: RunOptions) -> str:
-    return f"{printable(repr(options.checkpoint))} has no checkpoint to go on from: the run begins at its first step"
+def unchecked_notes(checkpoint: Checkpoint) -> list[str]:
+    """Say so if the files of a checkpoint cannot be checked."""
+    if checkpoint.state.files is not None or is_state_dict(checkpoint.path):
+        return []
+    return [f"{checkpoint.name} was written by an earlier version, without hashes: damage in its files is not noticed"]
 
 
-def average_notes(found: Path, state: RunState, options: RunOptions, *, resumes: bool) -> list[str]:
+def average_notes(found: Checkpoint, options: RunOptions, *, resumes: bool) -> list[str]:
     """Say what becomes of the average of a checkpoint's weights, and where one begins that it does not have."""
-    there, name = state.averaged, printable(found.name)
+    there, name = found.state.averaged, found.name
     if there is None:
         begins = resumes and options.ema is not None
         return [f"{name} has no average of its weights: one begins after the next step"] if begins else []
@@ -361,15 +293,13 @@ def average_notes(found: Path, state: RunState, options: RunOptions, *, resumes:
     return [f"{name} has {average}, which goes on with {options.ema:g}"] if options.ema != there.decay else []
 
 
-def check_fits(
-    checkpoint: Path, state: RunState, prepared: Prepared, options: RunOptions, data: Identity | None = None
-) -> None:
+def check_fits(checkpoint: Checkpoint, prepared: Prepared, options: RunOptions, data: Identity | None = None) -> None:
     """Check that a run can go on from a checkpoint.
 
     Raises:
         RunError: where it counts its samples otherwise, or has read other data.
     """
-    batch = prepared.layout.batch
+    state, batch = checkpoint.state, prepared.layout.batch
     if state.batch != batch:
         raise RunError(
             f"{checkpoint.name} was reached with steps of {state.batch} samples, this run has {batch}; go on with "
@@ -384,6 +314,6 @@ def check_fits(
     if differ is not None:
         raise RunError(
             f"{checkpoint.name} was reached with other data ({differ[0]}) than this run reads ({differ[1]}); go on "
-            f"with the same, or start anew on others with its weights (--weights {checkpoint}) and another folder "
+            f"with the same, or start anew on others with its weights (--weights {checkpoint.path}) and another folder "
             f"(--checkpoint DIR)"
         )

@@ -1,4 +1,4 @@
-"""What every rank has of its own in a checkpoint: gradients not sent yet; weights and optimiser where it steps alone.
+"""State of each rank alone in a checkpoint: gradients not sent yet; weights and optimiser of ranks that step alone.
 
 ::
 
@@ -13,16 +13,15 @@ Where a parameter has as many replicas as before, each goes on with its own. Els
 added up and divided evenly, so that nothing is lost, and replicas that stepped alone begin at the mean of their
 weights, which is what the checkpoint has as weights, with the first one's optimiser.
 
-Left out: what rules make of it (``runtime/sync/``); the files of stages (``checkpoint_format.py``).
+Left out: what rules make of it (``runtime/sync/``).
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.escape import printable
+from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.sync.find import capabilities_of
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.adsaga import Adsaga
@@ -32,10 +31,9 @@ from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.sync_rules.through_servers import Servers
 from heterps_compile.sync_rules.topk import TopK
 
-from .checkpoint_format import check_some, open_tensors, write_tensors
-from .checkpoint_state import RunState
+from .format import Checkpoint
 from .optimizer_state import OptimizerState, take_state
-from .prepare import Prepared
+from .state import RunState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,14 +41,13 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.pipeline.replica_state import SharedState
 
-_NAME = "own-{rank}.safetensors"
 _FILES = re.compile(r"own-(\d{1,9})\.safetensors", re.ASCII)
 _OPTIMIZER = "optimizer"
 _ADDED_UP, _ALIKE = ("residual", "table"), ("factor", "mean", "pending")
 _KEEP_GRADIENTS = {TopK.name, PowerSGD.name}
 
 
-def keeps_own_state(prepared: Prepared, start: RunState | None) -> bool:
+def keeps_own_state(prepared: Prepared, start: Checkpoint | None) -> bool:
     """Tell whether ranks of a run write files of their own into checkpoints: all of them, or none.
 
     Args:
@@ -59,7 +56,7 @@ def keeps_own_state(prepared: Prepared, start: RunState | None) -> bool:
     """
     layout, rules = prepared.layout, prepared.sync
     now = any(len(layout.ranks_of(i)) > 1 and capabilities_of(rule).keeps_state for i, rule in enumerate(rules))
-    return now or (start is not None and bool(_files_of(start)))
+    return now or (start is not None and bool(_files_of(start.state)))
 
 
 def _files_of(state: RunState) -> list[str]:
@@ -73,31 +70,21 @@ def take_own_state(shared: "SharedState", optimizer: "Optimizer | None") -> "dic
     found = shared.rule_state()
     alone = shared.parameters_alone
     if optimizer is not None and alone:
-        known = take_state(optimizer, list(alone.items()))
+        known = take_state(optimizer, alone)
         found |= {f"{_OPTIMIZER}:{key}": tensor for key, tensor in known.tensors.items()}
     return found
 
 
-def write_own_state(folder: Path, rank: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
-    """Write it into a step's folder that is being built; return the SHA-256 of its file.
-
-    Raises:
-        RunError: where the disk is full or the folder cannot be written.
-    """
-    return write_tensors(folder, _NAME.format(rank=rank), tensors)
-
-
-def restore_own_state(checkpoint: Path, state: RunState, shared: "SharedState") -> "dict[str, Tensor]":
-    """Give the rules of this rank what is theirs, and return what its optimiser had of its own, by kind and name.
+def restore_own_state(checkpoint: Checkpoint, shared: "SharedState") -> "dict[str, Tensor]":
+    """Give the rules of this rank their state, and return that of an optimiser of its own, by kind and name.
 
     Raises:
         RunError: where a file is damaged, or something would be lost.
     """
     held = shared.places()
-    by_rank = []
-    for name in _files_of(state):
-        check_some(checkpoint, state, [name])
-        by_rank.append(open_tensors(checkpoint / name, lambda key: _parameter_of(key) in held))
+    by_rank = [
+        checkpoint.tensors([name], lambda key: _parameter_of(key) in held) for name in _files_of(checkpoint.state)
+    ]
     of_rules: dict[str, Tensor] = {}
     for key in dict.fromkeys(key for tensors in by_rank for key in tensors):
         place, count = held[_parameter_of(key)]
@@ -133,16 +120,15 @@ def rules_to_keep(prepared: Prepared) -> tuple[tuple[str, int], ...]:
     return tuple((rule_text(rule), len(layout.ranks_of(index))) for index, rule in enumerate(prepared.sync))
 
 
-def own_state_notes(found: Path, state: RunState, prepared: Prepared, *, resumes: bool) -> list[str]:
+def own_state_notes(checkpoint: Checkpoint, prepared: Prepared, *, resumes: bool) -> list[str]:
     """Say what becomes of what ranks had of their own, where it does not just go on."""
-    name, now = printable(found.name), rules_to_keep(prepared)
-    then = state.sync
+    name, now, then = checkpoint.name, rules_to_keep(prepared), checkpoint.state.sync
     notes = []
     texts = [list(dict.fromkeys(text for text, replicas in rules if replicas > 1)) for rules in (then, now)]
     if resumes and then and texts[0] and texts[0] != texts[1]:
         goes_on = ", ".join(texts[1]) or "one replica in every stage"
         notes.append(f"replicas agreed by {', '.join(texts[0])} in {name}, and the run goes on with {goes_on}")
-    if not _files_of(state):
+    if not _files_of(checkpoint.state):
         return notes
     if not resumes:
         return [f"{name} has a state of each rank (gradients not sent yet, or weights of its own), which is left"]

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.runtime.checkpoint.best import check_judged_alike, find_best, standing_at
+from heterps_compile.runtime.checkpoint.folder import find_checkpoints, keep_last, step_name
+from heterps_compile.runtime.checkpoint.format import RunState, open_checkpoint, sealed, write_state
 from heterps_compile.runtime.data.identity import Identity, Part
-from heterps_compile.runtime.launch.checkpoint_best import check_judged_alike, find_best, standing_at
-from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, step_name
-from heterps_compile.runtime.launch.checkpoint_format import RunState, read_state, write_state
-from heterps_compile.runtime.launch.checkpoint_hashes import sealed
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Best, parse_best
 
 VALID = Identity("valid.parquet", ("label", "x"), (Part(100, "ab"),))
@@ -47,11 +46,11 @@ def test_the_best_is_the_one_whose_metrics_are(tmp_path):
 
 def test_a_run_that_goes_on_stands_where_the_one_before_did(tmp_path):
     folder = written(tmp_path, s10=0.70, s20=0.74, s30=0.73, s35=None, s40=0.72)
-    standing = standing_at(folder / "step-000040", AUC)
+    standing = standing_at(open_checkpoint(folder / "step-000040"), AUC)
     assert (standing.validations, standing.best, standing.stale) == (4, Best(20, 0.74, 2), 2)
-    before = standing_at(folder / "step-000030", AUC)
+    before = standing_at(open_checkpoint(folder / "step-000030"), AUC)
     assert (before.validations, before.stale) == (3, 1)
-    assert standing_at(folder / "step-000040", None).best is None
+    assert standing_at(open_checkpoint(folder / "step-000040"), None).best is None
     assert standing_at(None, AUC) == BEFORE_ANY
 
 
@@ -65,13 +64,13 @@ def test_the_best_one_is_spared_beside_the_last(tmp_path):
 
 def test_a_run_is_not_judged_by_other_data_or_a_metric_that_no_checkpoint_has(tmp_path):
     folder = written(tmp_path, s10=0.70, s20=0.74)
-    check_judged_alike(folder / "step-000020", AUC, VALID)
+    check_judged_alike(open_checkpoint(folder / "step-000020"), AUC, VALID)
     other = Identity("new.parquet", VALID.columns, (Part(90, "cd"),))
     told = "'valid.parquet'.*100.*'new.parquet'"
     with pytest.raises(RunError, match=told):
-        check_judged_alike(folder / "step-000020", AUC, other)
+        check_judged_alike(open_checkpoint(folder / "step-000020"), AUC, other)
     with pytest.raises(UnknownNameError, match=r"--keep-best.*'acc'.*'auc'"):
-        check_judged_alike(folder / "step-000020", parse_best("acc:max"), VALID)
+        check_judged_alike(open_checkpoint(folder / "step-000020"), parse_best("acc:max"), VALID)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +89,4 @@ def test_a_manifest_whose_metrics_are_none_is_damaged(tmp_path, changed):
     content = json.loads(path.read_bytes().partition(b"\n}")[0] + b"\n}")
     path.write_bytes(sealed(json.dumps({**content, **changed}, indent=2)))
     with pytest.raises(RunError, match=r"state\.json'"):
-        read_state(checkpoint)
+        open_checkpoint(checkpoint)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.optimizer_state import (
+from heterps_compile.runtime.checkpoint.optimizer_state import (
     ScheduleState,
     put_schedule,
     put_state,
@@ -99,9 +99,9 @@ def stepped(of: Made, steps: int) -> list[tuple[float, float]]:
 
 def moved(before: Made, after: Made) -> Made:
     """Take the state of an optimiser and its scheduler through JSON into others."""
-    optimizer_state = take_state(before[1], [*before[0].named_parameters()])
+    optimizer_state = take_state(before[1], dict(before[0].named_parameters()))
     state = take_schedule(before[2])
-    put_state(after[1], [*after[0].named_parameters()], optimizer_state)
+    put_state(after[1], dict(after[0].named_parameters()), optimizer_state)
     put_schedule(after[2], after[1], ScheduleState(state.kind, json.loads(json.dumps(state.content))))
     return after
 

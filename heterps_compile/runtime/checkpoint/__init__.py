@@ -1,0 +1,1 @@
+"""Checkpoints of a run: their format, writing them, resuming from them."""
