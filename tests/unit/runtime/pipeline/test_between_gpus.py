@@ -1,8 +1,9 @@
 """Which tensors go between GPUs without the CPU's memory, in which order, and that nothing else changes."""
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from ranks import run_ranks
 from test_engine import dropping_stages, looking_up_stages, odd_loss, odd_stages, plain_loss, train
 from test_layout import plan_of
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.gpu_table import NO_GPUS, GpuTable, gpu_table
@@ -206,6 +208,32 @@ def _paths(rank: int, gpus: GpuTable, name: str) -> Paths:
     return dict(found)
 
 
+class Read(TorchFunctionMode):
+    """Counts the calls by which the host reads a tensor, and so would wait for a GPU, by the file that does it."""
+
+    names = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, named = getattr(function, "__name__", ""), kwargs or {}
+        if name in self.names or (name == "repeat_interleave" and "output_size" not in named):
+            self.files[Path(sys._getframe(1).f_code.co_filename).stem] += 1
+        return function(*args, **named)
+
+
+def _reads(rank: int) -> dict[str, int]:
+    """Train a step, after the first, with batch norms, two replicas of a stage and clipped gradients."""
+    engine = engine_of(rank, dropping_stages(), "y", (2, 2), plain_loss, clip_norm=0.1)
+    engine.train_step(0, reader(0, []))
+    with Read() as read:
+        engine.train_step(1, reader(1, []))
+    engine.finish()
+    return dict(read.files)
+
+
 def _by_table(rank: int, apart: bool) -> list[tuple[Any, Paths]]:
     if apart:
         neighbours.machine = lambda: ""
@@ -218,6 +246,11 @@ def _by_table(rank: int, apart: bool) -> list[tuple[Any, Paths]]:
         paths = _paths(rank, gpus, f"paths {number}")
         join_with_gpus(str(number), rank, gpus)
         found.append((_trained(rank), paths))
+        if number == 0:
+            reads = _reads(rank)
+            assert reads.pop("clip_gradients") <= 3, "the norm is read once, whatever the number of parameters"
+            reads.pop("memory_group")  # of the norm, which is on the CPU
+            assert set(reads) <= {"batch_loss", "loss_values"}, f"a step reads more than its loss: {reads}"
     return found
 
 
