@@ -8,6 +8,7 @@ Left out: how they sum (``runtime/sync/by_machine.py``).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from heterps_compile.runtime.pipeline.gpu_table import NO_GPUS, GpuTable
 from heterps_compile.runtime.pipeline.planned_machines import planned_sizes
 from heterps_compile.runtime.sync.collective import machines_of, sums_inside_first
 from heterps_compile.sync_rules.adasum import Adasum
@@ -28,14 +29,17 @@ def machines_of_ranks(said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(machine_of) if any(machine_of) else ()
 
 
-def machine_notes(prepared: Prepared, machine_of: Sequence[int]) -> Iterator[str]:
-    """Say which replicas sum inside machines first, and where machines are not those that the plan counts with.
+def machine_notes(prepared: Prepared, machine_of: Sequence[int], gpus: GpuTable = NO_GPUS) -> Iterator[str]:
+    """Say which replicas sum inside machines first, where machines are not those of the plan, what GPUs copy and why.
 
     Args:
         prepared: The run.
         machine_of: The machine of every rank; empty where all are on one.
+        gpus: Of every rank.
     """
     layout, plan = prepared.layout, prepared.plan
+    if copies := gpus.host_copies(range(layout.world_size)):
+        yield f"  tensors pass through the CPU's memory {copies}"
     if not layout.training:
         return
     for index, rule in enumerate(prepared.sync):
@@ -54,7 +58,9 @@ def machine_notes(prepared: Prepared, machine_of: Sequence[int]) -> Iterator[str
             f"  the {sum(sizes)} replicas of stage {index} stand on {len(machines)} machines, "
             f"{' + '.join(map(str, sizes))}{'' if sizes == planned else counts}"
         )
-        if sums_inside_first(machines) and rule.name != Adasum.name:
+        if gpus.connects(layout.ranks_of(index)) and not isinstance(rule, TopK):
+            yield f"{stand}: NCCL sums over all of them"
+        elif sums_inside_first(machines) and rule.name != Adasum.name:
             yield f"{stand}: {rule_text(rule)} sums inside each of them first"
         elif sizes != planned:
             yield stand

@@ -88,20 +88,22 @@ def watched(
 def join_group(member: Membership, store: "Store", said: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Join the world of the run, whose groups connect as they are made; return the machine of every rank.
 
-    Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
-    CPU's memory; nothing goes over NCCL.
+    Tensors of GPUs go over NCCL between ranks with a GPU each. All else goes through memory that ranks of one machine
+    map, or over gloo, and tensors of a GPU are copied through the CPU's memory.
 
     Args:
         member: This rank.
         store: Of the run.
-        said: What each rank says of itself, with its ``host`` and the ``address`` from which it reaches the first one.
+        said: What each rank says of itself, with its ``host``, the ``address`` from which it reaches the first one, and
+            its ``device`` and ``gpu`` (``pipeline/gpu_table.py``).
     """
     from heterps_compile.runtime.c10d import PrefixStore  # noqa: PLC0415 - torch only in the processes of a run
+    from heterps_compile.runtime.pipeline.gpu_table import gpu_table  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.world import join_world  # noqa: PLC0415
 
     machine_of = machines_of_ranks(said)
     own = choose_address([str(said_by.get("address", "")) for said_by in said] if machine_of else [])
     if own:
         check_reach(store, member.rank, member.world_size, own)
-    join_world(PrefixStore("group", store), member.rank, member.world_size)
+    join_world(PrefixStore("group", store), member.rank, member.world_size, gpu_table(said))
     return machine_of

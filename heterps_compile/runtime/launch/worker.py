@@ -32,6 +32,7 @@ from rich.console import Console
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.checkpoint.folder import holding_checkpoints
+from heterps_compile.runtime.pipeline.gpu_table import gpu_table
 
 from .addresses import LOOPBACK, own_address
 from .beats import BeatPage
@@ -129,9 +130,12 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
     device = choose_device(prepared, member.rank, member.local_rank)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     mine = statement(prepared, spec.options, str(device), own_address(member.address))
+    if device.type == "cuda":
+        from heterps_compile.runtime.pipeline.over_nccl import gpu_id  # noqa: PLC0415 - on GPUs alone
+
+        torch.cuda.set_device(device)
+        mine["gpu"] = gpu_id(device)
     said = agree(store, member.rank, member.world_size, mine)
     machine_of = join_group(member, store, said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
@@ -139,7 +143,7 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
         lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
-        lines += machine_notes(prepared, machine_of)
+        lines += machine_notes(prepared, machine_of, gpu_table(said))
         for line in lines:
             _tell(line)
     if not is_launched:

@@ -18,6 +18,7 @@ worker learns their squares and tells the servers what to multiply them by.
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -84,8 +85,10 @@ class GradientClip:
     def measure(self) -> float:
         """Return the 2-norm over the summed gradients of the whole model; all ranks call it, and get the same."""
         squares = torch.zeros(self._size, dtype=torch.float64)
-        for place, parameter in enumerate(self._counted, self._first):
-            squares[place] = _square(parameter)
+        sums = [_squares(parameter) for parameter in self._counted]
+        found = iter(torch.stack(every).tolist() if (every := [part for parts in sums for part in parts]) else ())
+        for place, parts in enumerate(sums, self._first):
+            squares[place] = math.fsum(islice(found, len(parts)))
         if self._served is not None:
             first = self._first + len(self._counted)
             squares[first : first + self._served.places] = torch.tensor(self._served.squares(), dtype=torch.float64)
@@ -117,14 +120,14 @@ def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     return list({id(parameter): parameter for parameter in parameters}.values())
 
 
-def _square(parameter: nn.Parameter) -> float:
-    """Return the sum over the squares of a parameter's gradient; rows of a sparse one are summed first."""
+def _squares(parameter: nn.Parameter) -> list[Tensor]:
+    """Return sums of squares of a parameter's gradient, part by part; rows of a sparse one are summed first."""
     if parameter.grad is None:
-        return 0.0
+        return []
     if parameter.grad.is_sparse:
         parameter.grad = parameter.grad.coalesce()
     flat: Tensor = (parameter.grad.values() if parameter.grad.is_sparse else parameter.grad).detach().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     parts = torch.split(flat, _AT_ONCE if flat.device.type == "cpu" else _AT_ONCE_ON_GPU)
-    return math.fsum(float(part.double().square().sum()) for part in parts)
+    return [part.double().square().sum() for part in parts]

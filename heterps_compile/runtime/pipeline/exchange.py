@@ -125,6 +125,7 @@ class Exchange:
             self.transport = Transport(layout.world_size, rank, self.own_tags + more_tags)
             for place, action in enumerate(layout.actions(rank)):
                 self._prepare(self.transport, place, action)
+            self.transport.connect_gpus(layout, routes)
 
     def _prepare(self, transport: Transport, place: int, action: Action) -> None:
         """Work out what an action has from other ranks and for them; what is not found there stays here."""

@@ -52,9 +52,11 @@ class OutputGather:
         self._sender: Sender | None = None
         self._receivers: dict[int, Receiver] = {}
         if rank in others:
-            self._sender = transport.sender(first, header, _AS_IT_IS, device)
+            self._sender = transport.sender(first, header, _AS_IT_IS, device, to_host=True)
         elif rank == first:
-            self._receivers = {peer: transport.receiver(peer, header, device, layout.describe(peer)) for peer in others}
+            self._receivers = {
+                peer: transport.receiver(peer, header, device, layout.describe(peer), to_host=True) for peer in others
+            }
 
     def gather(self, found: Mapping[int, Mapping[str, Any]], micro_batches: int) -> dict[int, dict[str, Any]]:
         """Return the outputs of a step's first micro-batches in order on the first replica; nothing on the others.

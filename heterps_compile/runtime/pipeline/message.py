@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -83,6 +83,7 @@ class Packing:
         specs: Of every value, in order.
         wire: What float32 is sent as.
         size_bytes: Of a message; at least 1.
+        has_numbers: Whether some value is a number of Python.
         expected: dtype, shape and whether it wants a gradient of every tensor, None for other values.
     """
 
@@ -109,6 +110,7 @@ class Packing:
         self._lie_as_sent = all(
             spec.kind == "tensor" and (wire == "float32" or spec.dtype != "float32") for spec in self.specs
         )
+        self.has_numbers = any(spec.kind in _NUMBERS for spec in self.specs)
         self._is_plain = len(self.specs) == 1 and self._lie_as_sent and end > 0
 
     def header(self) -> bytes:
@@ -123,12 +125,17 @@ class Packing:
             for place in self._slices
         ]
 
-    def as_it_lies(self, values: Sequence[Any]) -> Tensor | None:
-        """Return the only value of a message where its memory is just what is sent, which saves a copy; else None."""
+    def as_it_lies(self, values: Sequence[Any], device_type: str = "cpu") -> Tensor | None:
+        """Return the only value of a message where its memory is just what is sent, which saves a copy; else None.
+
+        Args:
+            values: Of the message.
+            device_type: Of the memory that is sent.
+        """
         if not self._is_plain:
             return None
         value: Tensor = values[0]
-        if not value.is_contiguous() or value.is_conj() or value.is_neg() or value.device.type != "cpu":
+        if not value.is_contiguous() or value.is_conj() or value.is_neg() or value.device.type != device_type:
             return None
         return value.detach()
 
@@ -170,6 +177,33 @@ class Packing:
                     tensor = tensor.to(device, _DTYPES[spec.dtype])
                 values.append(tensor.requires_grad_() if spec.requires_grad else tensor)
         return values
+
+
+class Outgoing(Protocol):
+    """One way of messages to a rank."""
+
+    def send_header(self, header: Tensor, tag: int) -> None: ...  # noqa: D102 - see over_gloo.py
+
+    def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None: ...  # noqa: D102
+
+    def settle(self, tag: int) -> None: ...  # noqa: D102
+
+    def flush(self) -> None: ...  # noqa: D102
+
+
+class Incoming(Protocol):
+    """One way of messages from a rank."""
+
+    @property
+    def wants_buffers(self) -> bool: ...  # noqa: D102 - see over_gloo.py
+
+    def take_header(self, tag: int) -> bytes: ...  # noqa: D102
+
+    def post(self, packing: Packing, tag: int) -> None: ...  # noqa: D102
+
+    def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]: ...  # noqa: D102
+
+    def let_go(self) -> None: ...  # noqa: D102
 
 
 class MessageBuffer:

@@ -11,8 +11,10 @@ that lock without ever sleeping; where it does so on the core of the very thread
 the system takes the core away, milliseconds later (PyTorch 2.13). With data in one direction alone, what arrives does
 not meet what is sent. Only gloo's word that a buffer is ready goes the other way, ahead of the data.
 
-Left out: what is the same on one machine (``transport.py``), sums over ranks (``rank_group.py``); devices that talk to
-each other past the CPU's memory: tensors of a GPU are copied through it.
+Tensors of a GPU are copied through the CPU's memory.
+
+Left out: what is the same on one machine (``transport.py``), sums over ranks (``rank_group.py``), and what goes
+between GPUs directly (``between_gpus.py``).
 """
 
 from collections.abc import Sequence

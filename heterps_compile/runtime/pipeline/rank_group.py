@@ -4,8 +4,9 @@
 without the others it takes a name that depends on how many groups a rank is in already: ranks that are in different
 numbers of them wait for each other for ever (PyTorch 2.13). So a group is made here from a store of its members.
 
-Left out: other backends than gloo; tensors of a GPU go through the CPU's memory. Ranks of one machine
-(``shared_memory/memory_group.py``).
+Tensors of a GPU go through the CPU's memory.
+
+Left out: ranks of one machine (``shared_memory/memory_group.py``), and with a GPU each (``between_gpus.py``).
 """
 
 import json

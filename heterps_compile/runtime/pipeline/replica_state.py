@@ -39,7 +39,7 @@ from .planned_machines import planned_sizes
 from .rank_group import RankGroup
 from .rank_parts import RankParts
 from .read_stage import Tied
-from .world import make_group
+from .world import make_group, world
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.sync.by_machine import ByMachine
@@ -230,10 +230,10 @@ def share_state(
 
         def more_groups() -> tuple[Collective, Collective]:
             another = make_group(group.ranks, has_thread=True)
-            return _counted(another, parts, kept)[0], another
+            return _counted(another, parts, kept, of_gpus=False)[0], another
 
         share = _share_of(parts.layout, holders, rank)
-        whole, by_machine = _counted(group, parts, kept)
+        whole, by_machine = _counted(group, parts, kept, of_gpus=world().gpus.connects(group.ranks))
         is_one_machine = _is_one_machine(parts, group, holders)
         shared = Shared(
             whole, rank, parameters, share, is_scaled, where, more_groups, by_machine, is_one_machine, order
@@ -263,7 +263,7 @@ def share_state(
             state.own.append(OwnGradients(own))
             state.gradients[index] = state.own[-1]
             continue
-        group = make_group(ranks)
+        group = make_group(ranks, of_gpus=True)
         state.gradients[index] = summed = gradients(_each_once(own), group, [index])
         if buffers := dict(module.named_buffers()):
             from .running_statistics import RunningStatistics  # noqa: PLC0415 - few models have them
@@ -274,19 +274,22 @@ def share_state(
             state.last_group = group
             state.last_rule = summed.rule
     state.tied = [
-        gradients(parameters, make_group(ranks), holders)
+        gradients(parameters, make_group(ranks, of_gpus=True), holders)
         for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
 
 
-def _counted(group: RankGroup, parts: RankParts, kept: list[CountedGroup]) -> "tuple[Collective, ByMachine | None]":
+def _counted(
+    group: RankGroup, parts: RankParts, kept: list[CountedGroup], *, of_gpus: bool
+) -> "tuple[Collective, ByMachine | None]":
     """Make a group count, and sum by machine if its ranks share some.
 
     Args:
         group: Some ranks.
         parts: Of this rank.
         kept: Groups that count, to which those made here are added.
+        of_gpus: Whether it sums tensors of GPUs without the CPU's memory, and so better than by machine.
     """
     if not sums_inside_first(machines_of(group.ranks, parts.machine_of)):
         kept.append(CountedGroup(group, parts.rank, parts.machine_of))
@@ -298,7 +301,10 @@ def _counted(group: RankGroup, parts: RankParts, kept: list[CountedGroup]) -> "t
         return kept[-1]
 
     kept.append(by_machine := ByMachine(group, parts.rank, parts.machine_of, between))
-    return by_machine, by_machine
+    if not of_gpus:
+        return by_machine, by_machine
+    kept.append(whole := CountedGroup(group, parts.rank, parts.machine_of))
+    return whole, by_machine
 
 
 def _is_one_machine(parts: RankParts, group: RankGroup, holders: Sequence[int]) -> bool:

@@ -136,7 +136,7 @@ class _Changing:
 
     def __init__(self, buffers: Sequence[Tensor], firsts: Sequence[Tensor], momentums: Sequence[float]) -> None:
         self.buffers, self._firsts = list(buffers), list(firsts)
-        sizes = [buffer.numel() for buffer in self.buffers]
+        sizes = self._counts = [buffer.numel() for buffer in self.buffers]
         device = self.buffers[0].device if self.buffers else torch.device("cpu")
         self._sizes = torch.tensor(sizes, dtype=torch.int64, device=device)
         # float64: a counter is exact up to 2^53, and an average loses nothing on the way
@@ -146,8 +146,8 @@ class _Changing:
         self.total = torch.zeros_like(self._first)
 
     def _power(self, exponent: int) -> Tensor:
-        """Return (1 - m)^exponent for every element."""
-        return (self._kept**exponent).repeat_interleave(self._sizes)
+        """Return (1 - m)^exponent for every element; its given size spares a wait for the GPU."""
+        return (self._kept**exponent).repeat_interleave(self._sizes, output_size=self._first.numel())
 
     def begin(self) -> None:
         """Take the buffers as they are for what the step begins with."""
@@ -169,7 +169,7 @@ class _Changing:
 
     def settle(self, micro_batches: int) -> None:
         """Write the sum of all terms into the buffers."""
-        parts = torch.split(self._power(micro_batches) * self._first + self.total, self._sizes.tolist())
+        parts = torch.split(self._power(micro_batches) * self._first + self.total, self._counts)
         for buffer, part in zip(self.buffers, parts, strict=True):
             buffer.copy_((part if buffer.is_floating_point() else part.round()).view(buffer.shape))
 

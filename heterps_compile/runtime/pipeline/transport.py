@@ -1,14 +1,15 @@
 """Send and receive messages between ranks, point to point, nothing pickled.
 
-Ranks of one machine share memory, others talk over ``torch.distributed``: a route's messages in one direction go one of
-these two ways. What is the same in all of them is told once, in a header ahead of the first.
+Ranks with a GPU each talk over NCCL; of the others, those of one machine share memory, and the rest talk over gloo: a
+route's messages in one direction go one of these three ways. What is the same in all of them is told once, in a header
+ahead of the first.
 
-Left out: the two ways (``shared_memory/endpoints.py``, ``over_gloo.py``), what the values are (``message.py``), which
-ranks talk (``routes.py``).
+Left out: the ways (``between_gpus.py``, ``shared_memory/endpoints.py``, ``over_gloo.py``), what the values are
+(``message.py``), which ranks talk (``routes.py``).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,36 +17,14 @@ from torch import Tensor
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
 from heterps_compile.runtime.pipeline.shared_memory.mailboxes import Mailboxes
 
-from .message import Packing, check_values, describe, packing_of_header
+from .layout import Layout
+from .message import Incoming, Outgoing, Packing, check_values, describe, packing_of_header
 from .over_gloo import Links, NetworkIn, NetworkOut
+from .routes import Route
 from .world import world
 
-
-class Outgoing(Protocol):
-    """One way of messages to a rank."""
-
-    def send_header(self, header: Tensor, tag: int) -> None: ...  # noqa: D102 - see over_gloo.py
-
-    def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None: ...  # noqa: D102
-
-    def settle(self, tag: int) -> None: ...  # noqa: D102
-
-    def flush(self) -> None: ...  # noqa: D102
-
-
-class Incoming(Protocol):
-    """One way of messages from a rank."""
-
-    @property
-    def wants_buffers(self) -> bool: ...  # noqa: D102 - see over_gloo.py
-
-    def take_header(self, tag: int) -> bytes: ...  # noqa: D102
-
-    def post(self, packing: Packing, tag: int) -> None: ...  # noqa: D102
-
-    def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]: ...  # noqa: D102
-
-    def let_go(self) -> None: ...  # noqa: D102
+if TYPE_CHECKING:
+    from .between_gpus import GpuIn, GpuOut
 
 
 class Sender:
@@ -148,15 +127,46 @@ class Transport:
         self._peers = [peer for peer in ranks if peer in neighbours.ranks]
         self._mailboxes = Mailboxes(neighbours, self._peers, tags)
         self._links = None if neighbours.have(ranks) else Links(world_size, rank)
+        self._rank = rank
+        self._channels: dict[tuple[int, int, int], GpuIn | GpuOut] = {}  # by header's tag, sender and receiver
 
-    def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
-        """Return what sends to a rank."""
+    def sender(self, peer: int, header_tag: int, wire: str, device: torch.device, *, to_host: bool = False) -> Sender:
+        """Return what sends to a rank; with ``to_host`` never over NCCL."""
+        way: Outgoing
         if self._links is None or peer in self._peers:
-            return Sender(MemoryOut(self._mailboxes, peer), header_tag, wire)
-        return Sender(NetworkOut(self._links, peer, device), header_tag, wire)
+            way = MemoryOut(self._mailboxes, peer)
+        else:
+            way = NetworkOut(self._links, peer, device)
+        if not to_host and world().gpus.connects((self._rank, peer)):
+            from .between_gpus import GpuOut  # noqa: PLC0415 - between GPUs alone
 
-    def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
-        """Return what receives from a rank, which ``shown`` tells in words."""
+            way = self._channels[header_tag, self._rank, peer] = GpuOut(way, world().nccl)
+        return Sender(way, header_tag, wire)
+
+    def receiver(
+        self, peer: int, header_tag: int, device: torch.device, shown: str, *, to_host: bool = False
+    ) -> Receiver:
+        """Return what receives from a rank, which ``shown`` tells in words; with ``to_host`` never over NCCL."""
+        way: Incoming
         if self._links is None or peer in self._peers:
-            return Receiver(MemoryIn(self._mailboxes, peer, shown), peer, header_tag, device, shown)
-        return Receiver(NetworkIn(self._links, peer, device, shown), peer, header_tag, device, shown)
+            way = MemoryIn(self._mailboxes, peer, shown)
+        else:
+            way = NetworkIn(self._links, peer, device, shown)
+        if not to_host and world().gpus.connects((self._rank, peer)):
+            from .between_gpus import GpuIn  # noqa: PLC0415 - between GPUs alone
+
+            way = self._channels[header_tag, peer, self._rank] = GpuIn(way, world().nccl)
+        return Receiver(way, peer, header_tag, device, shown)
+
+    def connect_gpus(self, layout: Layout, routes: Sequence[Route]) -> None:
+        """Connect the channels over NCCL, once all senders and receivers of the routes are made; all ranks do it.
+
+        Raises:
+            RunError: where a route's messages are sent in another order than they are taken.
+        """
+        if self._channels:
+            from .between_gpus import refuse_other_order  # noqa: PLC0415 - between GPUs alone
+
+            refuse_other_order(layout, routes)
+        for key, channel in sorted(self._channels.items(), key=lambda item: item[0]):
+            channel.connect(world().next_store(key[1:], of=f"channel-{key[0]}"))

@@ -1,6 +1,7 @@
 """What a rank makes ready for the messages that will come, with a post office in place of a network."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline import exchange, over_gloo
 from heterps_compile.runtime.pipeline.exchange import WINDOW, Exchange, ReceiveWindow
-from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.pipeline.over_gloo import Links, NetworkIn, NetworkOut
 from heterps_compile.runtime.pipeline.rank_parts import RankParts
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
@@ -63,6 +64,9 @@ class Counted:
 
     def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
         return Receiver(NetworkIn(self.links, peer, device, shown), peer, header_tag, device, shown)
+
+    def connect_gpus(self, layout: Layout, routes: Sequence[Route]) -> None:
+        assert routes == (ROUTE,)
 
 
 @dataclass
