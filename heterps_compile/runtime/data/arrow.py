@@ -4,6 +4,7 @@ Left out: times, decimals, structures; lists of different lengths (pad them when
 """
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,13 @@ class Conversion:
 AS_THEY_ARE = Conversion()
 
 
+def pyarrow_with(*parts: str) -> Any:
+    """Import pyarrow, an extra, and modules of it."""
+    for part in parts:
+        import_module(f"pyarrow.{part}")
+    return import_module("pyarrow")
+
+
 def column_tensor(column: Any, place: Place, how: Conversion) -> Tensor:
     """Return a chunked array of Arrow as a tensor [rows, ...].
 
@@ -60,8 +68,7 @@ def column_tensor(column: Any, place: Place, how: Conversion) -> Tensor:
     Raises:
         InputError: naming column and row, where values are missing, lists differ in length, or no tensor holds them.
     """
-    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
-
+    kinds = pyarrow_with("types").types
     array = column.combine_chunks()
     if kinds.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -84,15 +91,13 @@ def column_tensor(column: Any, place: Place, how: Conversion) -> Tensor:
 
 def is_text(kind: Any) -> bool:
     """Tell whether a type of Arrow is text."""
-    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
-
+    kinds = pyarrow_with("types").types
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def element_type(kind: Any) -> Any:
     """Return the type of what lists and dictionaries of a type of Arrow hold."""
-    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
-
+    kinds = pyarrow_with("types").types
     while kinds.is_nested(kind) or kinds.is_dictionary(kind):
         if not hasattr(kind, "value_type"):
             return kind
@@ -102,9 +107,7 @@ def element_type(kind: Any) -> Any:
 
 def _hashed(array: Any, place: Place, rows: TableRows) -> NDArray[np.int64]:
     """Return the ids of texts."""
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-    arrow: Any = pyarrow  # which exports its names without saying so
+    arrow = pyarrow_with()
     column = place.column
     table = rows.of(column)
     if table is None:
@@ -123,8 +126,7 @@ def _hashed(array: Any, place: Place, rows: TableRows) -> NDArray[np.int64]:
 
 def _flat(array: Any, place: Place, elements_a_row: int) -> tuple[Any, int]:
     """Return the elements of lists of one length, and that length."""
-    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
-
+    kinds = pyarrow_with("types").types
     if array.null_count:
         row = place.first_row + _first(array.is_null()) // max(elements_a_row, 1)
         raise InputError(f"{place} has no list in row {row:,}; write one there, or leave the row out")
@@ -148,9 +150,7 @@ def _filled(array: Any, place: Place, fill: float | None, elements_a_row: int) -
             f"{place} has no value in row {row:,} ({array.null_count:,} are missing from this row group); fill them "
             f"(fill=0), or leave such rows out"
         )
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-    arrow: Any = pyarrow  # which exports its names without saying so
+    arrow = pyarrow_with()
 
     try:
         return array.fill_null(arrow.scalar(fill).cast(array.type))

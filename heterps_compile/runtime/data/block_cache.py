@@ -2,7 +2,7 @@
 
 Shi et al., MLSys 2021, arXiv 2010.10458 (the multi-level data cache)::
 
-    decoded   256 MiB of groups of rows in memory                  row_groups.py
+    decoded   256 MiB of groups of rows in memory                  parquet.py
     disk      FOLDER/<file and version>/<number>, all ever read    of the folder that HETERPS_DATA_CACHE names
     remote    a request for every run of blocks that are missing
 
@@ -27,13 +27,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .data_file import DataFile
-from .remote_file import RemoteFile, file_over, fingerprint_over
+from .remote_file import RemoteFile
 
 VARIABLE = "HETERPS_DATA_CACHE"
 BLOCK_BYTES = 2**20
@@ -97,7 +95,7 @@ class BlockCache:
             blocks = {n: self._kept(folder, n, min(size, file.size_bytes - n * size)) for n in wanted}
             missing = [number for number, block in blocks.items() if block is None]
             for run in _runs(missing):
-                fetched = file.read(run.start * size, min(run.stop * size, file.size_bytes))
+                fetched = RemoteFile.read(file, run.start * size, min(run.stop * size, file.size_bytes))
                 for number in run:
                     at = (number - run.start) * size
                     blocks[number] = fetched[at : at + size]
@@ -136,64 +134,22 @@ class BlockCache:
             print(f"note: {shown!r} keeps no more blocks of files far away: {error.strerror}", file=sys.stderr)
 
 
-@dataclass(frozen=True, slots=True)
-class CachedFile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedFile(RemoteFile):
     """A file far away whose blocks are kept.
 
     Attributes:
-        remote: The file.
         cache: Of its blocks.
     """
 
-    remote: RemoteFile
     cache: BlockCache
-
-    @property
-    def shown(self) -> str:
-        """Return its address for messages."""
-        return self.remote.shown
-
-    @property
-    def name(self) -> str:
-        """Return the last part of its address."""
-        return self.remote.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Return its bytes."""
-        return self.remote.size_bytes
-
-    @property
-    def version_number(self) -> int:
-        """Return 56 bits that differ when the file does."""
-        return self.remote.version_number
-
-    @property
-    def is_versioned(self) -> bool:
-        """Return whether the server reports a version."""
-        return self.remote.is_versioned
-
-    def check_decoded(self) -> None:
-        """Check nothing, as for the remote file."""
-
-    def check(self) -> None:
-        """Compare size and version with the server's."""
-        self.remote.check()
 
     def read(self, begin: int, end: int) -> bytes:
         """Return a range of bytes."""
-        return self.cache.read(self.remote, begin, end)
-
-    def for_arrow(self) -> Any:
-        """Return a file object that reads what is kept, and fetches what is not."""
-        return file_over(self)
-
-    def fingerprint(self) -> str:
-        """Return its ETag and size; where there is none a hash of its size and ends."""
-        return fingerprint_over(self, self.remote.version)
+        return self.cache.read(self, begin, end)
 
 
-def with_blocks_kept(file: RemoteFile) -> DataFile:
+def with_blocks_kept(file: RemoteFile) -> RemoteFile:
     """Return a file whose blocks are kept where this machine's environment names a folder for them, else itself.
 
     Raises:
@@ -207,7 +163,7 @@ def with_blocks_kept(file: RemoteFile) -> DataFile:
             f"the server tells neither an ETag nor a time of {file.shown}, so that blocks which are kept could be of "
             f"another file of that name; read it without {VARIABLE}"
         )
-    return CachedFile(file, _cache_at(folder))
+    return CachedFile(file.url, file.size_bytes, file.version, file.waits_s, cache=_cache_at(folder))
 
 
 @lru_cache(maxsize=8)

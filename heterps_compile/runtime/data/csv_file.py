@@ -21,6 +21,7 @@ import csv
 import io
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,13 +32,13 @@ from heterps_compile.escape import one_line, printable, short
 from heterps_compile.packages import need
 
 from .arrow import AS_THEY_ARE, Conversion
-from .data_file import DataFile, ends
+from .checked_text import first_record, line_of
+from .data_file import DataFile
 from .find_files import find_files
-from .identity import Part, digest_of
+from .identity import Part
 from .model_inputs import InputSpec
-from .parquet import ParquetSource
-from .row_groups import CACHE_BYTES
-from .to_parquet import KINDS, CsvLayout, header_end, infer_kinds, line_of, notes_of, parquet_of
+from .parquet import CACHE_BYTES, ParquetSource
+from .to_parquet import HEXADECIMAL, KINDS, CsvLayout, infer_kinds, mark_read, notes_of, parquet_of
 
 _EXPECTED: Mapping[str, str] = MappingProxyType(
     {
@@ -46,13 +47,83 @@ _EXPECTED: Mapping[str, str] = MappingProxyType(
         "double": "a finite number with a point for decimals",
         "bool": "true or false",
         "text": "text in UTF-8",
+        HEXADECIMAL: "a hexadecimal number of up to 8 digits",
     }
 )
 _DELIMITERS = ",;\t|"
-_MOST_HEADER_BYTES = 2**20
 
 
-class CsvSource(ParquetSource):
+class ConvertedSource(ParquetSource):
+    """Samples in text files that are read from their Parquet copies."""
+
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        layouts: Sequence[CsvLayout],
+        *,
+        how: Conversion,
+        advice: str,
+        tables: Mapping[str, int] = MappingProxyType({}),
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """Convert the files, or find the copies of an earlier use.
+
+        Args:
+            files: In the order of their samples.
+            layouts: Of the files, with the same types of columns.
+            how: Values become numbers.
+            advice: What a message says after the type that was expected of a field.
+            tables: As of :class:`ParquetSource`.
+            cache_bytes: Decoded groups that are kept.
+
+        Raises:
+            InputError: if a file is no such text.
+            RunError: if a copy cannot be written.
+        """
+        self._delimiter, self._kinds, self._advice = layouts[0].delimiter, dict(layouts[0].kinds), advice
+        self._copies = {file.shown: parquet_of(file, layout) for file, layout in zip(files, layouts, strict=True)}
+        super().__init__(files, how=how, tables=tables, cache_bytes=cache_bytes)
+        self._notes = [notes_of(footer) for footer in self._footers]
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return the files."""
+        return self._parts(self._delimiter, sorted(self._kinds.items()))
+
+    def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
+        """Return a range of records.
+
+        Raises:
+            InputError: if a field of the columns has another type or, without ``fill``, no value, with the line.
+        """
+        for file, notes in zip(self._files, self._notes, strict=True):
+            for name in columns:
+                if name in notes.wrong:
+                    record, field = notes.wrong[name]
+                    raise InputError(
+                        f"{_place(file, record, name)} is {short(field)}; expected {_EXPECTED[self._kinds[name]]}"
+                        f"{self._advice}"
+                    )
+                if name in notes.missing and self._how.fill is None and self._kinds[name] != "text":
+                    raise InputError(
+                        f"{_place(file, notes.missing[name], name)} has no value; fill such fields (fill=0), or leave "
+                        f"such records out"
+                    )
+        return super().read(first, count, columns)
+
+    def _for_arrow(self, file: DataFile) -> Path:
+        copy = self._copies[file.shown]
+        mark_read(copy)
+        return copy
+
+    def _damaged(self, file: DataFile, error: object) -> InputError:
+        copy = printable(str(self._copies[file.shown]))
+        return InputError(
+            f"the Parquet copy {copy!r} of {file.shown} is damaged or gone: {one_line(str(error))[:200]}. Fix: delete "
+            f"it, and start again"
+        )
+
+
+class CsvSource(ConvertedSource):
     """Samples in CSV files."""
 
     def __init__(
@@ -83,11 +154,10 @@ class CsvSource(ParquetSource):
         """
         need("reading CSV files", "data")
         files = find_files(os.fspath(path), ".csv")
-        heads = [file.read(0, min(_MOST_HEADER_BYTES, file.size_bytes)) for file in files]
-        self._delimiter = delimiter or _delimiter_of(heads[0])
+        records = [first_record(file) for file in files]
+        delimiter = delimiter or _delimiter_of(records[0])
         layouts = [
-            CsvLayout(_header(file, head[: header_end(head)], self._delimiter), self._delimiter)
-            for file, head in zip(files, heads, strict=True)
+            CsvLayout(_header(file, record, delimiter), delimiter) for file, record in zip(files, records, strict=True)
         ]
         for file, layout in zip(files, layouts, strict=True):
             other = sorted({*layout.header} ^ {*layouts[0].header})
@@ -96,52 +166,14 @@ class CsvSource(ParquetSource):
                     f"{file.shown} and {files[0].shown} do not both have the column {printable(other[0])!r}; one "
                     f"folder holds files of one kind"
                 )
-        self._kinds = _kinds_of(files, layouts, types, wanted)
-        kinds = tuple(self._kinds.items())
-        self._copies = {
-            file.shown: parquet_of(file, CsvLayout(layout.header, self._delimiter, kinds))
-            for file, layout in zip(files, layouts, strict=True)
-        }
-        tables = {name: spec.rows for name, spec in wanted.items() if spec.rows is not None}
-        super().__init__(path, how=how, tables=tables, cache_bytes=cache_bytes, files=files)
-        self._notes = [notes_of(footer) for footer in self._footers]
-
-    def parts(self) -> tuple[Part, ...]:
-        """Return the files."""
-        words = self._delimiter, sorted(self._kinds.items()), *self._how.words()
-        rows = [footer.num_rows for footer in self._footers]
-        digests = [digest_of(file.size_bytes, *words, content=ends(file)) for file in self._files]
-        return tuple(map(Part, rows, digests))
-
-    def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Return a range of records.
-
-        Raises:
-            InputError: if a field of the columns has another type or, without ``fill``, no value, with the line.
-        """
-        for file, notes in zip(self._files, self._notes, strict=True):
-            for name in columns:
-                if name in notes.wrong:
-                    record, field = notes.wrong[name]
-                    raise InputError(
-                        f"{_place(file, record, name)} is {short(field)}; expected {_EXPECTED[self._kinds[name]]} "
-                        f"(from the model or the first records). Fix: mend it, or name another type with types="
-                    )
-                if name in notes.missing and self._how.fill is None and self._kinds[name] != "text":
-                    raise InputError(
-                        f"{_place(file, notes.missing[name], name)} has no value; fill such fields (fill=0), or leave "
-                        f"such records out"
-                    )
-        return super().read(first, count, columns)
-
-    def _for_arrow(self, file: DataFile) -> Path:
-        return self._copies[file.shown]
-
-    def _damaged(self, file: DataFile, error: object) -> InputError:
-        copy = printable(str(self._copies[file.shown]))
-        return InputError(
-            f"the Parquet copy {copy!r} of {file.shown} is damaged or gone: {one_line(str(error))[:200]}. Fix: delete "
-            f"it, and start again"
+        kinds = tuple(_kinds_of(files, layouts, types, wanted).items())
+        super().__init__(
+            files,
+            [replace(layout, kinds=kinds) for layout in layouts],
+            how=how,
+            advice=" (from the model or the first records). Fix: mend it, or name another type with types=",
+            tables={name: spec.rows for name, spec in wanted.items() if spec.rows is not None},
+            cache_bytes=cache_bytes,
         )
 
 
@@ -184,8 +216,8 @@ def _kinds_of(
     return {name: kinds[name] for name in names}
 
 
-def _delimiter_of(head: bytes) -> str:
+def _delimiter_of(record: bytes) -> str:
     """Return the delimiter of a header: a comma if there is one."""
-    line = head.partition(b"\n")[0].decode("utf-8", "replace")
+    line = record.partition(b"\n")[0].decode("utf-8", "replace")
     outside = "".join(line.split('"')[::2])
     return "," if "," in outside else max(_DELIMITERS, key=outside.count)

@@ -40,8 +40,8 @@ _END_BYTES = 64 * 2**10
 class DataFile(Protocol):
     """A file as it was when it was opened.
 
-    ``shown`` is its place for messages, in quotation marks; ``name`` the last part of that; ``version_number`` 56 bits
-    that differ when the file does. ``is_versioned`` is False if a server reports nothing that changes with the file.
+    ``shown`` is its place for messages, in quotation marks; ``name`` the last part of that; ``version`` differs when
+    the file does, and is "" if a server reports nothing that changes with the file.
     """
 
     @property
@@ -54,10 +54,7 @@ class DataFile(Protocol):
     def size_bytes(self) -> int: ...  # noqa: D102
 
     @property
-    def version_number(self) -> int: ...  # noqa: D102
-
-    @property
-    def is_versioned(self) -> bool: ...  # noqa: D102
+    def version(self) -> str: ...  # noqa: D102
 
     def check(self) -> None:
         """Compare the file with its record; a remote server is asked.
@@ -130,14 +127,9 @@ class LocalFile:
         return self.path.name
 
     @property
-    def version_number(self) -> int:
-        """Return 56 bits of a hash of its inode and time of change."""
-        return number_of(self.inode, self.changed_ns)
-
-    @property
-    def is_versioned(self) -> bool:
-        """Return True."""
-        return True
+    def version(self) -> str:
+        """Return its inode and time of change."""
+        return f"{self.inode} {self.changed_ns}"
 
     def check(self) -> None:
         """Compare inode, size and time of change with the record."""
@@ -211,8 +203,3 @@ def local_file(path: Path) -> LocalFile:
     if found.st_size == 0:
         raise InputError(f"{shown} is empty; expected a file with samples")
     return LocalFile(path, found.st_size, found.st_mtime_ns, found.st_ino)
-
-
-def number_of(*words: object) -> int:
-    """Hash words to 56 bits, which an index of 64-bit integers can store."""
-    return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:7], "big")

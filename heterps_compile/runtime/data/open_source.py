@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -114,7 +113,6 @@ def open_source(
     *,
     wanted: Mapping[str, InputSpec] = MappingProxyType({}),
     seed: int = 0,
-    index_folder: Path | None = None,
 ) -> Source:
     """Open a source of samples.
 
@@ -122,7 +120,6 @@ def open_source(
         spec: What the person wrote; see the head of this module.
         wanted: What the model takes (:func:`inputs_of_plan`), for random data, CSV and text.
         seed: Of random data.
-        index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
 
     Returns:
         A source that ends, or of random data one that does not.
@@ -134,7 +131,7 @@ def open_source(
     if is_random(spec):
         return RandomSource(random_columns(spec.partition(":")[2], wanted), seed=seed)
     path, options = _split(spec)
-    return _open_file(path, options, wanted, index_folder)
+    return _open_file(path, options, wanted)
 
 
 def check_spec(spec: str, wanted: Callable[[], Mapping[str, InputSpec]]) -> None:
@@ -224,7 +221,7 @@ def _split(spec: str) -> tuple[str, _Options]:
     return path, _Options(**given)
 
 
-def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec], index_folder: Path | None) -> Source:
+def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec]) -> Source:
     kind, how = _kind_at(path), Conversion(options.fill, options.rows)
     tables = {name: spec.rows for name, spec in wanted.items() if spec.rows is not None}
     if kind == ".parquet":
@@ -234,7 +231,7 @@ def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec], in
     options.rows.check_columns(repr(printable(path)), [CATEGORIES_COLUMN])
     said = options.rows.with_tables(repr(printable(path)), [CATEGORIES_COLUMN], tables)
     rows = options.rows.of(CATEGORIES_COLUMN) or min(HASH_ROWS, said.of(CATEGORIES_COLUMN) or HASH_ROWS)
-    return CriteoSource(path, rows=rows, index_folder=index_folder)
+    return CriteoSource(path, rows=rows)
 
 
 def _kind_at(path: str) -> str:

@@ -22,7 +22,7 @@ from heterps_compile.errors import HeterpsError, InputError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.packages import need
 
-from .data_file import DataFile, ends, number_of
+from .data_file import ends
 
 T = TypeVar("T")
 
@@ -68,16 +68,6 @@ class RemoteFile:
         """Return the last part of its address."""
         return self.url.rsplit("/", 1)[-1]
 
-    @property
-    def version_number(self) -> int:
-        """Return 56 bits of a hash of its address, size and version."""
-        return number_of(self.url, self.size_bytes, self.version)
-
-    @property
-    def is_versioned(self) -> bool:
-        """Return whether the server reports a version."""
-        return bool(self.version)
-
     def check_decoded(self) -> None:
         """Check nothing: a request for every micro-batch costs more than it finds."""
 
@@ -105,35 +95,27 @@ class RemoteFile:
         return bytes(found)
 
     def for_arrow(self) -> Any:
-        """Return a file object that fetches what is read from it."""
-        return file_over(self)
+        """Return fsspec's file object over its ranges."""
+        from fsspec.spec import AbstractBufferedFile  # noqa: PLC0415 - an extra
+
+        read = self.read
+
+        class Ranges(AbstractBufferedFile):
+            def _fetch_range(self, start: int, end: int) -> bytes:
+                return read(start, end)
+
+        make: Any = Ranges  # fsspec has no types
+        return make(None, self.name, "rb", cache_type="none", size=self.size_bytes)
 
     def fingerprint(self) -> str:
         """Return its ETag and size; where there is none a hash of its size and ends."""
-        return fingerprint_over(self, self.version)
-
-
-def fingerprint_over(file: DataFile, version: str) -> str:
-    """Return the ETag and size of a file of a server; without an ETag a hash of its size and ends."""
-    kind, _, said = version.partition(" ")
-    if kind == ETAG:
-        return f"{ETAG}:{said}:{file.size_bytes}"
-    made = hashlib.sha256(b"%d" % file.size_bytes)
-    for piece in ends(file):
-        made.update(piece)
-    return f"ends:{made.hexdigest()}"
-
-
-def file_over(file: DataFile) -> Any:
-    """Return fsspec's file object over the ranges of a file, for pyarrow."""
-    from fsspec.spec import AbstractBufferedFile  # noqa: PLC0415 - an extra
-
-    class Ranges(AbstractBufferedFile):
-        def _fetch_range(self, start: int, end: int) -> bytes:
-            return file.read(start, end)
-
-    make: Any = Ranges  # fsspec has no types
-    return make(None, file.name, "rb", cache_type="none", size=file.size_bytes)
+        kind, _, said = self.version.partition(" ")
+        if kind == ETAG:
+            return f"{ETAG}:{said}:{self.size_bytes}"
+        made = hashlib.sha256(b"%d" % self.size_bytes)
+        for piece in ends(self):
+            made.update(piece)
+        return f"ends:{made.hexdigest()}"
 
 
 def remote_file(url: str, waits_s: tuple[float, ...] = WAITS_S) -> RemoteFile:

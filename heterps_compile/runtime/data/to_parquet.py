@@ -1,4 +1,4 @@
-"""A CSV file as a Parquet file in a cache of this machine, converted when it is first used.
+"""A text file of records as a Parquet file in a cache of this machine, converted when it is first used.
 
 ::
 
@@ -9,58 +9,66 @@ The key is a hash of the file's version and fingerprint and of the layout. Ranks
 the first converts, the others find the result. A file is written under a temporary name and renamed, so a run that is
 killed leaves no half of one. A copy whose footer cannot be read is written again.
 
-pyarrow accepts text that was cut off between two quotation marks, and empty lines. :class:`CheckedText` refuses both
-while pyarrow reads, and counts the records for comparison.
+pyarrow accepts text that was cut off between two quotation marks, text after the mark that closes a field, and empty
+lines. :class:`CheckedText` refuses them while pyarrow reads, and counts the records for comparison.
 
 A field of another type than its column does not end the conversion, since the run may not read that column: the
 column is null from that batch on, and the first fault is noted in the Parquet file. So is the first missing value of
 each column.
 
-Not covered: removal of old copies (delete the folder); records above 4 MiB.
+Whoever opens or reads a copy sets its time of change. A conversion after which the copies take more than
+:data:`KEPT_BYTES` removes those that were not read for :data:`UNREAD_S`, oldest first, until the others take less.
+
+Not covered: records above 4 MiB.
 """
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import sys
-from codecs import BOM_UTF8
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.strict_json import STRICT, checked, parsed
 
+from .arrow import pyarrow_with
 from .block_cache import VARIABLE
+from .checked_text import BLOCK_BYTES, CheckedText, line_of
 from .data_file import DataFile, local_file
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {"int": "int64", "float": "float32", "double": "float64", "bool": "bool_", "text": "large_string"}
 )
-"""Types of columns, and their types in Arrow."""
+"""Types of columns that a user names, and their types in Arrow."""
+
+HEXADECIMAL = "hexadecimal"
+"""The type of columns of up to 8 hexadecimal digits: whole numbers, -1 for a missing one."""
 
 INFERRED_RECORDS = 4095
 """The types of columns follow from the first records of the data."""
 
-BLOCK_BYTES = 4 * 2**20
-"""Parsed at a time; the longest record."""
+KEPT_BYTES = 64 * 2**30
+"""Of all copies, above which those that are not read any more are removed."""
+
+UNREAD_S = 7 * 24 * 3600.0
+"""A copy that was not read for so long is not read any more."""
 
 _GROUP_ROWS = 32_768
 _INFERRED = ("int", "bool", "float")  # in this order; else text
 _FORMAT = 1  # of the copies
 _NOTES = "heterps"
 _SHOWN = 100  # characters of a wrong field
-_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +78,19 @@ class CsvLayout:
     Attributes:
         header: Names of the fields, in the order of the file.
         delimiter: Between them, one ASCII character.
-        kinds: Names and types (:data:`KINDS`) of the columns, in the order of the Parquet file.
+        kinds: Names and types (:data:`KINDS`, :data:`HEXADECIMAL`) of the columns, in the order of the Parquet file.
+        header_records: Before the first record with values: 1, or 0 in a file without a header.
     """
 
     header: tuple[str, ...]
     delimiter: str
     kinds: tuple[tuple[str, str], ...] = ()
+    header_records: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Faults of a converted file, by column. Record 0 is the header.
+    """Faults of a converted file, by column. Record 0 is the first one, a header too.
 
     Attributes:
         wrong: Record and text of the first field of another type.
@@ -91,101 +101,6 @@ class Notes:
     missing: dict[str, int]
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-
-class CheckedText(io.RawIOBase):
-    """A CSV file as a stream of bytes, checked while it is read.
-
-    Attributes:
-        records: That were read, with the header.
-    """
-
-    def __init__(self, file: DataFile, delimiter: str, *, allows_empty: bool) -> None:
-        """Begin at the start of a file; ``allows_empty`` accepts empty lines."""
-        self.records = 0
-        self._file = file
-        self._allows_empty = allows_empty
-        self._before_field = np.array([ord(delimiter), _NEWLINE, _RETURN, _QUOTE], np.uint8)
-        self._position = 0
-        self._record_start = 0
-        self._lines = 0
-        self._is_inside = False
-        self._opened_line = 0
-        self._last = _NEWLINE  # the byte before the next ones
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, target: Any) -> int:
-        """Read and check the next bytes; the last line gets a line end if it has none.
-
-        Raises:
-            InputError: if the text is not CSV, with the line.
-        """
-        size_bytes = self._file.size_bytes
-        end = min(self._position + len(target) - 1, size_bytes)
-        if end == self._position:
-            return 0
-        chunk = self._file.read(self._position, end)
-        chunk += b"" if end < size_bytes or chunk.endswith(b"\n") else b"\n"
-        self._check(np.frombuffer(chunk, np.uint8), is_last=end == size_bytes)
-        self._position = end
-        target[: len(chunk)] = chunk
-        return len(chunk)
-
-    def _check(self, letters: NDArray[np.uint8], *, is_last: bool) -> None:
-        quotes = np.flatnonzero(letters == _QUOTE)
-        self._check_marks(letters, quotes[int(self._is_inside) :: 2])
-        ends = _record_ends(letters, is_inside=self._is_inside)
-        self._is_inside ^= bool(len(quotes) % 2)
-        if is_last and self._is_inside:
-            raise InputError(
-                f"the quotation mark that opens a field in line {self._opened_line:,} of {self._file.shown} is never "
-                f"closed; mend the file, or write it again if it was cut off"
-            )
-        if len(ends) and not self._allows_empty:
-            self._check_filled(letters, ends)
-        self.records += len(ends)
-        self._record_start = self._position + int(ends[-1]) + 1 if len(ends) else self._record_start
-        self._lines += _newlines(letters)
-        self._last = int(letters[-1])
-
-    def _check_marks(self, letters: NDArray[np.uint8], opening: NDArray[np.int64]) -> None:
-        """Refuse a quotation mark that opens a field anywhere but at its beginning."""
-        if not len(opening):
-            return
-        is_stray = ~np.isin(np.where(opening > 0, letters[opening - 1], self._last), self._before_field)
-        if self._position == 0 and letters[: len(BOM_UTF8)].tobytes() == BOM_UTF8:
-            is_stray &= opening != len(BOM_UTF8)
-        if is_stray.any():
-            line = self._lines + 1 + _newlines(letters[: int(opening[is_stray][0])])
-            raise InputError(
-                f"line {line:,} of {self._file.shown} has a quotation mark inside a field that does not begin with one"
-                f'; put the whole field in marks and write the one inside twice ("5"" pipe")'
-            )
-        self._opened_line = self._lines + 1 + _newlines(letters[: int(opening[-1])])
-
-    def _check_filled(self, letters: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        starts = np.concatenate([[self._record_start - self._position], ends[:-1] + 1])
-        is_return = np.where(ends > 0, letters[ends - 1], self._last) == _RETURN
-        empty = np.flatnonzero(ends - starts == is_return)
-        if len(empty):
-            line = self._lines + 1 + _newlines(letters[: int(ends[empty[0]])])
-            raise InputError(f"line {line:,} of {self._file.shown} is empty; remove it")
-
-
-def line_of(file: DataFile, record: int) -> int:
-    """Find the line, from 1, in which a record begins; reads the file up to it."""
-    lines, records, is_inside = 1, 0, False
-    for begin in range(0, file.size_bytes if record else 0, BLOCK_BYTES):
-        letters = np.frombuffer(file.read(begin, min(begin + BLOCK_BYTES, file.size_bytes)), np.uint8)
-        ends = _record_ends(letters, is_inside=is_inside)
-        if records + len(ends) >= record:
-            return lines + _newlines(letters[: int(ends[record - records - 1]) + 1])
-        lines, records = lines + _newlines(letters), records + len(ends)
-        is_inside ^= bool(np.count_nonzero(letters == _QUOTE) % 2)
-    return lines
 
 
 def infer_kinds(files: Sequence[DataFile], layouts: Sequence[CsvLayout], names: Sequence[str]) -> dict[str, str]:
@@ -199,9 +114,7 @@ def infer_kinds(files: Sequence[DataFile], layouts: Sequence[CsvLayout], names: 
     Raises:
         InputError: if the first records cannot be parsed.
     """
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-    arrow: Any = pyarrow
+    arrow = pyarrow_with()
     for file, layout in zip(files, layouts, strict=True) if names else ():
         batches: list[Any] = []
         for batch in _batches(file, layout):
@@ -216,19 +129,19 @@ def infer_kinds(files: Sequence[DataFile], layouts: Sequence[CsvLayout], names: 
 
 
 def parquet_of(file: DataFile, layout: CsvLayout) -> Path:
-    """Return the Parquet copy of a CSV file; the first use writes it and reports so.
+    """Return the Parquet copy of a text file; the first use writes it and reports so.
 
     Raises:
         InputError: if a record cannot be parsed, or a server reports no version of the file.
         RunError: if the copy cannot be written, or the file was changed meanwhile.
     """
-    if not file.is_versioned:
+    if not file.version:
         raise InputError(
             f"the server reports neither an ETag nor a time of change of {file.shown}; expected one, so that a copy "
             f"in Parquet is of this file. Fix: copy the file to a disk"
         )
     folder = _cache_folder()
-    version = file.size_bytes, file.version_number, file.fingerprint()
+    version = file.size_bytes, file.version, file.fingerprint()
     key = hashlib.sha256(repr((_FORMAT, *version, asdict(layout))).encode()).hexdigest()[:40]
     copy = folder / f"{key}.parquet"
     if not _is_readable(copy):
@@ -237,13 +150,21 @@ def parquet_of(file: DataFile, layout: CsvLayout) -> Path:
             with _one_writer(folder):
                 if not _is_readable(copy):
                     _write(file, layout, copy)
+                    _remove_unread(folder)
         except OSError as error:
             raise RunError(
                 f"{file.shown} cannot be converted to Parquet in {printable(str(folder))!r}: "
                 f"{one_line(error.strerror or str(error))[:200]}. Fix: make room there, or set {VARIABLE} to another "
                 f"folder"
             ) from error
+    mark_read(copy)
     return copy
+
+
+def mark_read(copy: Path) -> None:
+    """Note that a copy is read."""
+    with suppress(OSError):  # a folder that cannot be written, from which nothing is removed
+        os.utime(copy)
 
 
 def notes_of(footer: Any) -> Notes:
@@ -276,10 +197,7 @@ def _one_writer(folder: Path) -> Iterator[None]:
 
 
 def _is_readable(copy: Path) -> bool:
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-    import pyarrow.parquet  # noqa: PLC0415
-
-    arrow: Any = pyarrow
+    arrow = pyarrow_with("parquet")
     try:
         local_file(copy)  # a plain file
         notes_of(arrow.parquet.read_metadata(copy))
@@ -303,15 +221,29 @@ def _write(file: DataFile, layout: CsvLayout, copy: Path) -> None:
     print(f"note: {file.shown} was converted to Parquet at {where!r}, {size_bytes:,} bytes", file=sys.stderr)
 
 
+def _remove_unread(folder: Path) -> None:
+    """Remove the copies that are not read any more, oldest first, while all take more than :data:`KEPT_BYTES`."""
+    found = sorted((copy.stat().st_mtime, copy.stat().st_size, copy) for copy in folder.glob("*.parquet"))
+    size_bytes = sum(size for _, size, _ in found)
+    removed_bytes = 0
+    for read_at, size, copy in found:
+        if size_bytes - removed_bytes > KEPT_BYTES and time.time() - read_at > UNREAD_S:
+            copy.unlink()
+            removed_bytes += size
+    if removed_bytes:
+        print(
+            f"note: copies in {printable(str(folder))!r} that were not read for {UNREAD_S / 86400:g} days were "
+            f"removed, {removed_bytes:,} bytes",
+            file=sys.stderr,
+        )
+
+
 def _convert(file: DataFile, layout: CsvLayout, sink: Any) -> None:
     """Write the columns of a file as Parquet."""
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-    import pyarrow.parquet  # noqa: PLC0415
-
-    arrow: Any = pyarrow
+    arrow = pyarrow_with("parquet")
     made = [_Column(name, kind) for name, kind in layout.kinds]
     schema = arrow.schema([(column.name, column.type) for column in made])
-    record = 1
+    record = layout.header_records
     with arrow.parquet.ParquetWriter(sink, schema, write_page_checksum=True) as writer:
         for batch in _batches(file, layout):
             raw = dict(zip(layout.header, batch.columns, strict=True))
@@ -329,10 +261,7 @@ def _batches(file: DataFile, layout: CsvLayout) -> Iterator[Any]:
     Raises:
         InputError: if the text is not CSV, or a record has another number of fields than the header, with the line.
     """
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-    import pyarrow.csv  # noqa: PLC0415
-
-    arrow: Any = pyarrow
+    arrow = pyarrow_with("csv")
     odd: list[Any] = []
 
     def skip(row: Any) -> str:
@@ -345,7 +274,10 @@ def _batches(file: DataFile, layout: CsvLayout) -> Iterator[Any]:
         reader = arrow.csv.open_csv(
             text,
             read_options=arrow.csv.ReadOptions(
-                use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows_after_names=1
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                column_names=names,
+                skip_rows_after_names=layout.header_records,
             ),
             parse_options=arrow.csv.ParseOptions(
                 delimiter=layout.delimiter,
@@ -373,13 +305,13 @@ def _batches(file: DataFile, layout: CsvLayout) -> Iterator[Any]:
         ) from error
     if odd:
         raise InputError(
-            f"line {line_of(file, odd[0].number - 1):,} of {file.shown} has {odd[0].actual_columns} fields and the "
-            f"header {len(names)}; mend or remove it"
+            f"line {line_of(file, odd[0].number - 1):,} of {file.shown} has {odd[0].actual_columns} fields; expected "
+            f"{len(names)}, as in the first line. Fix: mend or remove it"
         )
-    if rows != text.records - 1:
+    if rows != text.records - layout.header_records:
         raise InputError(
-            f"{file.shown} has {rows:,} records, and its line ends make {text.records - 1:,}; expected lines that end "
-            f"in a newline. Fix: remove carriage returns without one"
+            f"{file.shown} has {rows + layout.header_records:,} records, and its line ends make {text.records:,}; "
+            f"expected lines that end in a newline. Fix: remove carriage returns without one"
         )
 
 
@@ -396,9 +328,7 @@ class _Column:
 
     def converted(self, raw: Any, record: int) -> Any:
         """Convert the next fields, of which the first is in ``record``; null from the first wrong one on."""
-        import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-        arrow: Any = pyarrow
+        arrow = pyarrow_with()
         if self.missing is None and raw.null_count:
             self.missing = record + _first(raw.is_null())
         if self.wrong is None:
@@ -410,10 +340,7 @@ class _Column:
 
     def _until_wrong(self, raw: Any) -> tuple[Any, int | None]:
         """Return the fields as a column, and the first of another type if there is one."""
-        import pyarrow  # noqa: ICN001, PLC0415 - an extra
-        import pyarrow.compute  # noqa: PLC0415
-
-        arrow: Any = pyarrow
+        arrow = pyarrow_with("compute")
         wrong = None
         try:
             column = _converted(raw, self._kind)
@@ -435,18 +362,18 @@ class _Column:
 
 def _converted(raw: Any, kind: str) -> Any:
     """Convert fields; raises ArrowException if one is of another type."""
-    import pyarrow.compute  # noqa: PLC0415 - an extra
-
-    compute: Any = pyarrow.compute
+    arrow = pyarrow_with("compute")
     text = raw.cast(_arrow_type("text"))
-    return text if kind == "text" else compute.ascii_trim_whitespace(text).cast(_arrow_type(kind))
+    if kind == HEXADECIMAL:
+        prefix, none = (arrow.scalar(word, text.type) for word in ("0x", ""))  # as Arrow writes such numbers
+        digits = arrow.compute.binary_join_element_wise(prefix, text, none)
+        return digits.cast(arrow.uint32()).cast(arrow.int64()).fill_null(-1)
+    return text if kind == "text" else arrow.compute.ascii_trim_whitespace(text).cast(_arrow_type(kind))
 
 
 def _kind_of(raw: Any) -> str:
     """Infer the type of fields; without values it is that of floats."""
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-    arrow: Any = pyarrow
+    arrow = pyarrow_with()
     for kind in ("float",) if raw.null_count == len(raw) else _INFERRED:
         try:
             _converted(raw, kind)
@@ -457,29 +384,7 @@ def _kind_of(raw: Any) -> str:
 
 
 def _arrow_type(kind: str) -> Any:
-    import pyarrow  # noqa: ICN001, PLC0415 - an extra
-
-    return getattr(pyarrow, KINDS[kind])()
-
-
-def _record_ends(letters: NDArray[np.uint8], *, is_inside: bool) -> NDArray[np.int64]:
-    """Find the newlines that end records; ``is_inside``: the text begins between quotation marks."""
-    ends = np.flatnonzero(letters == _NEWLINE)
-    quotes = np.flatnonzero(letters == _QUOTE)
-    if not len(quotes):
-        return ends[:0] if is_inside else ends
-    even: NDArray[np.int64] = ends[(np.searchsorted(quotes, ends) + is_inside) % 2 == 0]
-    return even
-
-
-def header_end(head: bytes) -> int:
-    """Return the length of the first record, with its line end."""
-    ends = _record_ends(np.frombuffer(head, np.uint8), is_inside=False)
-    return int(ends[0]) + 1 if len(ends) else len(head)
-
-
-def _newlines(letters: NDArray[np.uint8]) -> int:
-    return int(np.count_nonzero(letters == _NEWLINE))
+    return getattr(pyarrow_with(), "int64" if kind == HEXADECIMAL else KINDS[kind])()
 
 
 def _first(mask: Any) -> int:

@@ -177,9 +177,9 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Checkpoint | None
     with holding_checkpoints(options.checkpoint), run_folder() as directory, launcher_store(directory) as store:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
-        try_data(options, prepared, telemetry)
+        try_data(options, prepared)
         refuse_large_tables(prepared.sync, prepared.layout, prepared.plan, prepared.folder)
-        try_validation(options, prepared, telemetry)
+        try_validation(options, prepared)
         config = {
             "options": asdict(options),
             # For resize, which may be typed in another folder than the run was.

@@ -249,13 +249,12 @@ def _samples_of(window: int | str | None, samples: int) -> int | None:
     return samples if window == ALL_SAMPLES else None if window is None else int(window)
 
 
-def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> None:
+def try_data(options: RunOptions, prepared: Prepared) -> None:
     """Read the first sample of a run's files before any process has started, as its ranks will.
 
     Args:
         options: Of the run.
         prepared: The run.
-        index_folder: Where indices of text files are kept for the ranks.
 
     Raises:
         HeterpsError: where there is none, or it is not what the model takes.
@@ -265,7 +264,7 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     if not options.data or is_random(options.data):
         return
     wanted = inputs_of_run(prepared.plan, prepared.folder, options)
-    source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
+    source = open_source(options.data, wanted=wanted, seed=options.seed)
     try_sample(source, prepared.plan, wanted, options.train)
     refuse_other_cycle(prepared.sync, source.samples, prepared.layout.batch)
     refuse_other_sum(prepared.sync, source.samples, prepared.layout)
@@ -361,9 +360,8 @@ def _open(context: RankContext, training: Training | None) -> Source:
         return spec.source
     if spec.options.data:
         prepared = context.prepared
-        index_folder = spec.telemetry  # of this run alone, and gone with it
         wanted = inputs_of_run(prepared.plan, prepared.folder, spec.options, training)
-        return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed, index_folder=index_folder)
+        return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed)
     if training is not None and training.data is not None:
         return _data_of(training)
     raise RunError("there are no data: name some (--data FILE), or define data() in the training file")

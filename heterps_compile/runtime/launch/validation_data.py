@@ -8,7 +8,6 @@ Left out: the data of the training (``run_data.py``), the passes over them (``va
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import InputError, RunError
@@ -79,7 +78,7 @@ class ValidationData:
             else:
                 plan, folder = context.prepared.plan, context.prepared.folder
                 wanted = inputs_of_run(plan, folder, context.options, self._training)
-                self._opened = open_source(spec, wanted=wanted, index_folder=context.spec.telemetry)
+                self._opened = open_source(spec, wanted=wanted)
             if self._opened is not None:
                 self._name = name_with_rows(self._opened, self._name)
                 refuse_endless(self._opened, self._name)
@@ -221,13 +220,12 @@ def validates(options: RunOptions, training: Training | None, given: Source | No
     return has_data
 
 
-def try_validation(options: RunOptions, prepared: Prepared, index_folder: Path) -> None:
+def try_validation(options: RunOptions, prepared: Prepared) -> None:
     """Look at the validation data of a run before any process has started, as its ranks will.
 
     Args:
         options: Of the run.
         prepared: The run.
-        index_folder: Where indices of text files are kept for the ranks.
 
     Raises:
         HeterpsError: where they have no end or no samples, are not what the model takes, or lack a column that the
@@ -237,10 +235,10 @@ def try_validation(options: RunOptions, prepared: Prepared, index_folder: Path) 
         return
     plan = plan_for_scoring(prepared.plan)
     wanted = inputs_of_run(plan, prepared.folder, options)
-    source = open_source(options.validate, wanted=wanted, index_folder=index_folder)
+    source = open_source(options.validate, wanted=wanted)
     refuse_endless(source, name_of_spec(options.validate))
     if options.data and options.data != GIVEN:
-        opened = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
+        opened = open_source(options.data, wanted=wanted, seed=options.seed)
         refuse_other_columns(opened.columns, source.columns)
     try_sample(source, plan, wanted, options.train)
 

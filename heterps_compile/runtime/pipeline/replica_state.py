@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.sync.collective import Collective, machines_of, sums_inside_first
+from heterps_compile.runtime.sync.collective import Collective, CountedGroup, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.contract import Rule, Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule, rule_of_tied
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL

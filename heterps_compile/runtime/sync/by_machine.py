@@ -28,8 +28,7 @@ from math import lcm
 import torch
 from torch import Tensor
 
-from .collective import Collective, Work, machines_of
-from .counted_group import CountedGroup
+from .collective import Collective, CountedGroup, Work, machines_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.runtime.c10d import as_one_process
-from heterps_compile.runtime.loss_values import (
+from heterps_compile.runtime.pipeline.batch_loss import (
     loss_metric,
     loss_values,
     refuse_other_names,

@@ -28,8 +28,8 @@ from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import Request
 from heterps_compile.runtime.pipeline.gradient_sums import SharedGradients
 from heterps_compile.runtime.pipeline.world import make_group
+from heterps_compile.runtime.sync.collective import CountedGroup
 from heterps_compile.runtime.sync.contract import Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.network import Network

@@ -11,8 +11,8 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.checkpoint.optimizer_state import put_state, take_state
 from heterps_compile.runtime.layerwise import Lamb, Lars, Layerwise
 from heterps_compile.runtime.pipeline.world import make_group
+from heterps_compile.runtime.sync.collective import CountedGroup
 from heterps_compile.runtime.sync.contract import Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 
 SHAPES = {"w": (40, 30), "bias": (30,), "zero": (7,), "v": (1, 5000)}
 STEPS = 4

@@ -83,12 +83,12 @@ def test_a_file_replaced_while_it_is_opened_is_refused(tmp_path, monkeypatch):
 def test_what_is_kept_is_of_one_file(tmp_path, suffix):
     path, other = tmp_path / f"x{suffix}", tmp_path / f"other{suffix}"
     write(path, 10)
-    assert open_source(str(path), index_folder=tmp_path).samples == ROWS
+    assert open_source(str(path)).samples == ROWS
     lines = path.read_text().splitlines(keepends=True)
     other.write_text("".join([*lines[:1], *lines[:0:-1]]))
     os.utime(other, ns=(0, path.stat().st_mtime_ns))
     other.replace(path)
-    found = open_source(str(path), index_folder=tmp_path).read(0, ROWS, ["label"])["label"]
+    found = open_source(str(path)).read(0, ROWS, ["label"])["label"]
     first = [] if suffix == ".csv" else [10]
     assert found.tolist() == [*first, *range(9 + ROWS, 9 + len(first), -1)]
 

@@ -2,14 +2,13 @@
 
 import random
 
-import numpy as np
 import pytest
 import torch
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import InputError
 from heterps_compile.runtime.data.criteo import CriteoSource
-from heterps_compile.runtime.data.data_file import local_file
-from heterps_compile.runtime.data.line_index import LINES_A_STEP, line_index
+
+pytest.importorskip("pyarrow", reason="pyarrow is an extra")
 
 
 def line(label: str = "1", number: str = "7", category: str = "68fd1e64") -> str:
@@ -86,77 +85,40 @@ def test_windows_line_ends_and_large_digits_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bad", "fault"),
+    ("bad", "column", "fault"),
     [
-        (line(number="1.5"), r"line 2\b.*field 2\b.*'.*day.tsv'.*'1.5'"),
-        (line(label="yes"), r"line 2\b.*field 1\b.*'yes'"),
-        (line(number="9" * 19), r"line 2\b.*field 2\b.*'9999999999999999999'"),
-        (line(category="xyz"), r"line 2\b.*field 15\b.*'xyz'.*\b8\b"),
-        (line(category="\x1b[2J"), r"line 2\b.*field 15\b.*'\\\\x1b\[2J'"),
-        (line() + "\t1", r"line 2\b.*'.*day.tsv'.*\b41\b.*\b40\b"),
-        ("", r"line 2\b.*'.*day.tsv'.*\b1\b.*\b40\b"),
+        (line(number="1.5"), "dense", r"line 2\b.*field 2\b.*'.*day.tsv'.*'1.5'"),
+        (line(label="yes"), "label", r"line 2\b.*field 1\b.*'yes'"),
+        (line(number="9" * 19), "dense", r"line 2\b.*field 2\b.*'9999999999999999999'"),
+        (line(category="xyz"), "sparse", r"line 2\b.*field 15\b.*'xyz'.*\b8\b"),
+        (line(category="0x12"), "sparse", r"line 2\b.*field 15\b.*'0x12'"),
+        (line(category="123456789"), "sparse", r"line 2\b.*field 15\b.*'123456789'"),
+        (line(category="\x1b[2J"), "sparse", r"line 2\b.*field 15\b.*x1b\[2J"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, bad, fault):
+def test_a_wrong_field_is_named_where_its_column_is_read(tmp_path, bad, column, fault):
     source = CriteoSource(written(tmp_path, line(), bad, line()))
-    assert source.read(0, 1, ["label", "dense", "sparse"])["label"].tolist() == [1.0]
+    for name in source.columns:
+        if name != column:
+            assert len(source.read(0, 3, [name])[name]) == 3
+    with pytest.raises(InputError, match=fault) as raised:
+        source.read(0, 1, [column])
+    assert "\x1b" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "fault"),
+    [
+        (line() + "\t1", r"line 2\b.*'.*day.tsv'.*\b41\b.*\b40\b"),
+        ("", r"line 2\b.*'.*day.tsv'.*empty"),
+        (line(category='6"8'), r"line 2\b.*'.*day.tsv'.*mark"),
+    ],
+)
+def test_a_wrong_line_is_named_when_the_file_is_opened(tmp_path, bad, fault):
     with pytest.raises(InputError, match=fault):
-        source.read(0, 3, ["label", "dense", "sparse"])
+        CriteoSource(written(tmp_path, line(), bad, line()))
 
 
 def test_another_format_is_refused_when_it_is_opened(tmp_path):
     with pytest.raises(InputError, match=r"\b2\b.*\b13\b.*\b26\b"):
         CriteoSource(written(tmp_path, "a\tb"))
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    (tmp_path / "day.tsv").write_bytes(b"")
-    with pytest.raises(InputError, match=r"day.tsv'"):
-        CriteoSource(tmp_path / "day.tsv")
-
-
-@pytest.mark.parametrize("rows", [1, [100] * 25])
-def test_tables_need_rows(tmp_path, rows):
-    with pytest.raises(InputError, match=r"\b26\b.*\b2\b"):
-        CriteoSource(written(tmp_path, line()), rows=rows)
-
-
-def test_a_file_that_grows_during_the_run_is_named(tmp_path):
-    path = written(tmp_path, line(), line())
-    source = CriteoSource(path)
-    with path.open("a") as file:
-        file.write(line() + "\n")
-    with pytest.raises(RunError, match=r"day.tsv'.*524.*786"):
-        source.read(0, 1, ["label"])
-
-
-@pytest.mark.parametrize("lines", [1, LINES_A_STEP - 1, LINES_A_STEP, LINES_A_STEP + 1, 3 * LINES_A_STEP])
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_the_index_finds_every_line(tmp_path, lines, end):
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(str(n) for n in range(lines)) + end)
-    index = line_index(local_file(path), chunk_bytes=100)
-    assert index.lines == lines
-    for first in {0, lines // 2, lines - 1}:
-        text = index.read(first, 1).splitlines()
-        assert text[first % LINES_A_STEP] == str(first).encode()
-
-
-def test_a_kept_index_is_used_until_the_file_is_another_one(tmp_path, monkeypatch):
-    path, kept = written(tmp_path, line(), line()), tmp_path / "kept" / "day.tsv.index.npy"
-    assert CriteoSource(path, index_folder=kept.parent).samples == 2
-    numbers = np.load(kept)
-    with monkeypatch.context() as patched:
-        patched.setattr("heterps_compile.runtime.data.line_index._make_index", None)
-        assert CriteoSource(path, index_folder=kept.parent).samples == 2
-    written(tmp_path, line(), line(), line())
-    assert CriteoSource(path, index_folder=kept.parent).samples == 3
-    assert not np.array_equal(np.load(kept), numbers)
-
-
-@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
-def test_a_damaged_index_is_made_anew(tmp_path, content):
-    path, kept = written(tmp_path, line(), line()), tmp_path / "day.tsv.index.npy"
-    kept.write_bytes(content)
-    assert CriteoSource(path, index_folder=kept.parent).samples == 2
-    assert CriteoSource(path, index_folder=kept.parent).samples == 2

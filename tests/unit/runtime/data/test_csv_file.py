@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from heterps_compile import hash_ids
 from heterps_compile.errors import InputError, RunError, UnknownNameError
-from heterps_compile.runtime.data import to_parquet
+from heterps_compile.runtime.data import checked_text, to_parquet
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.csv_file import CsvSource
 from heterps_compile.runtime.data.data_file import local_file
@@ -108,6 +109,8 @@ def test_a_wrong_field_is_named_with_line_and_column(tmp_path, text, kind, fault
     ("text", "fault"),
     [
         ('a,b\n1,5" pipe\n', r"line 2\b"),
+        ('a,b\n1,2\n1,"5" pipe\n', r"line 3\b"),
+        ('a,b\n1,"5"" pipe"x\n', r"line 2\b"),
         ('a,b\n1,2\n1,"open\n1,2\n', r"line 3\b"),
         ("a,b\n", "no rows"),
         ("a,b", "no rows"),
@@ -235,6 +238,39 @@ def test_a_cache_that_cannot_be_written_is_one_message_and_nothing_is_left(tmp_p
     assert {found.name for found in (tmp_path / "full" / "csv").iterdir()} == {"lock"}
 
 
+def test_copies_that_are_not_read_any_more_are_removed_when_all_take_too_much(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "heterps-compile" / "csv"
+    folder.mkdir(parents=True)
+    sizes = {"oldest": 30 * 2**30, "old": 30 * 2**30, "read": 40 * 2**30, "small": 2**20}
+    for days, (name, size) in zip((30, 20, 1, 15), sizes.items(), strict=True):
+        with (folder / f"{name}.parquet").open("wb") as file:
+            file.truncate(size)  # takes no room on the disk
+        os.utime(folder / f"{name}.parquet", (0, time.time() - days * 86400))
+    path = written(tmp_path, CITY)
+    CsvSource(path)
+    said = capsys.readouterr().err
+    assert {copy.stem for copy in folder.glob("*.parquet")} & {*sizes} == {"read", "small"}
+    assert said.count("removed") == 1
+    assert f"{60 * 2**30:,} bytes" in said
+    (copy,) = (copy for copy in folder.glob("*.parquet") if copy.stem not in sizes)
+    os.utime(copy, (0, 0))
+    os.truncate(folder / "read.parquet", 70 * 2**30)
+    os.utime(folder / "read.parquet")
+    CsvSource(path).read(0, 1, ["id"])
+    CsvSource(written(tmp_path, "a\n1\n", "other.csv"))
+    assert {found.stem for found in folder.glob("*.parquet")} > {"read", copy.stem}
+    assert not (folder / "small.parquet").exists()
+
+
+@pytest.mark.parametrize("block_bytes", range(20, 30))
+def test_text_after_a_closing_mark_is_refused_wherever_a_block_ends(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(to_parquet, "BLOCK_BYTES", block_bytes)
+    path = written(tmp_path, 'a,b\n"1","2"\n"5" ,6\n')
+    with pytest.raises(InputError, match=r"line 3\b.*mark"):
+        CsvSource(path, types={"a": "text", "b": "int"})
+
+
 def test_processes_that_start_together_convert_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = written(tmp_path, "a,b\n" + "1,2\n" * 200_000)
@@ -266,10 +302,11 @@ def test_what_python_writes_is_read_back_in_ranges_whatever_the_blocks(rows, blo
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("p", "q"), *rows])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(to_parquet, "BLOCK_BYTES", block_bytes)
+        for module in (to_parquet, checked_text):
+            patched.setattr(module, "BLOCK_BYTES", block_bytes)
         source = CsvSource(path, types={"p": "text", "q": "text"}, how=HASHED)
         found = [source.read(n, 1, ["q"])["q"].item() for n in range(len(rows))]
-        lines = [to_parquet.line_of(local_file(path), n) for n in range(len(rows) + 1)]
+        lines = [checked_text.line_of(local_file(path), n) for n in range(len(rows) + 1)]
     assert found == hash_ids([q for _, q in rows], column="q", rows=1000).tolist()
     texts = [("p", "q"), *rows]
     assert lines == [1 + sum("".join(text).count("\n") + 1 for text in texts[:n]) for n in range(len(texts))]

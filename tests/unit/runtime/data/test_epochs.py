@@ -24,14 +24,15 @@ def test_samples_come_again_after_the_last():
     assert ids(Epochs(EIGHT), 6, 12) == [6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
+class Counting(TensorSource):
+    reads = 0
+
+    def read(self, first, count, columns):
+        self.reads += 1
+        return super().read(first, count, columns)
+
+
 def test_a_window_is_read_once_for_many_small_ranges():
-    class Counting(TensorSource):
-        reads = 0
-
-        def read(self, first, count, columns):
-            self.reads += 1
-            return super().read(first, count, columns)
-
     source = Counting({"id": torch.arange(8)})
     epochs = Epochs(source, seed=0, window_samples=4)
     assert len({ids(epochs, n, 1)[0] for n in range(8)}) == 8
@@ -39,14 +40,7 @@ def test_a_window_is_read_once_for_many_small_ranges():
 
 
 def test_a_window_of_all_samples_is_read_once_for_all_epochs():
-    class Once(TensorSource):
-        reads = 0
-
-        def read(self, first, count, columns):
-            self.reads += 1
-            return super().read(first, count, columns)
-
-    source = Once({"id": torch.arange(8)})
+    source = Counting({"id": torch.arange(8)})
     epochs = Epochs(source, window_samples=8)
     assert [sorted(ids(epochs, 8 * n, 8)) for n in range(3)] == [list(range(8))] * 3
     assert source.reads == 1

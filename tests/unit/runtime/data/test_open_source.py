@@ -72,10 +72,9 @@ def test_a_shape_the_plan_does_not_know_is_asked_for():
 
 def test_a_text_file_is_read_as_criteo(tmp_path):
     (tmp_path / "day_0.tsv").write_text(LINE * 3)
-    source = open_source(f"{tmp_path}/day_0.tsv?rows=100", index_folder=tmp_path / "kept")
+    source = open_source(f"{tmp_path}/day_0.tsv?rows=100")
     assert isinstance(source, CriteoSource)
     assert source.read(0, 3, ["sparse"])["sparse"].max() < 100
-    assert (tmp_path / "kept" / "day_0.tsv.index.npy").is_file()
 
 
 def test_a_parquet_file_is_filled(tmp_path):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from heterps_compile.errors import InputError, MissingPackageError, UnknownNameError
+from heterps_compile.errors import InputError, MissingPackageError
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.parquet import ParquetSource
 
@@ -115,11 +115,6 @@ def test_lists_of_different_length_are_named_by_row(tmp_path):
         ParquetSource(tmp_path / "r.parquet").read(0, 1, ["ids"])
 
 
-def test_an_unknown_column_is_named_with_the_nearest(folder):
-    with pytest.raises(UnknownNameError, match="'idz'"):
-        ParquetSource(folder).read(0, 1, ["idz"])
-
-
 @pytest.mark.parametrize("kept", [0.5, 0.99])
 def test_a_truncated_file_is_named(folder, kept):
     content = (folder / "b.parquet").read_bytes()
@@ -151,12 +146,6 @@ def test_what_is_no_parquet_file_is_refused(tmp_path, name, content, fault):
         path.write_bytes(content)
     with pytest.raises(InputError, match=fault):
         ParquetSource(path)
-
-
-def test_a_folder_without_parquet_files_is_refused(tmp_path):
-    (tmp_path / "readme.txt").write_text("nothing here")
-    with pytest.raises(InputError):
-        ParquetSource(tmp_path)
 
 
 def test_a_file_without_rows_is_refused(tmp_path):

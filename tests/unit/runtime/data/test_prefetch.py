@@ -96,8 +96,3 @@ def test_closing_ends_the_thread_and_what_waits_for_it():
     assert not any(thread.name == "prefetch" and thread is ahead._thread for thread in threading.enumerate())
     with pytest.raises(RunError):
         ahead.read(0, 10, ["id"])
-
-
-def test_no_depth_is_refused():
-    with pytest.raises(RunError, match=r"\b0\b"):
-        Prefetcher(HUNDRED, TENS, depth=0)

@@ -27,6 +27,7 @@ def of_kind(kind: str, folder) -> tuple[Source, str]:
             pq.write_table(pa.table({"x": list(range(SAMPLES))}), path, row_group_size=7)
         return ParquetSource(path), "x"
     if kind == "criteo":
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra")
         path = folder / "x.tsv"
         if not path.exists():
             lines = ["\t".join([str(n), *["1"] * 13, *["a"] * 26]) for n in range(SAMPLES)]

@@ -9,12 +9,6 @@ from heterps_compile.runtime.data.sample_source import TensorSource, join
 SOURCE = TensorSource({"id": torch.arange(5), "x": torch.zeros(5, 2)})
 
 
-def test_a_range_is_a_row_of_samples():
-    read = SOURCE.read(1, 3, ["id", "x"])
-    assert read["id"].tolist() == [1, 2, 3]
-    assert read["x"].shape == (3, 2)
-
-
 @pytest.mark.parametrize(("first", "count"), [(3, 3), (-1, 2), (0, 0), (5, 1)])
 def test_a_range_outside_is_refused(first, count):
     with pytest.raises(RunError, match=rf"samples {first}.*{first + count - 1}.*\b5\b"):

@@ -23,7 +23,7 @@ from heterps_compile.runtime.launch.training_file import (
     make_scheduler,
     read_training_file,
 )
-from heterps_compile.runtime.loss_values import loss_values
+from heterps_compile.runtime.pipeline.batch_loss import loss_values
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
 

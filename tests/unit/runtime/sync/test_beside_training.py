@@ -16,8 +16,8 @@ from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
 from heterps_compile.runtime.pipeline.world import make_group
+from heterps_compile.runtime.sync.collective import CountedGroup
 from heterps_compile.runtime.sync.contract import Shared, flats_of, put
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.shadow import BlockMomentum, Moves, Shadow
 from heterps_compile.sync_rules.assignment import parse_rule
 

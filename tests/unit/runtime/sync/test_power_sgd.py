@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import InputError
 from heterps_compile.runtime.pipeline.world import make_group
-from heterps_compile.runtime.sync.collective import Collective
+from heterps_compile.runtime.sync.collective import Collective, CountedGroup
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.network import Network

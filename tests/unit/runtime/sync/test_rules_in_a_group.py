@@ -16,9 +16,8 @@ from heterps_compile.errors import PlugInError, RunError
 from heterps_compile.runtime.pipeline.world import make_group
 from heterps_compile.runtime.sync import find
 from heterps_compile.runtime.sync.capabilities import Capabilities
-from heterps_compile.runtime.sync.collective import Collective
+from heterps_compile.runtime.sync.collective import Collective, CountedGroup
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import GROUP, capabilities_of, find_runtime, make_rule
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import (

@@ -19,9 +19,8 @@ from heterps_compile.runtime.sync.by_machine import (
     deal_entries,
     pieces_of,
 )
-from heterps_compile.runtime.sync.collective import machines_of, sums_inside_first
+from heterps_compile.runtime.sync.collective import CountedGroup, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.contract import Flat, Rule, Shared
-from heterps_compile.runtime.sync.counted_group import CountedGroup
 from heterps_compile.runtime.sync.find import make_rule
 from heterps_compile.runtime.sync.top_k import select_exact
 from heterps_compile.sync_rules.assignment import parse_rule

@@ -62,11 +62,6 @@ def test_an_infinite_loss_stays_json(loss):
     assert read.loss == loss
 
 
-def test_times_of_a_step_add_up():
-    assert STEP.step_s == 0.5
-    assert STEP.busy_s == pytest.approx(0.35)
-
-
 @pytest.mark.parametrize("line", ["", "{}", "[]", '{"kind":"step"}', '{"kind":"other"}', '{"kind":"start","schema":1}'])
 def test_other_lines_are_refused(line):
     with pytest.raises(InputError):

@@ -23,17 +23,6 @@ def events(folder: Path, rank: int):
     return [from_line(line) for line in (folder / f"rank-{rank:04d}.jsonl").read_text().splitlines()]
 
 
-def test_a_recorder_is_what_the_pipeline_wants(tmp_path):
-    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
-        several = Recorders([recorder])
-        several.begin(0, 0, 0, Phase.FORWARD)
-        several.end(0, 0, 0, Phase.FORWARD, 0.0, 1.0)
-        several.message(0, 1, 0, 8, 0.0, 1.0)
-        several.waited(0, "data", 0.0, 1.0)
-        several.step_done(0, 1, StepResult(), 0.0, 1.0)
-    assert len(events(tmp_path, 0)) == 2
-
-
 def test_a_step_is_added_up(tmp_path):
     told_run(tmp_path, steps=2)
     start, first, second = events(tmp_path, 2)
@@ -92,12 +81,6 @@ def test_traced_steps_are_told_one_by_one(tmp_path):
     assert spans[0].messages == (Received(2, 4096, began_s + SLOT_S, began_s + 4 * SLOT_S, before=1),)
     assert [wait.what for wait in spans[0].waits] == ["receive", "reduce"]
     assert spans[0].waits[0] == Waited("receive", began_s + SLOT_S, began_s + 4 * SLOT_S)
-
-
-def test_lines_are_there_before_the_run_ends(tmp_path):
-    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
-        recorder.step_done(0, 1, StepResult(), 0.0, 1.0)
-        assert len(events(tmp_path, 0)) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

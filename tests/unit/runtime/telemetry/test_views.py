@@ -51,6 +51,15 @@ def drawn(table) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
+def summary_of(starts, reports):
+    steps = SummaryOfSteps()
+    for report in reports:
+        steps.add(report)
+    summary = steps.summary(starts)
+    assert summary is not None
+    return summary
+
+
 VALIDATIONS = (
     RankValidation(0, 2, 50, {"loss": 0.5, "auc": 0.75}, 0.25, 2, 0.75),
     RankValidation(0, 4, 50, {"loss": 0.25, "auc": 0.625}, 0.25, 2, 0.75),
@@ -232,13 +241,8 @@ def test_device_names_cannot_move_the_cursor(followed):
 
 def test_the_summary_takes_medians_without_the_first_steps(followed):
     starts, reports = followed
-    steps = SummaryOfSteps()
-    assert steps.summary(starts) is None
-    slow = [replace(report, step_s=5.0) for report in reports[:2]]
-    for report in (*slow, *reports[2:]):
-        steps.add(report)
-    summary = steps.summary(starts)
-    assert summary is not None
+    assert SummaryOfSteps().summary(starts) is None
+    summary = summary_of(starts, [*(replace(report, step_s=5.0) for report in reports[:2]), *reports[2:]])
     assert (summary.steps, summary.samples) == (2, 8)
     assert summary.step_s == pytest.approx(STEP_S)
     assert summary.samples_per_s == pytest.approx(8 / PACE_S)
@@ -248,11 +252,7 @@ def test_the_summary_takes_medians_without_the_first_steps(followed):
 
 def test_measured_stands_beside_planned(followed):
     starts, reports = followed
-    steps = SummaryOfSteps()
-    for report in reports:
-        steps.add(report)
-    summary = steps.summary(starts)
-    assert summary is not None
+    summary = summary_of(starts, reports)
     request = replace(PLAN.request, mode="training")
     plan = replace(PLAN, batch=8, request=request, schedule=replace(PLAN.schedule, step_s=0.05))
     assert drawn(comparison_table(plan, summary, as_planned=True)) == "\n".join(
@@ -295,11 +295,7 @@ def test_measured_stands_beside_planned(followed):
 
 def test_the_summary_says_waits_messages_and_memory(followed):
     starts, reports = followed
-    steps = SummaryOfSteps()
-    for report in reports:
-        steps.add(report)
-    summary = steps.summary(starts)
-    assert summary is not None
+    summary = summary_of(starts, reports)
     lines = summary_lines(replace(summary, peak_rss_bytes={0: 2**20}, peak_gpu_bytes={0: 2**30, 1: 0}))
     assert lines == [
         "median of 2 steps of 8 samples",
