@@ -106,6 +106,9 @@ def test_the_exported_problem_is_planned_as_the_model(tmp_path, mode: str, asked
     ]
     assert placed.value == pytest.approx(plan.value, rel=1e-9)
     assert step.step_s == pytest.approx(plan.schedule.step_s, rel=1e-9)
+    assert [stage.held_bytes[0] for stage in step.stages] == [
+        pytest.approx(stage.memory.total_bytes, abs=1) for stage in plan.stages if stage.memory is not None
+    ]
 
 
 def test_layers_may_have_any_names(tmp_path) -> None:

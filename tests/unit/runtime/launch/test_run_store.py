@@ -56,6 +56,20 @@ def test_a_thread_that_waits_holds_up_no_other(connect):
     assert found == [b"1"]
 
 
+def test_what_several_connections_add_at_once_is_counted(connect):
+    def add_many() -> None:
+        own = connect()
+        for _ in range(50):
+            own.add("count", 1)
+
+    adding = [threading.Thread(target=add_many) for _ in range(4)]
+    for thread in adding:
+        thread.start()
+    for thread in adding:
+        thread.join()
+    assert connect().add("count", 0) == 200
+
+
 def test_runs_of_one_server_do_not_see_each_other():
     hosted = server()
     one, two = (tcp_store("127.0.0.1", hosted.port, f"heterps/{run}") for run in "01")
