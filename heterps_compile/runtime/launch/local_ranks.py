@@ -39,6 +39,7 @@ from heterps_compile.runtime.checkpoint.format import Checkpoint
 from heterps_compile.runtime.checkpoint.start import check_same_model, check_weights, find_start, start_notes
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import check_spec
+from heterps_compile.runtime.validation.data import try_validation
 from heterps_compile.runtime.validation.result import Validation
 
 from .addresses import loopback_interface
@@ -58,7 +59,6 @@ from .run_report import RunReport, clear_telemetry
 from .run_store import launcher_store
 from .stop_signals import RESIZED_BY, collecting_signals
 from .store_values import read_number
-from .validation_data import try_validation
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PAGE_NAME
 

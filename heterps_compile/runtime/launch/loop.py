@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.pipeline.rank_parts import ReadMicroBatch as Reading
     from heterps_compile.runtime.servers.row_prefetch import Reader
+    from heterps_compile.runtime.validation.validator import Validator
 
     from .block_steps import BlockSteps, TakeStep
-    from .validator import Validator
     from .weight_average import WeightAverage
 
 

@@ -22,6 +22,7 @@ from heterps_compile.plan.table_words import server_options_of
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
+from heterps_compile.runtime.validation.options import check_validation_options
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.units import counted, format_bytes, format_seconds
 
@@ -31,7 +32,6 @@ from .repeated_batches import refuse_beside_tables
 from .run_options import GIVEN, RunOptions
 from .sync_of_run import rule_notes, rules_of_run
 from .training_file import check_training_file
-from .validation_options import check_validation_options
 
 if TYPE_CHECKING:
     import torch

@@ -29,7 +29,14 @@ from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.telemetry.rank_recorder import Measure, TelemetryRecorder, rank_starts
-from heterps_compile.runtime.validation.times import ValidationTimes
+from heterps_compile.runtime.validation.data import (
+    ValidationData,
+    ValidationSize,
+    hear_size,
+    refuse_other_columns,
+    say_size,
+    validates,
+)
 
 from .block_notes import block_rule, refuse_odd_validation
 from .hooks import Hooks
@@ -42,14 +49,6 @@ from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, telli
 from .run_options import RunOptions
 from .steps_of_run import decide_steps, filled_samples, samples_of_epoch, steps_to_run
 from .training_file import Scheduler, Training, loss_of, make_optimizer, make_scheduler, read_training_file
-from .validation_data import (
-    ValidationData,
-    ValidationSize,
-    hear_size,
-    refuse_other_columns,
-    say_size,
-    validates,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,10 +56,10 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.servers.client import Client
     from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
+    from heterps_compile.runtime.validation.validator import Validator
 
     from .block_chains import BlockChains
     from .block_models import BlockModels
-    from .validator import Validator
     from .weight_average import WeightAverage
 
 _TRACED_STEPS = 20  # a trace of more is slow to look at
@@ -256,8 +255,11 @@ def _build(context: RankContext, given: _Given, start: tuple[Checkpoint | None, 
         checkpoints.restore_weights(weights, weights.kind(averaged=options.averaged, block=options.from_block))
     validator = None
     if training is not None and size is not None:
-        from .validation_pass import ValidationPass  # noqa: PLC0415 - see the module
-        from .validator import Validator  # noqa: PLC0415 - see the module
+        from heterps_compile.runtime.validation.forward_pass import ValidationPass  # noqa: PLC0415 - see the module
+        from heterps_compile.runtime.validation.validator import (  # noqa: PLC0415 - see the module
+            ValidationTimes,
+            Validator,
+        )
 
         forwards = ValidationPass(
             context, training, stages, data=ValidationData(context, training), size=size, client=client, blocks=blocks

@@ -7,7 +7,7 @@ r"""Bring what a model returns for every micro-batch to one rank: the first repl
 
 Values travel as they are, whatever the stages send each other is narrowed to.
 
-Left out: what is made of them (``launch/validation_pass.py``).
+Left out: what is made of them (``validation/forward_pass.py``).
 """
 
 from collections.abc import Mapping, Sequence

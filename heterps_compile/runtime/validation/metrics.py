@@ -11,7 +11,7 @@ batch. The loss is one of them, the mean over the samples, weighted where they h
 
 Objects of torchmetrics would wait for the other ranks of the run, so they are asked where they find none.
 
-Left out: where outputs come from (``launch/validation_pass.py``).
+Left out: where outputs come from (``forward_pass.py``).
 """
 
 import math

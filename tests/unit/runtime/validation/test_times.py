@@ -2,7 +2,7 @@
 
 import pytest
 
-from heterps_compile.runtime.validation.times import ValidationTimes
+from heterps_compile.runtime.validation.validator import ValidationTimes
 
 
 def due(last: int, every: int | None, batch: int, samples: int | None) -> list[int]:

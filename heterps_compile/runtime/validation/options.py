@@ -1,14 +1,14 @@
 """Whether a run validates, and what is told of its options before anything has started.
 
-Left out: the data (``validation_data.py``); which metrics there are, which the first micro-batch tells.
+Left out: the data (``data.py``); which metrics there are, which the first micro-batch tells.
 """
 
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.validation.best import LOSS
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.training_file import defines, may_define
 
-from .run_options import RunOptions
-from .training_file import defines, may_define
+from .best import LOSS
 
 
 def check_validation_options(options: RunOptions, train: str) -> None:

@@ -9,7 +9,12 @@
 
 All ranks hear the same numbers and draw the same conclusions from them, so nobody has to tell these.
 
-Left out: the forwards (``validation_pass.py``), what is kept of it in checkpoints (``checkpoint/collective.py``).
+They are due after these steps::
+
+    --validate-every 4, 10 steps      . . . V . . . V . V
+    without, epochs of 2.5 steps      . . V . V . . V . V      the step in which an epoch ends, and the last
+
+Left out: the forwards (``forward_pass.py``), what is kept of it in checkpoints (``checkpoint/collective.py``).
 """
 
 from dataclasses import dataclass, field
@@ -17,15 +22,41 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import UnknownNameError
-from heterps_compile.runtime.validation.best import BestMetric, Standing
-from heterps_compile.runtime.validation.result import Validation
-from heterps_compile.runtime.validation.times import ValidationTimes
 from heterps_compile.strict_json import received
 
-from .validation_pass import ValidationPass
+from .best import BestMetric, Standing
+from .forward_pass import ValidationPass
+from .result import Validation
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationTimes:
+    """When a run validates.
+
+    Attributes:
+        last: Steps of the whole run.
+        every: Steps between two validations; None for the end of every epoch.
+        batch: Samples in a step.
+        samples: In an epoch; None where the data have no end, or nobody knows.
+    """
+
+    last: int
+    every: int | None
+    batch: int
+    samples: int | None
+
+    def are_due(self, step: int) -> bool:
+        """Tell whether there is a validation after so many steps."""
+        if step == self.last:
+            return True
+        if self.every is not None:
+            return step % self.every == 0
+        if self.samples is None:
+            return False
+        return step * self.batch // self.samples > (step - 1) * self.batch // self.samples
 
 
 @dataclass(slots=True)

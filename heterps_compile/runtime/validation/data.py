@@ -2,7 +2,7 @@
 
 Every sample counts once, so the data must have an end, which every rank knows before the first step.
 
-Left out: the data of the training (``run_data.py``), the passes over them (``validation_pass.py``).
+Left out: the data of the training (``launch/run_data.py``), the passes over them (``forward_pass.py``).
 """
 
 import json
@@ -17,14 +17,14 @@ from heterps_compile.runtime.data.identity import Identity, difference, identity
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.sample_source import Source
+from heterps_compile.runtime.launch.prepare import Prepared
+from heterps_compile.runtime.launch.rank_context import RankContext
+from heterps_compile.runtime.launch.run_data import inputs_of_run, name_of_spec, try_sample
+from heterps_compile.runtime.launch.run_options import GIVEN, RunOptions
+from heterps_compile.runtime.launch.training_file import Training, in_function
 from heterps_compile.strict_json import received
 
-from .prepare import Prepared
-from .rank_context import RankContext
-from .run_data import inputs_of_run, name_of_spec, try_sample
-from .run_options import GIVEN, RunOptions
-from .training_file import Training, in_function
-from .validation_options import refuse_idle_options, two_validations
+from .options import refuse_idle_options, two_validations
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store

@@ -33,6 +33,11 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Columns
+from heterps_compile.runtime.launch.faults import innermost
+from heterps_compile.runtime.launch.progress import VALIDATING, ProgressRecorder
+from heterps_compile.runtime.launch.rank_context import RankContext
+from heterps_compile.runtime.launch.run_data import ALL, Feed, MicroBatches, telling_ids
+from heterps_compile.runtime.launch.training_file import Training, called_in, weight_of
 from heterps_compile.runtime.pipeline.autocast import Autocast
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout
@@ -42,21 +47,16 @@ from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.signature import Signature, signature_of_plan
-from heterps_compile.runtime.validation.metrics import MetricsOfSamples
 from heterps_compile.schedule.order import Phase
 from heterps_compile.units import counted
 
-from .faults import innermost
-from .progress import VALIDATING, ProgressRecorder
-from .rank_context import RankContext
-from .run_data import ALL, Feed, MicroBatches, telling_ids
-from .training_file import Training, called_in, weight_of
-from .validation_data import ValidationData, ValidationSize
+from .data import ValidationData, ValidationSize
+from .metrics import MetricsOfSamples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .block_models import BlockModels
+    from heterps_compile.runtime.launch.block_models import BlockModels
 
 
 @dataclass(frozen=True, slots=True)

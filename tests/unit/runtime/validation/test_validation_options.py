@@ -4,7 +4,7 @@ import pytest
 
 from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.validation_options import check_validation_options
+from heterps_compile.runtime.validation.options import check_validation_options
 
 BARE = "def loss(outputs, batch): ...\ndef optimizer(parameters): ...\n"
 DATA = "def validation_data(): ...\n"

@@ -20,12 +20,12 @@ from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.training_file import Training
-from heterps_compile.runtime.launch.validation_data import ValidationData
-from heterps_compile.runtime.launch.validation_pass import PassShape, ValidationPass
 from heterps_compile.runtime.pipeline.batch_loss import SharedLoss
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.pipeline.read_stage import read_stage
 from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.validation.data import ValidationData
+from heterps_compile.runtime.validation.forward_pass import PassShape, ValidationPass
 from heterps_compile.schedule.order import Phase
 
 SAMPLES = 46
