@@ -1,13 +1,16 @@
 """What a machine with one GPU is asked: `python tools/bench_gpu.py [--device cuda:0] [--json FILE] [--dry-run]`.
 
-1. A core and the GPU are calibrated, and make one pool.
-2. CTRDNN is trained with its tables on CPU processes and its dense layers on the GPU, on CPU processes alone, and on
+1. Two processes send each other tensors of the GPU through memory that they share, and over gloo: NCCL refuses two
+   ranks on one GPU. With two GPUs (`--peer cuda:1`), over NCCL too. One process runs two stages on streams of their
+   own (`gpu_ways.py`).
+2. A core and the GPU are calibrated, and make one pool.
+3. CTRDNN is trained with its tables on CPU processes and its dense layers on the GPU, on CPU processes alone, and on
    the GPU alone.
-3. A GPT is trained on the GPU in one stage and in two, each a process on the same GPU.
+4. A GPT is trained on the GPU in one stage and in two, each a process on the same GPU, or on two where there are two.
 
-What the plan predicts and what `heterps-compile run` measures (the median pace of its steps) stand side by side.
-Without a GPU that is refused; `--dry-run` lets the CPU stand in for it, so that all of it but the GPU is tried
-anywhere: its figures say nothing of a GPU.
+Not run on a GPU yet. What the plan predicts and what `heterps-compile run` measures (the median pace of its steps)
+stand side by side. Without a GPU that is refused; `--dry-run` lets the CPU stand in for it, so that all of it but the
+GPU is tried anywhere: its figures say nothing of a GPU.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from statistics import median
 from typing import Any
 
 import clock_models
+import gpu_ways
 import torch
 
 import heterps_compile
@@ -109,6 +113,7 @@ class Result:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="the GPU, as PyTorch calls it")
+    parser.add_argument("--peer", help="the GPU of the second of two processes; the first one's if not given")
     parser.add_argument("--dry-run", action="store_true", help="the CPU in the GPU's place")
     parser.add_argument(
         "--pool", type=Path, help="a pool with the types core and gpu; calibrated first where none is given"
@@ -125,6 +130,7 @@ def main() -> int:
     print(f"{called}{' in the place of a GPU' if asked.dry_run else ''}; {platform.platform()}", flush=True)
     print(", ".join(f"{name} {version}" for name, version in installed_versions(("torch",)).items()))
     print(*providers(), sep="\n", flush=True)
+    print(*gpu_ways.ways((device, asked.peer or device)), gpu_ways.streams(device), sep="\n", flush=True)
     results = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

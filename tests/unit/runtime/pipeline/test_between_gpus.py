@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.machines_of_ranks import machine_notes
 from heterps_compile.runtime.pipeline.gpu_table import NO_GPUS, GpuTable, gpu_table
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.pipeline.routes import Route
@@ -59,6 +60,14 @@ def test_the_table_is_what_ranks_say_of_themselves():
     said = [{"device": "cpu"}, {"device": "cuda:0", "gpu": "a"}, {"device": "cuda:1", "gpu": ""}]
     assert gpu_table(said) == GpuTable(("cpu", "cuda", "cuda"), ("", "a", ""))
     assert gpu_table(said[:1]) == NO_GPUS
+
+
+def test_one_note_of_a_run_names_who_copies_and_why():
+    layout = make_layout(plan_of(1, 1, 1, 1), training=False)
+    prepared: Any = SimpleNamespace(layout=layout, plan=None)
+    assert list(machine_notes(prepared, (), FOUR)) == []
+    (note,) = machine_notes(prepared, (), SHARED)
+    assert "through the CPU's memory between ranks 1 and 2, which share a GPU" in note
 
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
@@ -249,7 +258,7 @@ def _by_table(rank: int, apart: bool) -> list[tuple[Any, Paths]]:
         if number == 0:
             reads = _reads(rank)
             assert reads.pop("clip_gradients") <= 3, "the norm is read once, whatever the number of parameters"
-            reads.pop("memory_group")  # of the norm, which is on the CPU
+            reads.pop("memory_group", None)  # of the norm, which is on the CPU
             assert set(reads) <= {"batch_loss", "loss_values"}, f"a step reads more than its loss: {reads}"
     return found
 
