@@ -33,7 +33,7 @@ from heterps_compile.runtime.telemetry.run_summary import (
     summary_lines,
     table_lines,
 )
-from heterps_compile.runtime.telemetry.step_log import Entry, StepLog
+from heterps_compile.runtime.telemetry.step_log import Entry, StepLog, TensorBoardLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
 from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import counted
@@ -88,8 +88,6 @@ class RunReport:
         if options.log is not None:
             self._sinks.append(StepLog(Path(options.log), append=options.resume))
         if options.tensorboard is not None:
-            from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog  # noqa: PLC0415 - an extra
-
             self._sinks.append(TensorBoardLog(Path(options.tensorboard)))
         devices = {stage.index: stage.device_words for stage in prepared.plan.stages}
         self._stream = stream

@@ -1,10 +1,11 @@
 """What a rank tells those who follow the run, beside its steps: validations, and what tables on servers hold."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.saved_counts import SavedCounts
-from heterps_compile.runtime.servers.saved_tables import grown_numbers
+from heterps_compile.runtime.servers.saved_tables import grown_rows
 from heterps_compile.runtime.servers.spec import record_bytes
 from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
@@ -39,6 +40,6 @@ def tell_tables(
             step=step,
             servers=spec.count,
             size_bytes=sum(count.rows * record_bytes(table, spec.optimizer.states) for table, count in rows),
-            tables={table.name: grown_numbers(count) for table, count in rows if table.growth is not None},
+            tables={table.name: asdict(grown_rows(count)) for table, count in rows if table.growth is not None},
         )
     )

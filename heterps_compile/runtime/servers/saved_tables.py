@@ -16,19 +16,20 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Annotated, Any, ClassVar, Final, Literal, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
-from heterps_compile.plan.folder import read_text
+from heterps_compile.strict_json import STRICT, checked, parsed, read_utf8
 
 from .growing_shard import COUNTERS, GrowingShard
 from .optimizers import SparseOptimizer
@@ -38,9 +39,31 @@ from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
 from .tiered_cache import Floats, Ints
 
 MANIFEST = "servers.json"
-_FORMAT = 2
-_GROWING = 3  # where a table grows
+_FORMAT: Final = 2
+_GROWING: Final = 3  # where a table grows
 _WITHOUT_HASHES = 1  # an earlier format
+
+_OF_FILE = STRICT | ConfigDict(extra="ignore")
+_Count = Annotated[int, Field(ge=0)]
+_FileName = Annotated[str, Field(pattern=r"^[^/\\\x00]+\.npy$")]
+
+
+@dataclass(frozen=True, slots=True)
+class GrownRows:
+    """Numbers of rows of a table that grows.
+
+    Attributes:
+        rows: That there are.
+        new, evicted: Rows that were made and evicted since the run began.
+        waiting: Rows that wait to be admitted.
+    """
+
+    rows: _Count
+    new: _Count = 0
+    evicted: _Count = 0
+    waiting: _Count = 0
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OF_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +75,42 @@ class SavedTable:
         rows, width: Its shape.
         updates: How many updates it had had.
         files: Its shards, in order.
-        hashes: SHA-256 of each of them; empty where an earlier version wrote it.
-        grown: How many rows it has, where it grows and they have ids; None where it does not.
+        sha256: Of each of them; empty where an earlier version wrote it.
+        grown: Its rows, where it grows and they have ids; None where it does not.
     """
 
     name: str
-    rows: int
-    width: int
-    updates: int
-    files: tuple[str, ...]
-    hashes: tuple[str, ...] = ()
-    grown: int | None = None
+    rows: _Count
+    width: _Count
+    updates: _Count
+    files: tuple[_FileName, ...]
+    sha256: tuple[str, ...] = ()
+    grown: GrownRows | None = None
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OF_FILE
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint of tables.
+    """A checkpoint of tables, as its :data:`MANIFEST` has it.
 
     Attributes:
-        folder: Where it lies.
+        format: Of the file.
         step: How many steps of the run it holds.
         optimizer: Name of the optimiser whose state lies beside the weights.
         states: How many numbers of it there are for every weight.
         tables: What was saved.
+        folder: Where it lies; not in the file.
     """
 
-    folder: Path
-    step: int
+    format: Literal[1, 2, 3]
+    step: _Count
     optimizer: str
-    states: int
+    states: _Count
     tables: tuple[SavedTable, ...]
+    folder: Path = Path()
+
+    __pydantic_config__: ClassVar[ConfigDict] = _OF_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,31 +177,26 @@ def write_manifest(folder: Path, spec: ServerSpec, step: int, said: Sequence[Sav
     """
     names = [ShardName(index, spec.count, step) for index in range(len(said))]
     counts = [add_counts(of_shards) for of_shards in zip(*(shard.counts for shard in said), strict=True)]
-    tables: list[dict[str, Any]] = [
-        {
-            "name": table.name,
-            "rows": table.rows,
-            "width": table.width,
-            "updates": count.updates,
-            "files": [name.of_table(number) for name in names],
-            "sha256": [shard.hashes[number] for shard in said],
-        }
-        | ({} if table.growth is None else {"grown": grown_numbers(count)})
+    tables = tuple(
+        SavedTable(
+            table.name,
+            table.rows,
+            table.width,
+            count.updates,
+            tuple(name.of_table(number) for name in names),
+            tuple(shard.hashes[number] for shard in said),
+            None if table.growth is None else grown_rows(count),
+        )
         for number, (table, count) in enumerate(zip(spec.tables, counts, strict=True))
-    ]
-    content = {
-        "format": _FORMAT if all(table.growth is None for table in spec.tables) else _GROWING,
-        "step": step,
-        "optimizer": spec.optimizer.name,
-        "states": spec.optimizer.states,
-        "tables": tables,
-    }
+    )
+    saved = Saved(_format_of(tables), step, spec.optimizer.name, spec.optimizer.states, tables)
+    content = asdict(saved, dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None and k != "folder"})
     with _written_whole(folder / MANIFEST, "the list of tables cannot be saved") as file:
         hashed = _Hashing(file)
         hashed.write(json.dumps(content, indent=1).encode("ascii"))
     found: dict[str, str] = {MANIFEST: hashed.digest().hex()}
     for table in tables:
-        found |= dict(zip(table["files"], table["sha256"], strict=True))
+        found |= dict(zip(table.files, table.sha256, strict=True))
     kept = found.keys()
     for old in folder.glob("table-*.npy"):
         if old.name not in kept:
@@ -187,36 +211,20 @@ def read_saved(folder: Path) -> Saved:
     Raises:
         InputError: where it is none, or a part of it is missing.
     """
-    path = folder / MANIFEST
-    try:
-        content = json.loads(read_text(path))
-        tables = tuple(
-            SavedTable(
-                _text(entry["name"]),
-                _count(entry["rows"]),
-                _count(entry["width"]),
-                _count(entry["updates"]),
-                tuple(_file_name(name) for name in entry["files"]),
-                tuple(_text(found) for found in entry["sha256"]) if content["format"] != _WITHOUT_HASHES else (),
-                _count(entry["grown"]["rows"]) if "grown" in entry else None,
-            )
-            for entry in content["tables"]
-        )
-        expected = _FORMAT if all(table.grown is None for table in tables) else _GROWING
-        if content["format"] not in (expected, _WITHOUT_HASHES):
-            raise ValueError(f"format {content['format']!r}, expected {expected}")
-        if any(len(table.hashes) not in (0, len(table.files)) for table in tables):
-            raise ValueError("a shard has no hash")
-        saved = Saved(folder, _count(content["step"]), _text(content["optimizer"]), _count(content["states"]), tables)
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        fault = printable(str(error))[:200]
-        raise InputError(f"{os.fspath(path)!r} is no list of saved tables: {fault}; save the run again") from error
-    for table in tables:
+    where = f"the list of saved tables {printable(os.fspath(folder / MANIFEST))!r}"
+    saved = replace(checked(Saved, parsed(read_utf8(folder / MANIFEST, where), where), where), folder=folder)
+    if saved.format not in (expected := _format_of(saved.tables), _WITHOUT_HASHES):
+        raise InputError(f"{where} has format {saved.format}; expected {expected}. Fix: save the run again")
+    for table in saved.tables:
+        if len(table.sha256) != len(table.files) and (table.sha256 or saved.format != _WITHOUT_HASHES):
+            raise InputError(f"{where} has a shard without a hash; expected one of each. Fix: save the run again")
         for index in range(len(table.files)):
             open_shard(saved, table, index)
     return saved
+
+
+def _format_of(tables: Sequence[SavedTable]) -> Literal[2, 3]:
+    return _FORMAT if all(table.grown is None for table in tables) else _GROWING
 
 
 def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) -> None:
@@ -280,8 +288,9 @@ def refuse_grown(table: SavedTable, folder: Path) -> None:
     """
     if table.grown is not None:
         raise RunError(
-            f"table {table.name!r} in {os.fspath(folder)!r} has grown: its {table.grown:,} rows have ids, and a table "
-            f"that does not grow has none; go on with --grow-tables, or export its rows with their ids (export_tables)"
+            f"table {table.name!r} in {os.fspath(folder)!r} has grown: its {table.grown.rows:,} rows have ids, and a "
+            f"table that does not grow has none; go on with --grow-tables, or export its rows with their ids "
+            f"(export_tables)"
         )
 
 
@@ -369,9 +378,9 @@ def _read_grown(saved: Saved, table: SavedTable) -> tuple[Ints, Floats]:
     return np.ascontiguousarray(all_ids[order]), np.concatenate(weights)[order]
 
 
-def grown_numbers(count: SavedCounts) -> dict[str, int]:
-    """Return by name what is told of the rows of a table that grows."""
-    return {"rows": count.rows, "new": count.new, "evicted": count.evicted, "waiting": count.waiting}
+def grown_rows(count: SavedCounts) -> GrownRows:
+    """Return the numbers of rows of a table that grows."""
+    return GrownRows(count.rows, count.new, count.evicted, count.waiting)
 
 
 @contextmanager
@@ -437,7 +446,7 @@ def check_shard(saved: Saved, table: SavedTable, index: int) -> None:
     Raises:
         InputError: where it is another, or cannot be read.
     """
-    if not table.hashes:
+    if not table.sha256:
         return
     path = saved.folder / table.files[index]
     try:
@@ -445,10 +454,10 @@ def check_shard(saved: Saved, table: SavedTable, index: int) -> None:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"cannot read the saved table in {os.fspath(path)!r}: {error.strerror or error}") from error
-    if found != table.hashes[index]:
+    if found != table.sha256[index]:
         raise InputError(
             f"{os.fspath(path)!r} is not the file that was saved (SHA-256 {found[:12]}…, expected "
-            f"{table.hashes[index][:12]}…); go on from an earlier checkpoint"
+            f"{table.sha256[index][:12]}…); go on from an earlier checkpoint"
         )
 
 
@@ -467,22 +476,3 @@ def stage_rows(table: TableSpec, path: Path, name: str) -> Iterator[tuple[int, F
                 yield first, tensor[first : min(first + CHUNK_ROWS, table.rows)]
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read table {table.shown} from {shown!r}: {printable(str(error))}") from error
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} where text was expected")
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} where a count was expected")
-    return value
-
-
-def _file_name(value: object) -> str:
-    name = _text(value)
-    if name != os.path.basename(name) or not name.endswith(".npy"):
-        raise ValueError(f"{name!r} where the name of an .npy file was expected")
-    return name

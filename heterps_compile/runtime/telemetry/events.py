@@ -8,14 +8,15 @@ Left out: who writes the lines (``rank_recorder.py``) and who reads them (``foll
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.pipeline.recorder import StepNumbers
 
 SCHEMA = 1
@@ -282,6 +283,21 @@ def plain_value(value: Any) -> Any:
             for key, one in value.items()
         }
     return [plain_value(one) for one in value] if isinstance(value, tuple) else value
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Name what cannot be written, such as a file on a disk that is full.
+
+    Raises:
+        RunError: if it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {what}: {error.strerror}; expected a place with room that stays writable"
+        ) from error
 
 
 def from_line(line: str) -> Event:

@@ -6,16 +6,15 @@ Left out: memory of other processes, and what other libraries than torch take on
 import platform
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _STATUS = Path("/proc/self/status")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """Bytes of this process: resident, resident at most so far, and the same of tensors on its GPU."""
 
     rss_bytes: int

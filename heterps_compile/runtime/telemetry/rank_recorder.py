@@ -16,11 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import LateLosses, StepResult, numbers_of
 from heterps_compile.schedule.order import Phase
 
-from .events import Event, Ran, RankSpans, RankStart, RankStep, RankTables, RankValidation, Received, Waited, to_line
+from .events import (
+    Event,
+    Ran,
+    RankSpans,
+    RankStart,
+    RankStep,
+    RankTables,
+    RankValidation,
+    Received,
+    Waited,
+    to_line,
+    writing,
+)
 from .process_memory import MemoryUse, machine_name, memory_use
 
 FILE_NAME = "rank-{rank:04d}.jsonl"
@@ -80,15 +91,13 @@ class TelemetryRecorder:
         self._cpu_clock = cpu_clock
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
-        self._between_s: dict[str, float] = defaultdict(float)
         self._untold: deque[tuple[RankStep, LateLosses | None]] = deque()
         self._reset()
         path = directory / FILE_NAME.format(rank=start.rank)
-        try:
+        self._what = f"the telemetry {os.fspath(path)!r}"
+        with writing(self._what):
             directory.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="ascii")
-        except OSError as error:
-            raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
         self._write(start)
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
@@ -134,7 +143,6 @@ class TelemetryRecorder:
         if ended_s >= self._memory_due_s:
             self._memory = memory_use(self._gpu)
             self._memory_due_s = ended_s + _MEMORY_EVERY_S
-        memory = self._memory
         measured: dict[str, Any] = {}
         for measure in self.measures:
             measured |= measure()
@@ -148,18 +156,15 @@ class TelemetryRecorder:
                     began_s=began_s,
                     ended_s=ended_s,
                     samples=samples,
-                    forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
-                    backward_s=dict(self._backward_s),
-                    cpu_s=dict(self._cpu_s),
+                    forward_s=self._forward_s,
+                    backward_s=self._backward_s,
+                    cpu_s=self._cpu_s,
                     micro_batches=self._micro_batches,
-                    wait_s=dict(self._wait_s),
-                    received_bytes=dict(self._received_bytes),
+                    wait_s=self._wait_s,
+                    received_bytes=self._received_bytes,
                     messages=self._messages,
-                    rss_bytes=memory.rss_bytes,
-                    peak_rss_bytes=memory.peak_rss_bytes,
-                    gpu_bytes=memory.gpu_bytes,
-                    peak_gpu_bytes=memory.peak_gpu_bytes,
-                    between_s=dict(self._between_s),
+                    between_s=self._between_s,
+                    **self._memory._asdict(),
                     **numbers_of(result),
                     **measured,
                 ),
@@ -168,7 +173,6 @@ class TelemetryRecorder:
         )
         self._tell()
         self._reset()
-        self._between_s.clear()
 
     @contextmanager
     def between(self, what: str) -> Iterator[None]:
@@ -195,10 +199,8 @@ class TelemetryRecorder:
         self._tell()
         while self._untold:
             self._write(self._untold.popleft()[0])
-        try:
+        with writing(self._what):
             self._file.close()
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def _tell(self) -> None:
         """Write the steps whose losses are there, in their order."""
@@ -214,6 +216,7 @@ class TelemetryRecorder:
             self._write(step)
 
     def _reset(self) -> None:
+        self._between_s: dict[str, float] = defaultdict(float)
         self._forward_s: dict[int, float] = defaultdict(float)
         self._backward_s: dict[int, float] = defaultdict(float)
         self._cpu_s: dict[int, float] = defaultdict(float)
@@ -227,12 +230,6 @@ class TelemetryRecorder:
         self._waits: list[Waited] = []
 
     def _write(self, event: Event) -> None:
-        try:
+        with writing(self._what):
             self._file.write(to_line(event))
             self._file.flush()  # the launcher shows it while the run goes on
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> RunError:
-        name = self._file.name
-        return RunError(f"rank {self._rank} cannot write its telemetry {name!r}: {error.strerror}; make room there")

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from types import MappingProxyType
 
 from rich.table import Table
 from rich.text import Text
@@ -121,8 +120,7 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, share
     table = plain_table()
     add_text(table, "")
     add_numbers(table, "planned", "measured", "measured / planned")
-    for what, planned, measured, unit in _rows(plan, summary):
-        show = _SHOW[unit]
+    for what, planned, measured, show in _rows(plan, summary):
         is_known = as_planned and planned > 0
         ratio = f"{measured / planned:.2f}" if is_known else "-"
         table.add_row(Text(what), Text(show(planned) if as_planned else "-"), Text(show(measured)), Text(ratio))
@@ -175,11 +173,6 @@ def place_name(position: int) -> str:
     return "servers" if position < 0 else f"position {position}"
 
 
-_SHOW: Mapping[str, Callable[[float], str]] = MappingProxyType(
-    {"s": format_seconds, "samples/s": format_rate, "share": format_share}
-)
-
-
 def reading_of_runs(plan: Plan) -> tuple[str, Estimate]:
     """Return what of a plan its runs are held against, and its name.
 
@@ -190,17 +183,17 @@ def reading_of_runs(plan: Plan) -> tuple[str, Estimate]:
     return STEADY_STATE, plan.readings.steady_state
 
 
-def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]]:
+def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, Callable[[float], str]]]:
     name, planned = reading_of_runs(plan)
     rows = [
-        (f"throughput, {name}", planned.throughput_samples_per_s, summary.samples_per_s, "samples/s"),
-        (f"{_STEP}, {name}", planned.batch_s, summary.pace_s, "s"),  # both with the update
-        (f"bubble, {name}", planned.bubble, summary.bubble, "share"),
+        (f"throughput, {name}", planned.throughput_samples_per_s, summary.samples_per_s, format_rate),
+        (f"{_STEP}, {name}", planned.batch_s, summary.pace_s, format_seconds),  # both with the update
+        (f"bubble, {name}", planned.bubble, summary.bubble, format_share),
     ]
     for stage, time_s in summary.stage_s.items():
         device = shorten(printable(plan.stages[stage].device_words), _LONGEST_NAME)
         computed_s = summary.cpu_s[stage] if summary.is_taken(stage) else time_s
-        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), computed_s, "s"))
+        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), computed_s, format_seconds))
     return rows
 
 

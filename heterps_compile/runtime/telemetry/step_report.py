@@ -1,7 +1,6 @@
 """What all ranks did in one step, put together.
 
-Left out: reading the ranks' files (``follow.py``), what people see of it (``live_view.py``, ``step_log.py``,
-``tensorboard.py``).
+Left out: reading the ranks' files (``follow.py``), what people see of it (``live_view.py``, ``step_log.py``).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,26 +63,6 @@ class StepReport(StepNumbers):
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
     @property
-    def sync_bytes(self) -> dict[int, int]:
-        """Return what replicas sent each other for agreeing, by stage, over all of them."""
-        return _combined((rank.sync_bytes for rank in self.ranks), sum)
-
-    @property
-    def sync_between_bytes(self) -> dict[int, int]:
-        """Return what of that went from machine to machine; without stages of which nothing did."""
-        return _combined((rank.sync_between_bytes for rank in self.ranks), sum)
-
-    @property
-    def data_bytes(self) -> dict[str, int]:
-        """Return what was read of files far away whose blocks are kept, by where it came from, over all ranks."""
-        return _combined((rank.data_bytes for rank in self.ranks), sum)
-
-    @property
-    def replica_gap(self) -> dict[int, float]:
-        """Return how far replicas that step alone were apart, by stage: the most that a rank says."""
-        return _combined((rank.replica_gap for rank in self.ranks), max)
-
-    @property
     def wait_s(self) -> dict[str, float]:
         """Return the time that ranks waited, by what for, the mean over the ranks."""
         total_s = _combined((rank.wait_s for rank in self.ranks), sum)
@@ -98,13 +77,14 @@ class StepReport(StepNumbers):
     @property
     def record(self) -> dict[str, Any]:
         """Return its line in the log."""
-        rates = plain_value(self.learning_rates)
-        made = {
-            "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
-            "skipped": self.is_skipped,
-            "ranks": [{name: getattr(rank, name) for name in _OF_RANK} for rank in self.ranks],
+        made: dict[str, Any] = {
+            name: _combined((getattr(rank, name) for rank in self.ranks), how) for name, how in _OVER_RANKS.items()
         }
-        return {name: made[name] if name in made else plain_value(getattr(self, name)) for name in _OF_STEP}
+        rates = self.learning_rates
+        made["learning_rate"] = rates if len(rates) > 1 else rates[0] if rates else None
+        made["skipped"] = self.is_skipped
+        made["ranks"] = tuple({name: getattr(rank, name) for name in _OF_RANK} for rank in self.ranks)
+        return {name: plain_value(made[name] if name in made else getattr(self, name)) for name in _OF_STEP}
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -129,6 +109,9 @@ _OF_STEP = (
     *("step", "samples", "loss", "losses", "learning_rate", "gradient_norm", "loss_scale", "skipped", "step_s"),
     *("pace_s", "samples_per_s", "bubble", "stage_s", "wait_s", "link_bytes", "sync_bytes", "sync_between_bytes"),
     *("cpu_s", "data_bytes", "replica_gap", "ranks"),
+)
+_OVER_RANKS: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType(
+    {"sync_bytes": sum, "sync_between_bytes": sum, "data_bytes": sum, "replica_gap": max}
 )
 _OF_RANK = ("rank", "busy_s", "rss_bytes", "peak_rss_bytes", "gpu_bytes", "peak_gpu_bytes")
 _SCALARS = ("step_s", "pace_s", "samples_per_s", "bubble", "loss", "gradient_norm", "loss_scale")

@@ -19,8 +19,7 @@ from heterps_compile.runtime.telemetry.events import WAITS, RankTables, RankVali
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line
 from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines, table_lines
-from heterps_compile.runtime.telemetry.step_log import StepLog
-from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog
+from heterps_compile.runtime.telemetry.step_log import StepLog, TensorBoardLog
 from heterps_compile.schedule.micro_batch import MicroBatch
 
 DEVICES = {0: "cpu", 1: "v100"}
