@@ -9,6 +9,7 @@
     ├── UnsupportedOpError        an op no table knows (op, domain, node)
     ├── UnknownNameError          a name nobody knows (name, the known ones, the nearest)
     ├── InfeasibleError           a request no plan meets (constraint, by how much, cheapest relaxation)
+    │   └── UnprovenError         none was found, and one may exist
     ├── PartitionError            a partition breaks a law (law, stage)
     ├── MissingPackageError       what is asked for needs packages that are not installed (what, packages, what to type)
     ├── PlugInError               another package's plug-in does not load or has the wrong shape (entry point, fault)
@@ -34,12 +35,13 @@ _SHOWN = 16
 
 
 class HeterpsError(Exception):
-    """The root of every error a user can cause."""
+    """The root of every error a user can cause.
 
-    @property
-    def exit_code(self) -> int:
-        """Return the exit code of the command."""
-        return 1
+    Attributes:
+        exit_code: Of the command.
+    """
+
+    exit_code = 1
 
 
 class InputError(HeterpsError):
@@ -49,10 +51,7 @@ class InputError(HeterpsError):
 class OptionError(InputError):
     """An option that means nothing for what it is given with, or without another."""
 
-    @property
-    def exit_code(self) -> int:
-        """Return the exit code of wrong usage."""
-        return 2
+    exit_code = 2
 
 
 class GraphError(HeterpsError):
@@ -76,7 +75,19 @@ class UnknownNameError(HeterpsError):
 
 
 class InfeasibleError(HeterpsError):
-    """No plan meets the request; the message says which constraint, by how much, and what would help."""
+    """No plan meets the request; the message says which constraint, by how much, and what would help.
+
+    Attributes:
+        is_proven: Whether that is certain.
+    """
+
+    is_proven = True
+
+
+class UnprovenError(InfeasibleError):
+    """No plan that meets the request was found, and none was ruled out."""
+
+    is_proven = False
 
 
 class PartitionError(HeterpsError):
@@ -130,12 +141,7 @@ class RunKilledError(RunError):
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
-        self.signal = signal
-
-    @property
-    def exit_code(self) -> int:
-        """Return 128 and the signal."""
-        return SIGNALLED + self.signal
+        self.signal, self.exit_code = signal, SIGNALLED + signal
 
 
 class CancelledError(HeterpsError):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.layer_cost import LayerCost
-from heterps_compile.cost.layer_orders import orders_of, reordered
+from heterps_compile.cost.layer_orders import LayerOrders, orders_of, reordered
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.memory import NEVER
@@ -91,6 +91,11 @@ class Annotated(Layered):
     """The work of every layer is known."""
 
     costs: tuple[LayerCost, ...]
+
+    @property
+    def orders(self) -> LayerOrders:
+        """Return the orders that plans may take the layers in."""
+        return orders_of(self.layers, self.costs, optimizer=self.request.trains_with)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +190,12 @@ def in_order(draft: P, order: Sequence[int]) -> P:
     if list(order) == list(range(len(order))):
         return draft
     layers, costs = draft.layers.reordered(order), tuple(draft.costs[i] for i in order)
-    orders = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
     return replace(
         draft,
         layers=layers,
         costs=costs,
         times=draft.times.reordered(layers, costs, order),
-        problem=reordered(draft.problem, orders, order),
+        problem=reordered(draft.problem, draft.orders, order),
     )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, detail
 from heterps_compile.cost.finders import MIXED
-from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.mixed_units import MixedPlacement, MixedWorth, detail_of, worth_of
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
@@ -125,7 +124,7 @@ def with_mixed_stages(draft: Posed, plain: Placed | InfeasibleError, limit_s: fl
 
 def _bounded(draft: Posed, result: SearchResult, bound: float) -> SearchResult:
     """Return a result with a bound: of other orders of the layers nothing is known, where there are others."""
-    is_fixed = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+    is_fixed = draft.orders.is_fixed
     return replace(result, bound=bound, bound_of_all_orders=bound if is_fixed else -np.inf, steady_bound=bound)
 
 

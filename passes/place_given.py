@@ -20,12 +20,7 @@ from heterps_compile.plan.request import ALONE, OPTIONS, STEADY, Request
 from heterps_compile.problem_file.extrapolated import layer_notes
 from heterps_compile.problem_file.given_plan import has_units
 from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
-from heterps_compile.problem_file.pose_given import (
-    PosedGiven,
-    mixed_plan_of,
-    pose_given,
-    refuse_what_means_nothing,
-)
+from heterps_compile.problem_file.pose_given import PosedGiven, mixed_plan_of, pose_given, refuse_what_means_nothing
 from heterps_compile.problem_file.problem_laws import shown
 from heterps_compile.units import counted, format_percent
 

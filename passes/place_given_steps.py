@@ -34,7 +34,7 @@ from heterps_compile.units import counted, format_rate
 
 from .placement.steps.minimise_step import least_factor, search_steps
 from .placement.steps.step_closing import close_steps
-from .placement.steps.step_plans import SteppedPlan
+from .placement.steps.step_plans import SteppedPlan, simulated, with_units
 from .rivals_of_given import PlacedGiven, Rival, every_rival, is_small, rival
 
 _MOST_PLANS = 16
@@ -43,7 +43,7 @@ _MOST_PLANS = 16
 def place_given_steps(
     given: GivenProblem, posed: PosedGiven, steady: SearchResult, starts: Sequence[Placement], deadline: Deadline
 ) -> PlacedGiven:
-    """Search plans of short steps, and bound all plans.
+    """Search plans of short steps, and bound all plans, which may lead to a better one.
 
     Args:
         given: The problem.
@@ -59,8 +59,11 @@ def place_given_steps(
     found = search_steps(of, [steady.placement, *starts], deadline, seed=steady.seed)
     rivals, bound = [replace(rival(given, posed, steady.placement), price_per_hour=np.inf)], 0.0
     if found.plan is not None:
-        bound = max(0.0, close_steps(_least(given, of), found.plan, deadline).bound)
-        ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
+        least = close_steps(_least(given, of), found.plan, deadline)
+        bound, step = max(0.0, least.bound), least.plan.step
+        [plan] = with_units(of, least.plan.placement, step.units, [step.micro_batches])
+        known = (found.plan, *found.others, simulated(of, plan) or found.plan)
+        ranked = sorted({id(plan): plan for plan in known}.values(), key=lambda plan: plan.rank)
         plans = (Rival(_given(given, posed, plan), plan.value, plan.price_per_hour) for plan in ranked)
         rivals = list(islice((each for each in plans if has_units(given, each.plan)), _MOST_PLANS)) or rivals
     elif not is_small(posed.problem):
@@ -167,13 +170,4 @@ def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
     sync_s, rules = sync_s * least_part, problem.rules
     if rules is not None:
         rules = tuple(each.with_part(least_part) for each in rules)
-    return replace(
-        of,
-        ways=ways,
-        problem=replace(
-            problem,
-            sync_s=sync_s,
-            rules=rules,
-            layer_compute_parallel=alpha,
-        ),
-    )
+    return replace(of, ways=ways, problem=replace(problem, sync_s=sync_s, rules=rules, layer_compute_parallel=alpha))

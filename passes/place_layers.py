@@ -13,16 +13,13 @@ Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate_one, to_arrays
 from heterps_compile.cost.finders import PROOF, WARM_START, finder
-from heterps_compile.cost.layer_orders import orders_of
-from heterps_compile.cost.memory import ALWAYS, stage_memory
-from heterps_compile.cost.own_work import own_work
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import GraphError, HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.passes.deadline import Deadline, now_s
@@ -33,8 +30,6 @@ from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import PROVISIONERS
 from heterps_compile.progress import part_of_step, tell
-from heterps_compile.schedule.step_problem import StepProblem, step_problem
-from heterps_compile.sync_rules.rules import USUAL
 from heterps_compile.units import counted
 
 from .drafts import Placed, Posed, advance, in_order
@@ -43,16 +38,16 @@ from .placement.deal_alike import deal_alike
 from .placement.method import PlacementMethod, proves, proving_for
 from .placement.methods import METHODS, find_method
 from .placement.orders.best_order import best_order
-from .placement.orders.branch_order import branch_order
 from .placement.other_question import answer_other, has_other_question, other_objective, unanswered
 from .placement.proof.certificate import better_of
 from .placement.proof.exact import Exact
 from .placement.proof.fastest_at_price import fastest_at_price
 from .placement.served_ranges import run_in_ranges
-from .placement.steps.minimise_step import StepsFound, closed, least_factor, search_steps, with_best_step
+from .placement.steps.minimise_step import least_factor, with_best_step
 from .placement.steps.step_plans import SteppedPlan, feasible, simulated, with_units
 from .relaxed_rules import told_of_rules
 from .served_sets import place_over_sets
+from .step_orders import best_steps, steps_of
 from .within_memory import may_lack_memory, place_within_memory
 
 _HELD = "some type has no memory for the model and a whole batch, and what its plan would hold is not known"
@@ -129,7 +124,7 @@ class PlaceLayers:
         seed = request.seed if self.seed is None else self.seed
         deadline = Deadline.after(limit_s)
         is_exact = proves(method) and problem.served_s is None
-        is_fixed = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+        is_fixed = draft.orders.is_fixed
         share = 1.0 if is_exact and is_fixed else _METHOD_SHARE
 
         def left_s(most_s: float) -> float:
@@ -138,13 +133,8 @@ class PlaceLayers:
         parts = 1 + len(others) + (not is_exact)
         tell(f"searching with {method.name}")
         with part_of_step(0.0, 1 / parts):
-            own = run_method(
-                method,
-                problem,
-                seed=seed,
-                time_limit_s=None if limit_s is None else left_s(share * limit_s),
-                warm_start=old,
-            )
+            own_s = None if limit_s is None else left_s(share * limit_s)
+            own = run_method(method, problem, seed=seed, time_limit_s=own_s, warm_start=old)
         runs = [(method.name, own)]
         for number, other in enumerate(others, start=1):
             tell(f"searching with {other.name}")
@@ -182,15 +172,13 @@ def _answered(
     draft: Posed, result: SearchResult, limit_s: float, *, is_over: bool
 ) -> tuple[SearchResult, OtherPlan | None]:
     """Return the result, and the answer to the other question about money; a note says why there is none."""
-    problem, request = draft.problem, draft.request
+    problem = draft.problem
     if not has_other_question(problem):
         return result, None
     if why := _no_answer(draft, is_over=is_over) or ("" if not may_lack_memory(draft) else _HELD):
         return replace(result, notes=(*result.notes, unanswered(problem, why))), None
     tell(f"looking at --objective {other_objective(problem)}")
-    orders = orders_of(draft.layers, draft.costs, optimizer=request.trains_with)
-    steps = steps_of(draft) if request.minimises_step else None
-    return result, answer_other(problem, orders, result, limit_s, steps)
+    return result, answer_other(draft, result, limit_s)
 
 
 def _with_best_step(
@@ -212,38 +200,18 @@ def _with_best_step(
         old: The old plan's placement, in the order that the methods ran in; None without one.
         deadline: Of all searches.
     """
-    began_s, evaluations = now_s(), 0
+    began_s = now_s()
     known = [] if old is None else _old_steps(own, old)
-    orders = orders_of(own.layers, own.costs, optimizer=own.request.trains_with)
-    branched = in_order(own, branch_order(own.problem, orders))
     plans = [each.placement for each in found if isinstance(each, SearchResult)]
-    starts = {id(branched): list[Placement](), id(own): plans}
-    starts[id(moved)] = [result.placement, *(plans if moved is own else ())]
-    drafts = {id(draft): draft for draft in (moved, own, branched)}
     least = result.bound_of_all_orders * least_factor(steps_of(moved))
-    best: tuple[Posed, StepsFound] | None = None
-    for draft in drafts.values():
-        steps = search_steps(
-            steps_of(draft),
-            starts[id(draft)],
-            deadline,
-            known=known if draft is own else (),
-            seed=own.request.seed,
-            least=least,
-            closing=None,
-        )
-        evaluations += steps.evaluations
-        if best is None or steps.is_better_than(best[1]):
-            best = draft, steps
-    assert best is not None  # noqa: S101 - there is a draft
-    draft, of = best[0], steps_of(best[0])
-    steps = closed(of, best[1], deadline, least)
-    evaluations += steps.evaluations - best[1].evaluations
-    if draft is not moved:  # the bound in the order of the result is not one in this order
+    steps = best_steps(
+        [(moved, [result.placement]), (own, plans)], deadline, known=known, seed=own.request.seed, least=least
+    )
+    if steps.draft is not moved:  # the bound in the order of the result is not one in this order
         result = replace(result, bound=result.bound_of_all_orders)
-    stepped = with_best_step(of, result, steps, is_only_order=orders.is_fixed)
+    stepped = with_best_step(steps.of, result, steps.found, is_only_order=own.orders.is_fixed)
     spent_s = stepped.search_s + now_s() - began_s
-    return draft, replace(stepped, evaluations=stepped.evaluations + evaluations, search_s=spent_s)
+    return steps.draft, replace(stepped, evaluations=stepped.evaluations + steps.found.evaluations, search_s=spent_s)
 
 
 def _old_steps(draft: Posed, old: Placement) -> list[SteppedPlan]:
@@ -254,21 +222,6 @@ def _old_steps(draft: Posed, old: Placement) -> list[SteppedPlan]:
         return []
     found = (simulated(of, plan) for plan in with_units(of, old, units, of.counts(max(units))) if plan.value < np.inf)
     return [plan for plan in found if plan is not None]
-
-
-def steps_of(draft: Posed) -> StepProblem:
-    """Return what steps of the plans of a draft's problem are made of."""
-    optimizer, recompute = draft.request.trains_with, draft.recompute
-    memory, problem = None, draft.problem
-    if recompute == ALWAYS:  # which every load adds by itself
-        problem = replace(problem, compute_s=draft.times.compute_s)
-    if recompute == ALWAYS or may_lack_memory(draft):
-        memory = cache(partial(stage_memory, draft.layers, draft.costs, optimizer=optimizer, recompute=recompute))
-    own = None
-    if optimizer is not None:
-        rules = [each.form.rule for each in problem.rules] if problem.rules is not None else [USUAL]
-        own = own_work(draft.layers, draft.costs, draft.times, optimizer, rules)
-    return step_problem(problem, draft.times, draft.cluster, memory, own, is_divisible=draft.graph.is_divisible)
 
 
 def _no_answer(draft: Posed, *, is_over: bool) -> str:
@@ -394,7 +347,7 @@ def _proven(
     Raises:
         InfeasibleError: where no placement is feasible, with the reason; or that of the method where the time is up.
     """
-    problem, orders = draft.problem, orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
+    problem, orders = draft.problem, draft.orders
     fault, result = None, None
     try:
         result = _best_of(problem, found, old)
@@ -406,21 +359,15 @@ def _proven(
         except InfeasibleError as error:
             fault = error
     starts = [] if old is None else [old]
+    is_proven, seed = proves(method) and problem.served_s is None, draft.request.seed
     chosen = best_order(
-        problem,
-        orders,
-        method.name,
-        result,
-        limit_s,
-        is_proven=proves(method) and problem.served_s is None,
-        seed=draft.request.seed,
-        starts=starts,
-    )
+        problem, orders, method.name, result, limit_s, is_proven=is_proven, seed=seed, starts=starts
+    )  # fmt: skip
     if chosen.result is not None:
         return chosen.order, chosen.result
     if fault is None or chosen.is_impossible or orders.is_fixed:
         raise fault or InfeasibleError(f"{method.name} found no feasible placement")
-    raise InfeasibleError(f"{fault}; another order of the layers was not ruled out") from fault
+    raise type(fault)(f"{fault}; another order of the layers was not ruled out") from fault
 
 
 def _found_by_proof(problem: Problem, method: str, own: InfeasibleError, limit_s: float) -> SearchResult:

@@ -55,7 +55,7 @@ def told_of_rules(draft: Posed, error: InfeasibleError, place: Callable[[Posed],
         said.append(_blamed(problem, problem.rules))
     ways = (_found(draft, words, relaxed, place) for words, relaxed in _relaxed(request))
     said += [next(filter(None, ways), f"no rule that {AUTO} chooses from was found to help")]
-    return InfeasibleError("; ".join(said))
+    return type(error)("; ".join(said))
 
 
 def _is_met(problem: Problem) -> bool:

@@ -21,7 +21,7 @@ from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.pose import network_of_types
 from heterps_compile.cost.step_rates import StepRates
 from heterps_compile.cost.sync_groups import layer_words, sync_group
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import UnprovenError
 from heterps_compile.plan.planned_stage import PlannedStage, StageSync
 from heterps_compile.schedule.shortest_step import SAME_TIME
 from heterps_compile.sync_rules.assignment import RuleEntry
@@ -84,7 +84,7 @@ def with_rule(
     with faults_of(type(rule)):
         why_not = rule.never_planned or refusal(rule, group)
         if why_not:
-            raise InfeasibleError(
+            raise UnprovenError(
                 f"stage {stage.index} cannot agree by {rule_text(rule)}: {why_not}; give it another rule (--sync "
                 f"{str(RuleEntry(stage.layers[0], USUAL)) + ', *=...'!r})"
             )
@@ -211,14 +211,14 @@ def refuse_rules_out_of_limits(draft: Provisioned) -> None:
         rooms = [draft.cluster.device_type(stage.device).memory_bytes for stage in draft.stages]
         for stage, held_bytes, room in zip(draft.stages, step.replica_bytes, rooms, strict=True):
             if not step.fits and held_bytes > room and stage.memory is not None and stage.sync is not None:
-                raise InfeasibleError(
+                raise UnprovenError(
                     f"stage {stage.index} needs {format_bytes(held_bytes)} with {stage.sync.rule}, of which "
                     f"{format_bytes(stage.memory.sync_bytes)} are the rule's, and {stage.device!r} has "
                     f"{format_bytes(room)}; give it another rule, or leave {asked} out"
                 )
     floor, takes_s = draft.problem.min_throughput, _takes_s(draft)
     if floor and draft.problem.batch / takes_s < floor * (1 - FLOOR_TOLERANCE):
-        raise InfeasibleError(
+        raise UnprovenError(
             f"with {asked} the plan reaches {format_rate(draft.problem.batch / takes_s)}, and the floor is "
             f"{format_rate(floor)}{_searched_otherwise(draft)}; leave {asked} out, or give --sync auto, which takes no "
             f"rule that is slower"

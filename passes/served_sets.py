@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import ranges_of
-from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Floats, Problem
 from heterps_compile.cost.served_tables import Table
@@ -137,7 +136,7 @@ def _tried(draft: Posed, place: Place, limit_s: float | None) -> Placed | Infeas
 def _bounds(draft: Posed, problem: Problem, best: Placed | None, deadline: Deadline) -> _Bounds:
     """Bound every plan of a problem with servers, as far as it takes to rule out that one is better than the best."""
     below = np.inf if best is None else best.search.value
-    enough, orders = below * (1 - GAP), orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
+    enough, orders = below * (1 - GAP), draft.orders
     in_all = min(forest_bound(each.problem) for each in ranges_of(problem))
     if in_all >= enough:
         return _Bounds(draft.problem.layer_names, in_all, in_all)

@@ -25,7 +25,7 @@ from heterps_compile.cost.memory import ALWAYS, NEVER
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.segments import problem_tables
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import InfeasibleError, UnprovenError
 from heterps_compile.plan.placed_stages import stages_of
 from heterps_compile.progress import tell
 from heterps_compile.schedule.load import least_part
@@ -114,7 +114,7 @@ def place_within_memory(place: Callable[[Posed, float | None], Placed], draft: P
                 break
     fitting = [each for each in found if not each.lacking and each.value < float("inf")]
     if not fitting:
-        raise InfeasibleError(found[-1].lacking or "no plan reaches the floor with activations that fit the units")
+        raise UnprovenError(found[-1].lacking or "no plan reaches the floor with activations that fit the units")
     return _bounded(min(fitting, key=lambda each: each.value), first.placed)
 
 

@@ -128,10 +128,12 @@ def renamed(name: str) -> Emitted:
     return replace(DRAFT, graph=graph, layers=layers, stages=stages)
 
 
-def posing(problem: Problem) -> Emitted:
-    """Return the draft with another problem, whose layers stand one after the other."""
+def posing(problem: Problem, *, is_chain: bool = True) -> Emitted:
+    """Return the draft with another problem, whose layers stand one after the other, or read none of each other."""
     names = problem.layer_names
-    nodes = "\n".join(f"gemm {name} : v{i} w -> v{i + 1} 4x4 flops=1" for i, name in enumerate(names))
-    graph = sketch(f"in v0 4x4\npar w 4x4\n{nodes}\nout v{len(names)}", batch=4)
+    reads = [f"v{i}" if is_chain else "v0" for i in range(len(names))]
+    nodes = "\n".join(f"gemm {name} : {reads[i]} w -> v{i + 1} 4x4 flops=1" for i, name in enumerate(names))
+    outs = [f"out v{i + 1}" for i in range(len(names)) if not is_chain or i + 1 == len(names)]
+    graph = sketch("\n".join(["in v0 4x4", "par w 4x4", nodes, *outs]), batch=4)
     layers = LayerGraph(graph, tuple(Layer(name, OpKind.GEMM, (i,), ("w",)) for i, name in enumerate(names)))
     return replace(DRAFT, graph=graph, layers=layers, problem=problem)

@@ -5,8 +5,8 @@ from itertools import combinations, product
 from heterps_compile.cost.problem import Placement
 from heterps_compile.machines.machine_set import MachineSet
 from heterps_compile.machines.step_times import StepTimes
-from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated, with_units
+from heterps_compile.passes.step_orders import steps_of
 
 
 def shortest_of_every_plan(times: StepTimes, machines: MachineSet, batch: int) -> float:

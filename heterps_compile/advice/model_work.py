@@ -31,8 +31,8 @@ from heterps_compile.ir.graph import ITEM_BITS, OpKind
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.pipeline import run_to
-from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated_s, with_units
+from heterps_compile.passes.step_orders import steps_of
 from heterps_compile.schedule.shortest_step import TRAINING_SCHEDULES
 from heterps_compile.schedule.step_problem import StepProblem
 from heterps_compile.sync_rules.network import endless_s

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import InfeasibleError, UnprovenError
 from heterps_compile.units import format_seconds
 
 from .evaluate import PlacementDetail, detail, slowest_batch_s, to_arrays
@@ -76,7 +76,7 @@ def provision(problem: Problem, placement: Placement, rule: str, fixed_price_per
     types = [stage.type for stage in best.stages]
     used = np.bincount(types, units, problem.type_count)
     for t in np.flatnonzero(used > problem.max_units):
-        raise InfeasibleError(
+        raise UnprovenError(
             f"the provisioner {rule!r} asks for {used[t]:.0f} {problem.type_names[t]!r}, and the limit is "
             f"{problem.max_units[t]}; --provisioner exact keeps limits"
         )
@@ -154,7 +154,7 @@ def static_ratio(problem: Problem, placement: Placement, units_per_accelerator: 
 
     accelerators = 1 + bisect.bisect_left(range(1, most + 1), -slowest_s, key=lambda count: -batch_s(count))
     if accelerators > most:
-        raise InfeasibleError(
+        raise UnprovenError(
             f"no number of accelerators up to {most}, with {units_per_accelerator:g} CPU units each, reaches "
             f"{problem.min_throughput:,.0f} samples/s for this placement"
         )
@@ -255,7 +255,7 @@ def _at(problem: Problem, stages: FlatStages, tau_s: float, fixed_price: float, 
     units = stages.work.demand().units(tau_s) if whole else _fractions(stages.work, tau_s)[0]
     for stage in np.flatnonzero(np.isinf(units)):
         first, last = (problem.layer_names[i] for i in (stages.first[stage], stages.end[stage] - 1))
-        raise InfeasibleError(
+        raise UnprovenError(
             f"the stage of layers {first!r} to {last!r} takes more than {format_seconds(tau_s)} a batch with any "
             f"number of replicas, which the floor of {problem.min_throughput:,.0f} samples/s does not leave"
         )

@@ -83,8 +83,9 @@ class Answer:
         failing: A set that does not keep all limits (``option.let_in``); None where none is known.
         elsewhere: The same machines as the best's in other regions, where they keep all limits, the best first.
         front: Sets that no other one found beats in both time and money, the fastest first.
-        bound: A value that no set of one or two kinds of these offers is below with plans that keep the order of the
-            layers, whose stages have one kind each or which are one stage of both; the best's own where that is proven.
+        bound: A value that no set of one or two kinds of these offers is below with plans in the orders of the layers
+            that are searched, whose stages have one kind each or which are one stage of both; the best's own where that
+            is proven.
         bound_of_one_kind: The same of sets of one kind.
         looked_at: Sets whose bounds are known.
         searched: Sets whose plans were searched for.
@@ -465,7 +466,7 @@ def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: St
         )
     if not all(times.is_fixed_order(batch) for batch in goal.batches):
         notes.append(
-            "the bound is of plans that keep the order in which the layers are read; the model allows others, which "
-            "are looked at too for the plan that is written (-o)"
+            "the bound is of plans that take the layers in the order in which they are read, or branch after branch; "
+            "the model allows other orders, which are looked at too for the plan that is written (-o)"
         )
     return tuple(notes)

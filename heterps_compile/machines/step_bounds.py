@@ -90,7 +90,8 @@ def bound_steps(times: StepTimes, kind: Kind, batch: int, machines: Ints, low_s:
     found = low_s.copy()
     for here in (np.flatnonzero(machines == 1), np.flatnonzero(machines > 1)):
         largest = int(machines[here].max(initial=0))
-        segments = times.segments_of(kind.device, largest * kind.units, batch) if largest else None
-        if segments is not None and len(segments.type) and is_listed(segments, QUICK_CLOSING):
-            found[here] = least_steps_s(segments, machines[here].astype(np.float64) * kind.units, low_s[here])
+        orders = times.segments_of(kind.device, largest * kind.units, batch) if largest else ()
+        if orders and all(len(each.type) and is_listed(each, QUICK_CLOSING) for each in orders):
+            units = machines[here].astype(np.float64) * kind.units
+            found[here] = np.minimum.reduce([least_steps_s(each, units, low_s[here]) for each in orders])
     return found

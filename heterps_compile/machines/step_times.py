@@ -28,7 +28,6 @@ import numpy as np
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.allowed import allowed_types
 from heterps_compile.cost.gradients import ring_bytes
-from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import layer_parameters_bytes
 from heterps_compile.cost.mixed_units import MixedPlacement, detail_of, worth_of
@@ -43,13 +42,12 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
 from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
-from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.anneal_steps import StepAnnealing
-from heterps_compile.passes.placement.steps.minimise_step import search_steps
-from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, none_below
+from heterps_compile.passes.placement.steps.step_closing import ClosingEffort, bound_below, none_below
 from heterps_compile.passes.placement.steps.step_plans import SteppedPlan, with_units
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.passes.placement.steps.step_segments import StepSegments
+from heterps_compile.passes.step_orders import best_steps, in_branch_order, steps_of
 from heterps_compile.plan.request import Request
 from heterps_compile.schedule.shortest_step import SAME_TIME, TRAINING_SCHEDULES, Step, step_under
 from heterps_compile.schedule.step_problem import StepProblem
@@ -104,8 +102,9 @@ class StepFound:
         schedule: That they follow.
         shares: Where both kinds are replicas of one stage, the part of a batch that each works on in the steady state;
             empty where every stage has units of one kind.
-        least_s: No plan on the set that keeps the order of the layers, whose stages have one kind each or which is one
-            stage of both, has a shorter step; 0 where nothing is proven beyond the bound that costs nothing.
+        least_s: No plan on the set in the orders of the layers that are searched, whose stages have one kind each or
+            which is one stage of both, has a shorter step; 0 where nothing is proven beyond the bound that costs
+            nothing.
         slower: Factor on the step for nine of ten runs because a network is a guess; 1 for known networks.
     """
 
@@ -159,7 +158,7 @@ class _OneBatch:
     @cached_property
     def is_fixed_order(self) -> bool:
         draft = self._draft
-        return orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+        return draft.orders.is_fixed
 
     @cached_property
     def state_bytes(self) -> float:
@@ -190,7 +189,7 @@ class StepTimes:
         self._work: dict[object, Floats] = {}
         self._found: dict[object, StepFound | str] = {}
         self._posed: dict[object, Posed | str] = {}
-        self._segments: dict[object, StepSegments] = {}
+        self._segments: dict[object, tuple[StepSegments, ...]] = {}
         self._shared: dict[object, StepFound | None] = {}
         self.searches = 0
 
@@ -265,7 +264,7 @@ class StepTimes:
         return replace(found, stages=tuple(one for one, _ in both), shares=tuple(share for _, share in both))
 
     def is_slower(self, machines: MachineSet, batch: int, than_s: float) -> bool:
-        """Return whether it is proven that no plan on a set, in this order of the layers, has a step below some time.
+        """Return whether it is proven that no plan on a set, in the orders that are searched, has a step below a time.
 
         Plans whose stages have units of one kind each, and the one that both kinds are replicas of.
         """
@@ -280,9 +279,8 @@ class StepTimes:
         if shared is not None and shared.step_s < than_s:
             return False
         if key not in self._segments:
-            self._segments[key] = StepSegments(steps_of(posed))
-        segments = self._segments[key]
-        return none_below(segments, than_s, _tried(RULING_OUT, posed))
+            self._segments[key] = _segments(posed)
+        return all(none_below(each, than_s, _tried(RULING_OUT, posed)) for each in self._segments[key])
 
     def work_s(self, device: DeviceType, batch: int) -> Floats:
         """Compute seconds of computing and of updates on one unit, shape [2, L]; inf if not allowed."""
@@ -302,17 +300,18 @@ class StepTimes:
             self._work[key] = np.where(usable[:, 0], works_s, np.inf)
         return self._work[key]
 
-    def segments_of(self, device: DeviceType, units: int, batch: int) -> StepSegments | None:
-        """Return the stages there may be on at least so many units of a type; None where no plan is possible."""
+    def segments_of(self, device: DeviceType, units: int, batch: int) -> tuple[StepSegments, ...]:
+        """Return the stages there may be on at least so many units of a type, by order of the layers; () for none."""
         machines = -(-units // device.units_per_machine)
         many = replace(_nameless(device), max_units=machines * device.units_per_machine)
         posed = self._pose((many,), batch)
-        return None if isinstance(posed, str) else StepSegments(steps_of(posed))
+        return () if isinstance(posed, str) else _segments(posed)
 
     def runs(self, device: DeviceType, batch: int) -> int:
         """Return how many runs of layers may be stages, by where a chain on a type may be cut; 0 if it cannot run."""
-        segments = self.segments_of(device, 1, batch)
-        return 0 if segments is None else segments.chain.length * (segments.chain.length + 1) // 2
+        return max(
+            (each.chain.length * (each.chain.length + 1) // 2 for each in self.segments_of(device, 1, batch)), default=0
+        )
 
     def state_bytes(self, batch: int) -> float:
         """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
@@ -328,22 +327,19 @@ class StepTimes:
         if isinstance(posed, str):
             return posed
         shared = self._share(parts, batch)
-        of = steps_of(posed)
-        found = search_steps(
-            of,
-            [],
-            Deadline.after(None),
-            effort=effort,
-            seed=self._seed,
-            closing=_tried(QUICK_CLOSING, posed),
-        )
-        plan, names = found.plan, [device.name for device in parts]
+        closing = _tried(QUICK_CLOSING, posed)
+        steps = best_steps([(posed, [])], Deadline.after(None), effort=effort, seed=self._seed, closing=closing)
+        plan, names, bound = steps.found.plan, [device.name for device in parts], max(steps.found.bound, 0.0)
+        if plan is not None and bound > 0:
+            others = (bound_below(StepSegments(of), plan.value, closing) for of in steps.others)
+            bound = max(0.0, min((bound, *others)))
         if plan is None or (shared is not None and shared.step_s < plan.step.step_s):
-            return NO_ROOM if shared is None else replace(shared, least_s=min(max(found.bound, 0.0), shared.step_s))
+            return NO_ROOM if shared is None else replace(shared, least_s=min(bound, shared.step_s))
+        posed = steps.draft
         types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
         stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
-        least_s = 0.0 if _shares_too_many(posed) else max(found.bound, 0.0)
-        schedule = _schedule_of(steps_of(posed), plan)
+        least_s = 0.0 if _shares_too_many(posed) else bound
+        schedule = _schedule_of(steps.of, plan)
         return StepFound(plan.step.step_s, stages, plan.step.micro_batches, schedule, least_s=least_s)
 
     def _pose(self, parts: _Parts, batch: int) -> Posed | str:
@@ -384,6 +380,12 @@ class StepTimes:
         devices = [_nameless(device) for device in machines.pool().device_types]
         order = sorted(range(len(devices)), key=lambda part: repr(devices[part]))
         return tuple(replace(devices[part], name=f"{PART}{number}") for number, part in enumerate(order)), tuple(order)
+
+
+def _segments(posed: Posed) -> tuple[StepSegments, ...]:
+    """Return the stages there may be in each order of the layers that is searched."""
+    branched = in_branch_order(posed)
+    return tuple(StepSegments(steps_of(each)) for each in ((posed,) if branched is posed else (posed, branched)))
 
 
 def _nameless(device: DeviceType) -> DeviceType:

@@ -1,22 +1,18 @@
-"""Why no plan meets a request, or that one does: the exact search finds out, and says what would help.
+"""Why no plan meets a request, or that one does: the passes of a compilation find out, and say what would help.
 
-Left out: how it finds out (``passes/placement/proof/why_infeasible.py``).
+Not covered: how they find out (``passes/placement/proof/why_infeasible.py``).
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps_compile.api import open_draft
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
-from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.drafts import Posed
+from heterps_compile.passes.drafts import Posed, Scheduled
 from heterps_compile.passes.pipeline import run_to
-from heterps_compile.passes.place_layers import steps_of
-from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.passes.placement.steps.minimise_step import search_steps, with_best_step
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 
 _TIME_LIMIT_S = 60.0
@@ -67,18 +63,17 @@ def why_infeasible(model: Any, example_inputs: tuple[Any, ...] = (), **asked: An
     Raises:
         HeterpsError: where model, pool or options make no sense.
     """
-    draft = run_to(open_draft(model, example_inputs, **asked), Posed)
-    request, problem, is_proven = draft.request, draft.problem, True
+    posed = run_to(open_draft(model, example_inputs, **asked), Posed)
+    layers, limit_s = posed.problem.layer_count, posed.request.time_limit_s
+    request = replace(posed.request, time_limit_s=_TIME_LIMIT_S if limit_s is None else limit_s)
     try:
-        found = find_method("exact")(problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
-        if request.minimises_step:  # which the steady state bounds, and a floor may be out of its reach
-            of, is_proven = steps_of(draft), False
-            found = with_best_step(of, found, search_steps(of, [found.placement], Deadline.after(_TIME_LIMIT_S)))
+        draft = run_to(replace(posed, request=request), Scheduled)
     except InfeasibleError as error:
         blocking, *remedies = str(error).split("; ")
-        return Feasibility(False, blocking, tuple(remedies), problem.layer_count, is_proven)
+        return Feasibility(False, blocking, tuple(remedies), layers, error.is_proven)
+    found = draft.search
     objective = OBJECTIVES[request.objective]
     reached = objective.describe(found.value, draft.graph.batch, draft.cluster.currency)
     if objective.has_readings:
         reached += f", {ONE_BATCH_ALONE}" if request.minimises_step else f", in the {STEADY_STATE}"
-    return Feasibility(True, reached, (), problem.layer_count)
+    return Feasibility(True, reached, (), layers)

@@ -11,8 +11,8 @@ from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetai
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing, server_cost
-from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import simulated_s, value_of, with_units
+from heterps_compile.passes.step_orders import steps_of
 from heterps_compile.plan.idle_units import idle_of, units_of
 from heterps_compile.plan.plan import MIXED, Plan
 from heterps_compile.plan.served_tables import ParameterServers

@@ -2,8 +2,8 @@
 
 The plan's problem is posed again with the pins, which come after those of the plan, and solved by the exact search in
 bounded time. The price is that of the best plan with the pins that takes the layers in the order of the plan's stages;
-stopped early, it lies between a bound and a plan. Whether another order has a better one is asked after it, and told
-beside it. What would make the pins cost nothing is asked of that plan, and of those that are the best with other
+stopped early, it lies between a bound and a plan. A compilation with the pins says whether another order has a better
+one. What would make the pins cost nothing is asked of that plan, and of those that are the best with other
 bandwidths and prices.
 
 Left out: the levers (``what_decides.py``), the looks of it (``pin_cost_words.py``).
@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import detail
-from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.place_layers import steps_of
+from heterps_compile.passes.drafts import Posed
+from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.deal_alike import deal_alike
-from heterps_compile.passes.placement.orders.best_order import best_order
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.passes.placement.steps.minimise_step import search_steps, with_best_step
+from heterps_compile.passes.placement.steps.minimise_step import closed, search_steps, with_best_step
+from heterps_compile.passes.step_orders import steps_of
 from heterps_compile.schedule.load import with_least_activations
 
 from .judge import detail_today, pricing_of
@@ -92,11 +92,7 @@ class PinCost:
 
 
 def pin_cost(
-    posed: PosedAgain,
-    pins: Sequence[tuple[str, str]],
-    *,
-    allow_stale: bool = False,
-    time_limit_s: float = TIME_LIMIT_S,
+    posed: PosedAgain, pins: Sequence[tuple[str, str]], *, allow_stale: bool = False, time_limit_s: float = TIME_LIMIT_S
 ) -> PinCost:
     """Return what it would cost to keep to pins.
 
@@ -119,17 +115,16 @@ def pin_cost(
     )
     problem = replace(posed.problem, allowed=posed.problem.allowed | pinned.allowed)
     kept = pinned.allowed[np.arange(len(placement.types)), list(placement.types)]
-    deadline = Deadline.after(time_limit_s)
-    found = deal_alike(pinned, Exact()(pinned, seed=draft.request.seed, time_limit_s=time_limit_s))
-    orders = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
-    of_orders = best_order(pinned, orders, found.method, found, time_limit_s, is_proven=True).result or found
-    pricing = pricing_of(posed)
-    if draft.request.minimises_step:
-        # other orders are searched in the steady state, whose values are none of steps, and whose bound is one
-        of, is_only = replace(steps_of(draft), problem=pinned), orders.is_fixed
-        found = replace(found, bound_of_all_orders=of_orders.bound_of_all_orders)
-        found = with_best_step(of, found, search_steps(of, [found.placement], deadline), is_only_order=is_only)
-        of_orders = found
+    goal = replace(goal, method=Exact.name, time_limit_s=time_limit_s)
+    of_orders = PlaceLayers(beside_s=0.0)(replace(draft, problem=pinned, request=goal)).search
+    try:
+        found = _in_this_order(replace(draft, problem=pinned), of_orders, time_limit_s)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"{error}; that is of plans in the order of the plan's stages: another order of the layers has one, which "
+            "compiling again with the pins finds"
+        ) from error
+    pricing, in_any_order = pricing_of(posed), min(of_orders.value, found.value)
     others = _elsewhere(pinned, found.placement, time_limit_s)
     return PinCost(
         pins=tuple(pins),
@@ -143,9 +138,24 @@ def pin_cost(
         batch=problem.batch,
         problem=problem,
         left_out=NOT_IN_THE_BOUND if _has_servers(posed, found.placement, pricing) else "",
-        in_any_order=of_orders.value,
-        bound_of_all_orders=of_orders.bound_of_all_orders,
+        in_any_order=found.value if in_any_order >= found.value * (1 - _SAME) else in_any_order,
+        bound_of_all_orders=found.bound_of_all_orders,
     )
+
+
+def _in_this_order(draft: Posed, of_orders: SearchResult, time_limit_s: float) -> SearchResult:
+    """Search the best plan in the order of a draft, with the bound of all orders.
+
+    Raises:
+        InfeasibleError: where this order has none, or none was found.
+    """
+    problem, seed, deadline = draft.problem, draft.request.seed, Deadline.after(time_limit_s)
+    found = deal_alike(problem, Exact()(problem, seed=seed, time_limit_s=time_limit_s))
+    if draft.request.minimises_step:
+        of = steps_of(draft)
+        steps = closed(of, search_steps(of, [found.placement], deadline, seed=seed), deadline)
+        found = with_best_step(of, found, steps, is_only_order=draft.orders.is_fixed)
+    return replace(found, bound_of_all_orders=min(of_orders.bound_of_all_orders, found.value))
 
 
 def _outcome(problem: Problem, found: SearchResult, pricing: Pricing) -> Outcome:

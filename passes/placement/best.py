@@ -37,7 +37,7 @@ from .local.priced_paths import PAID, PricedPaths, Pricing
 from .local.sampling import draw_plans, stage_rules, uniform_proposal
 from .local.segment_table import segment_table
 from .proof.effort import EFFORT, Effort
-from .proof.exact import OPEN, TIME_UP, no_plan
+from .proof.exact import no_plan, why_open
 from .proof.prove import prove
 from .proof.trivial_bounds import GAP
 from .proof.why_infeasible import explain_infeasible
@@ -90,12 +90,7 @@ class Best:
     proves: ClassVar[bool] = True
 
     def __call__(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        time_limit_s: float | None = None,
-        warm_start: Placement | None = None,
+        self, problem: Problem, *, seed: int = 0, time_limit_s: float | None = None, warm_start: Placement | None = None
     ) -> SearchResult:
         """Find the placement of the lowest objective; see :class:`~.method.PlacementMethod`.
 
@@ -110,7 +105,7 @@ class Best:
         beside = _Beside(self, incumbent, starts, seed, deadline)
         proof = prove(problem, beside.deadline_of_proof, starts, self.effort, incumbent=incumbent)
         incumbent.raise_bound(proof.bound)
-        why_open = "" if proof.is_complete else self._why_open(beside)
+        why_open = "" if proof.is_complete else self._why_open(beside, incumbent)
         if not proof.is_complete:
             beside.finish()
             why_open += "" if beside.has_annealed else f"; {NOT_COMPILED}"
@@ -130,11 +125,11 @@ class Best:
             found_by=incumbent.found_by,
         )
 
-    def _why_open(self, beside: "_Beside") -> str:
+    def _why_open(self, beside: "_Beside", incumbent: Incumbent) -> str:
         """Say what ended the proof."""
-        if beside.deadline.left_s() <= 0:
-            return TIME_UP
-        return f"the proof was ended after {self.proof_s:g} s" if beside.deadline_of_proof.left_s() <= 0 else OPEN
+        if beside.deadline.left_s() > 0 >= beside.deadline_of_proof.left_s():
+            return f"the proof was ended after {self.proof_s:g} s"
+        return why_open(incumbent, beside.deadline)
 
 
 def _offer_starts(incumbent: Incumbent, starts: Sequence[Placement], warm_start: Placement | None) -> None:

@@ -26,6 +26,7 @@ class Incumbent:
         placement: The best plan; None where none is below ``below``.
         found_by: Who came upon it: see ``SearchResult.found_by``.
         bound: A proven lower bound on the value of every placement; minus infinity before the first.
+        is_late: Whether a proof of it ended for lack of time; some may be left, too little to begin a programme.
     """
 
     def __init__(self, problem: Problem, below: float = np.inf, *, tells: bool = False) -> None:
@@ -33,7 +34,7 @@ class Incumbent:
         self.problem, self._tells = problem, tells
         self.value, self.bound = below, -np.inf
         self.placement: Placement | None = None
-        self.found_by = ""
+        self.found_by, self.is_late = "", False
         self._turn: Callable[[int], None] | None = None
 
     def offer(self, placement: Placement, value: float, found_by: str) -> bool:
@@ -50,6 +51,10 @@ class Incumbent:
         self.bound = max(self.bound, min(bound, self.value))
         if self._tells:
             tell(bound=self.bound)
+
+    def note_late(self) -> None:
+        """Note that a proof ended for lack of time."""
+        self.is_late = True
 
     def take_turns(self, turn: Callable[[int], None]) -> None:
         """Have a function called at every exchange, with the work done since the last one."""

@@ -11,18 +11,19 @@ from dataclasses import replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import detail, evaluate_one
-from heterps_compile.cost.layer_orders import LayerOrders, reordered
+from heterps_compile.cost.layer_orders import reordered
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Problem, SearchResult
 from heterps_compile.cost.whole_machines import rented_units
 from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.drafts import Posed, in_order
+from heterps_compile.passes.step_orders import best_steps
 from heterps_compile.plan.other_plan import OtherPlan
-from heterps_compile.schedule.step_problem import StepProblem
 
 from .orders.best_order import best_order
 from .proof.prove import prove
 from .proof.trivial_bounds import GAP
-from .steps.minimise_step import least_factor, search_steps
+from .steps.minimise_step import least_factor
 
 
 def has_other_question(problem: Problem) -> bool:
@@ -40,19 +41,15 @@ def unanswered(problem: Problem, why: str) -> str:
     return f"what --objective {other_objective(problem)} would choose is not told: {why}"
 
 
-def answer_other(
-    problem: Problem, orders: LayerOrders, result: SearchResult, time_limit_s: float, of: StepProblem | None = None
-) -> OtherPlan:
+def answer_other(draft: Posed, result: SearchResult, time_limit_s: float) -> OtherPlan:
     """Return the best plan by the other objective that is found in the time, in whatever order it takes the layers.
 
     Args:
-        problem: With the objective that was asked for.
-        orders: Of its layers.
+        draft: Its problem has the objective that was asked for.
         result: Its plan, which the search begins with.
         time_limit_s: For the search.
-        of: What steps are made of, where they are what is minimised: then the layers keep their order; None in the
-            steady state.
     """
+    problem, orders = draft.problem, draft.orders
     asked, deadline = replace(problem, objective=other_objective(problem)), Deadline.after(time_limit_s)
     proof = prove(asked, deadline, [result.placement])
     own = result.placement if proof.placement is None else proof.placement
@@ -63,14 +60,22 @@ def answer_other(
     known = known if best.result is None else best.result
     found = detail(reordered(asked, orders, best.order) if best.order else asked, known.placement)
     throughput, is_proven = found.throughput, known.bound_of_all_orders >= known.value * (1 - GAP)
-    if of is not None:
-        steps = replace(of, problem=asked)
-        steps_found = search_steps(steps, [own, result.placement], deadline)
-        if (stepped := steps_found.plan) is not None:
-            found = detail(asked, stepped.placement, np.array(stepped.step.units, np.float64))
+    if draft.request.minimises_step:
+        posed = replace(draft, problem=asked)
+        moved = in_order(posed, best.order) if best.order else posed
+        steps = best_steps(
+            [
+                (moved, [known.placement]),
+                (posed, [own, result.placement]),
+                (in_order(posed, posed.layers.own_order), []),
+            ],
+            deadline,
+        )
+        if (stepped := steps.found.plan) is not None:
+            found = detail(steps.draft.problem, stepped.placement, np.array(stepped.step.units, np.float64))
             throughput = problem.batch / stepped.step.step_s
-            least = known.bound_of_all_orders * least_factor(steps)
-            least = max(least, steps_found.bound) if orders.is_fixed else least
+            least = known.bound_of_all_orders * least_factor(steps.of)
+            least = max(least, steps.found.bound) if orders.is_fixed else least
             is_proven = least >= stepped.value * (1 - GAP)
     types, replicas = [stage.type for stage in found.stages], [stage.replicas for stage in found.stages]
     used = np.asarray(np.bincount(types, replicas, problem.type_count), np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_arrays
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.segments import problem_tables
-from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.errors import InputError, UnprovenError
 from heterps_compile.units import counted
 
 
@@ -55,7 +55,7 @@ def require_feasible(problem: Problem, placement: Placement, method: str) -> flo
     if found.faults:
         broken = [fault.name for fault in Fault if fault & found.faults and fault.name]
         names = ", ".join(name.lower().replace("_", " ") for name in broken)
-        raise InfeasibleError(
+        raise UnprovenError(
             f"{method} found no feasible placement; the nearest has {counted(len(found.stages), 'stage')} and "
             f"breaks: {names}; --method exact searches all of them"
         )

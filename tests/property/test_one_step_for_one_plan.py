@@ -14,8 +14,8 @@ from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.mixed_stages import mixed_steps
 from heterps_compile.passes.pipeline import run_to
-from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.steps.step_plans import with_units
+from heterps_compile.passes.step_orders import steps_of
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.request import ALONE
 from heterps_compile.review.pose import pose_again

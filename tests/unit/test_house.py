@@ -307,7 +307,6 @@ NAMED = {
     "cli/output.py": "the best plan so far",
     "cli/pictures.py": "the methods of the paper's pictures",
     "bench/compare_methods.py": "a provisioner",
-    "review/infeasible.py": "the proof that there is no plan",
     "runtime/export/export_options.py": "the best checkpoint",
     "runtime/sync/top_k.py": "a selection of values",
     "runtime/telemetry/events.py": "the best validation",

@@ -84,12 +84,7 @@ def best_order(
 
 
 def _in_one_order(
-    problem: Problem,
-    result: SearchResult | None,
-    time_limit_s: float,
-    starts: Sequence[Placement],
-    *,
-    is_proven: bool,
+    problem: Problem, result: SearchResult | None, time_limit_s: float, starts: Sequence[Placement], *, is_proven: bool
 ) -> BestOrder:
     """Prove what can be of the only order that there is."""
     if result is None:
@@ -99,11 +94,7 @@ def _in_one_order(
 
 
 def _better(
-    posed: tuple[Problem, LayerOrders],
-    found: AllOrders,
-    method: str,
-    result: SearchResult | None,
-    deadline: Deadline,
+    posed: tuple[Problem, LayerOrders], found: AllOrders, method: str, result: SearchResult | None, deadline: Deadline
 ) -> tuple[tuple[int, ...], SearchResult | None]:
     """Return the better one of a result and of what was found in all orders, with its order."""
     problem, orders = posed

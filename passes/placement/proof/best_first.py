@@ -39,6 +39,7 @@ def best_first(
     report: Callable[[float], None] = lambda _: None,
     *,
     is_over: Callable[[], bool] = lambda: False,
+    note_late: Callable[[], None] = lambda: None,
 ) -> float:
     """Branch nodes, the lowest bound first, until none is below the ceiling.
 
@@ -49,6 +50,7 @@ def best_first(
         ceiling: Value from which on a node is closed; better plans lower it.
         report: Called with the bound of the tree before every branching.
         is_over: Whether to stop before the next branching.
+        note_late: Called if the search ended for lack of time.
 
     Returns:
         A lower bound on the value of every plan below the ceiling; inf if there is none.
@@ -61,6 +63,7 @@ def best_first(
         try:
             parts = branch(node)
         except TimeUpError:
+            note_late()
             break
         heapq.heappop(open_)
         if parts is None:

@@ -11,6 +11,7 @@ from heterps_compile.cost.finders import PROOF, finder
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.progress import tell
 from heterps_compile.units import format_percent
 
@@ -36,7 +37,8 @@ def certify(
         return result
     started = now_s()
     tell("proving", best=result.value)
-    proof = prove(problem, Deadline.after(time_limit_s), [result.placement, *starts], tells=True)
+    incumbent = Incumbent(problem, tells=True)
+    proof = prove(problem, Deadline.after(time_limit_s), [result.placement, *starts], incumbent=incumbent)
     best = result if proof.placement is None else better_of(problem, result, proof.placement, PROOF)
     bound = best.value if proof.is_complete else max(result.bound, proof.bound)
     return replace(best, bound=min(best.value, bound), search_s=result.search_s + now_s() - started)

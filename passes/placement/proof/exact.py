@@ -13,8 +13,9 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import InfeasibleError, UnprovenError
 from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.passes.placement.incumbent import Incumbent
 from heterps_compile.passes.placement.simple_plans import seed_placements
 
 from .effort import EFFORT, Effort
@@ -22,6 +23,7 @@ from .prove import Proof, prove
 from .why_infeasible import explain_infeasible
 
 TIME_UP = "the time limit came before the proof was complete"
+NOT_BEGUN = "too little time was left to begin the mixed-integer programme that the proof needs"
 OPEN = "limits or links that couple the stages leave a gap that the proof does not close"
 
 
@@ -39,12 +41,7 @@ class Exact:
     proves: ClassVar[bool] = True
 
     def __call__(
-        self,
-        problem: Problem,
-        *,
-        seed: int = 0,
-        time_limit_s: float | None = None,
-        warm_start: Placement | None = None,
+        self, problem: Problem, *, seed: int = 0, time_limit_s: float | None = None, warm_start: Placement | None = None
     ) -> SearchResult:
         """Find the placement of the lowest objective; see :class:`~.method.PlacementMethod`.
 
@@ -54,8 +51,9 @@ class Exact:
         started = now_s()
         if problem.min_stages > problem.layer_count:  # tables as large as that would be no help
             raise explain_infeasible(problem)
-        deadline = Deadline.after(time_limit_s)
-        proof = prove(problem, deadline, seed_placements(problem, warm_start), self.effort, tells=True)
+        deadline, incumbent = Deadline.after(time_limit_s), Incumbent(problem, tells=True)
+        starts = seed_placements(problem, warm_start)
+        proof = prove(problem, deadline, starts, self.effort, incumbent=incumbent)
         if proof.placement is None:
             raise no_plan(problem, proof, deadline, time_limit_s)
         value = evaluate_one(problem, proof.placement)
@@ -67,8 +65,15 @@ class Exact:
             seed=seed,
             evaluations=proof.evaluations,
             search_s=now_s() - started,
-            notes=() if proof.is_complete else (TIME_UP if deadline.left_s() <= 0 else OPEN,),
+            notes=() if proof.is_complete else (why_open(incumbent, deadline),),
         )
+
+
+def why_open(incumbent: Incumbent, deadline: Deadline) -> str:
+    """Say what ended a proof."""
+    if deadline.left_s() <= 0:
+        return TIME_UP
+    return NOT_BEGUN if incumbent.is_late else OPEN
 
 
 def no_plan(problem: Problem, proof: Proof, deadline: Deadline, time_limit_s: float | None) -> InfeasibleError:
@@ -76,7 +81,7 @@ def no_plan(problem: Problem, proof: Proof, deadline: Deadline, time_limit_s: fl
     if np.isinf(proof.bound):
         return explain_infeasible(problem, deadline)
     within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
-    return InfeasibleError(
+    return UnprovenError(
         f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "
         "or relax the limits on units"
     )

@@ -114,11 +114,7 @@ class LinkedSearch:
         return _Node(max(bound, search.bound), problem.allowed, loose, width)
 
     def _search(
-        self,
-        chain: Chain | LinkedChain,
-        starts: Sequence[Placement],
-        gap: float = GAP,
-        width: float | None = None,
+        self, chain: Chain | LinkedChain, starts: Sequence[Placement], gap: float = GAP, width: float | None = None
     ) -> TimeSearch:
         """Search times of a batch; with a width only for a bound, in ranges no narrower."""
         search = search_type(self.problem)(

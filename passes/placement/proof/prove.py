@@ -59,7 +59,6 @@ def prove(
     starts: Sequence[Placement] = (),
     effort: Effort = EFFORT,
     *,
-    tells: bool = False,
     incumbent: Incumbent | None = None,
 ) -> Proof:
     """Search for the optimum from some placements, to the proof or to the deadline.
@@ -69,7 +68,6 @@ def prove(
         deadline: When to stop.
         starts: Placements to begin from.
         effort: How hard to try.
-        tells: Whether the caller of the compilation is told of bounds, as they hold for all that it asked for.
         incumbent: The best plan that searches beside this one know of the same problem, or a value that a plan must be
             better than; what is found here is offered to it.
 
@@ -82,7 +80,7 @@ def prove(
         )
     if problem.served_s is not None:
         return _prove_served(problem, deadline, starts, effort, np.inf if incumbent is None else incumbent.value)
-    incumbent = Incumbent(problem, tells=tells) if incumbent is None else incumbent
+    incumbent = Incumbent(problem) if incumbent is None else incumbent
     if deadline.left_s() <= 0:
         return _at_once(problem, starts, incumbent)
     if problem.rented_together is not None:

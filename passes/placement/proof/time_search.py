@@ -136,6 +136,7 @@ class TimeSearch(ABC):
             lambda: min(self._best * (1 - self._gap), most),
             self._report,
             is_over=lambda: (self._is_hasty and len(self.left) > 0) or self.best <= most < np.inf,
+            note_late=self._incumbent.note_late,
         )
         closed = min(self._best * (1 - self._gap), most)
         is_proven = found >= closed and self._gap <= GAP and np.isinf(most)

@@ -309,14 +309,7 @@ def _units(problem: Problem, placement: Placement) -> Ints:
 
 Reason = Callable[[Problem, Deadline], str]
 
-_REASONS: tuple[Reason, ...] = (
-    _no_type,
-    _stage_count,
-    _memory_and_types,
-    _floor,
-    _budget,
-    _limits,
-)
+_REASONS: tuple[Reason, ...] = (_no_type, _stage_count, _memory_and_types, _floor, _budget, _limits)
 
 
 def _alone(chain: Chain, block: int) -> Tile:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from heterps_compile.cost.finders import STEPS, finder
 from heterps_compile.cost.problem import Placement, SearchResult
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.errors import UnprovenError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.proof.trivial_bounds import GAP
 from heterps_compile.passes.placement.simple_plans import seed_placements
@@ -67,11 +67,10 @@ def search_steps(
     known: Sequence[SteppedPlan] = (),
     seed: int = 0,
     least: float = -float("inf"),
-    closing: ClosingEffort | None = CLOSING_EFFORT,
 ) -> StepsFound:
-    """Return the plan of the best step found from some placements and the simple ones, and a bound of all.
+    """Return the plan of the best step found from some placements and the simple ones.
 
-    ``known`` are plans to begin with, ``least`` is a value that no plan is below; ``closing`` None is no bound.
+    ``known`` are plans to begin with, ``least`` is a value that no plan is below.
     Where none of them meets the throughput floor, the quickest plan of all is looked for first.
     """
     search = StepSearch(of, deadline, effort, seed=seed, least=least)
@@ -87,12 +86,15 @@ def search_steps(
                 search.run([], [replace(fastest, value=value)])
         notes, evaluations = quick.notes, quick.evaluations
     notes, evaluations = tuple(dict.fromkeys((*notes, *search.notes))), evaluations + search.evaluations
-    found = StepsFound(search.best, evaluations, shortest_s, others=tuple(search.simulated), notes=notes)
-    return found if closing is None else closed(of, found, deadline, least, closing)
+    return StepsFound(search.best, evaluations, shortest_s, others=tuple(search.simulated), notes=notes)
 
 
 def closed(
-    of: StepProblem, found: StepsFound, deadline: Deadline, least: float, closing: ClosingEffort = CLOSING_EFFORT
+    of: StepProblem,
+    found: StepsFound,
+    deadline: Deadline,
+    least: float = -float("inf"),
+    closing: ClosingEffort = CLOSING_EFFORT,
 ) -> StepsFound:
     """Return what a search found, or a better plan, with a bound of all; as it is where it meets ``least``."""
     if found.plan is None or found.plan.value <= least * (1 + GAP):
@@ -128,7 +130,7 @@ def with_best_step(
             if of.is_divisible
             else f" (the model fixes its batch at {of.problem.batch}, which replicas cannot share)"
         )
-        raise InfeasibleError(
+        raise UnprovenError(
             f"no plan was found that reaches the floor of {floor} with {ONE_BATCH_ALONE}{fixed}, though some "
             f"do in the {STEADY_STATE}: the quickest step makes {reached}; ask for less (--min-throughput), for a "
             f"larger batch (--batch), or for --reading steady-state"

@@ -102,9 +102,14 @@ def close_steps(
 
 def none_below(segments: StepSegments, value: float, effort: ClosingEffort) -> bool:
     """Return whether it is proven, within an effort, that no plan that keeps the order has a lower value."""
+    return bound_below(segments, value, effort) >= value * (1 - 2 * GAP)
+
+
+def bound_below(segments: StepSegments, value: float, effort: ClosingEffort) -> float:
+    """Bound the values of plans that keep the order, by ``value`` at most; minus infinity if that was not tried."""
     if not is_listed(segments, effort):
-        return False
-    return _Closing(segments, None, NO_DEADLINE, effort, below=value).run() >= value * (1 - 2 * GAP)
+        return -np.inf
+    return _Closing(segments, None, NO_DEADLINE, effort, below=value).run()
 
 
 def is_listed(segments: StepSegments, effort: ClosingEffort) -> bool:

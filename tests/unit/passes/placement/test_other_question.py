@@ -8,8 +8,6 @@ from drafts import posing
 from small_problems import plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import detail
-from heterps_compile.cost.layer_orders import LayerOrders
-from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.other_question import answer_other, has_other_question
@@ -19,14 +17,10 @@ from heterps_compile.plan.request import Request
 FLOOR = replace(small_problem(11, layers=4, types=2, structure=False, memory=False), min_throughput=3.0)
 
 
-def in_one_order(problem: Problem) -> LayerOrders:
-    return LayerOrders(tuple(tuple(range(layer)) for layer in range(problem.layer_count)))
-
-
 @pytest.mark.parametrize(("objective", "other"), [("cost", "price"), ("price", "cost")])
 def test_it_is_the_plan_that_brute_force_finds_for_the_other_objective(objective: str, other: str) -> None:
     problem = replace(FLOOR, objective=objective)
-    answer = answer_other(problem, in_one_order(problem), Brute()(problem), 60.0)
+    answer = answer_other(replace(posing(problem), request=Request()), Brute()(problem), 60.0)
     best = Brute()(replace(problem, objective=other))
     assert (answer.objective, answer.is_proven) == (other, True)
     assert answer.value == pytest.approx(best.value)
@@ -45,7 +39,10 @@ def test_it_takes_the_layers_in_the_order_that_is_best_for_the_other_objective()
         edge_starts=np.zeros(1, np.int64),
     )
     own = Brute()(turns)
-    alone, free = (answer_other(turns, orders, own, 60.0) for orders in (in_one_order(turns), LayerOrders(((),) * 4)))
+    alone, free = (
+        answer_other(replace(posing(turns, is_chain=is_chain), request=Request()), own, 60.0)
+        for is_chain in (True, False)
+    )
     assert (alone.price_per_hour, free.price_per_hour) == (4.0, 2.0)
     assert alone.is_proven
     assert free.is_proven

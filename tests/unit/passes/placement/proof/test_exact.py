@@ -10,10 +10,11 @@ from synthetic import Recipe, synthetic_problem
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
+from heterps_compile.passes import solver
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof.effort import EFFORT
-from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.proof.exact import NOT_BEGUN, Exact
 from heterps_compile.passes.placement.proof.trivial_bounds import trivial_bound
 
 
@@ -108,6 +109,14 @@ def test_without_time_the_plan_is_a_simple_one_and_the_bound_honest() -> None:
     best = Exact()(problem)
     assert found.bound < best.value < found.value
     assert best.notes == ()
+
+
+def test_a_programme_that_was_not_begun_is_why_a_gap_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = synthetic_problem(Recipe(seed=0, layers=60, types=8, limited=True, tight_memory=True, branched=True))
+    exact = Exact(EFFORT.without("label setting"))
+    assert exact(problem, time_limit_s=600.0).notes == ()
+    monkeypatch.setattr(solver, "_STEPS_TO_WRITING", 1e9)
+    assert exact(problem, time_limit_s=600.0).notes == (NOT_BEGUN,)
 
 
 def test_a_plan_is_never_worse_than_its_warm_start() -> None:

@@ -7,12 +7,7 @@ from small_problems import plain_problem
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.paths import (
-    ListedSegments,
-    SegmentPrices,
-    StageCounts,
-    cheapest_path,
-)
+from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts, cheapest_path
 
 # layers 1 and 3 are cheap on type 0, layer 2 on type 1; a batch takes 9 s, so that one unit is enough anywhere
 PROBLEM = plain_problem([[1.0, 4.0], [4.0, 1.0], [1.0, 4.0]], [1.0, 1.0])

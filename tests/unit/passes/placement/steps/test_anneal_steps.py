@@ -17,7 +17,6 @@ from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.steps import step_search
 from heterps_compile.passes.placement.steps.anneal_steps import AnnealSteps, StepAnnealing
 from heterps_compile.passes.placement.steps.minimise_step import StepsFound, search_steps
-from heterps_compile.passes.placement.steps.step_closing import ClosingEffort
 from heterps_compile.passes.placement.steps.step_plans import with_units
 from heterps_compile.passes.placement.steps.step_search import StepEffort
 from heterps_compile.schedule.shortest_step import TRAINING_SCHEDULES
@@ -90,11 +89,8 @@ def open_step(*, batch: int = 64, units: int = 4) -> StepProblem:
 
 def found_by(of: StepProblem, walks: int) -> StepsFound:
     start = find_method("exact")(of.problem).placement
-    effort, unproven = (
-        StepEffort(annealing=StepAnnealing(changes=2000, walks=walks)),
-        ClosingEffort(cells=0, branches=0),
-    )
-    return search_steps(of, [start], NO_DEADLINE, effort=effort, closing=unproven)
+    effort = StepEffort(annealing=StepAnnealing(changes=2000, walks=walks))
+    return search_steps(of, [start], NO_DEADLINE, effort=effort)
 
 
 def test_the_annealing_leaves_the_plan_at_which_the_descent_ends() -> None:

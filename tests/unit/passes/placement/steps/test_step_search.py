@@ -14,9 +14,9 @@ from synthetic import Recipe, synthetic_problem
 from heterps_compile.cost.evaluate import Fault, detail, slowest_batch_s
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.passes.placement.steps.minimise_step import least_factor, search_steps
+from heterps_compile.passes.placement.steps.minimise_step import closed, least_factor, search_steps
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.step_problem import StepProblem, plain_step_problem
 
@@ -131,7 +131,8 @@ def test_the_search_finds_nothing_better_than_the_best_and_mostly_that(first):
     gaps = []
     for seed in range(first, first + 5):
         of = drawn(seed)
-        found = search_steps(of, [find_method("exact")(of.problem).placement], Deadline.after(None)).plan
+        start = find_method("exact")(of.problem).placement
+        found = closed(of, search_steps(of, [start], NO_DEADLINE), NO_DEADLINE).plan
         assert found is not None
         told_s = step_s(of, found.placement, found.step.units, found.step.micro_batches, found.step.schedule)
         assert told_s == pytest.approx(found.step.step_s, rel=1e-9)
