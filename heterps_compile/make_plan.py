@@ -36,6 +36,7 @@ from heterps_compile.plan.request import CHEAPEST
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
+from heterps_compile.schedule.zero_bubble import ZERO_BUBBLE
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import left_uncounted
 from heterps_compile.units import counted, format_bytes
@@ -74,6 +75,8 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
     by_price = OBJECTIVES[draft.request.objective].paid(paid, valued.throughput_samples_per_s)
     if draft.request.minimises_step and by_price is None:
         value = draft.schedule.step_s
+    if draft.request.minimises_step and draft.schedule.name == ZERO_BUBBLE:  # which is not searched
+        bounds = min(bounds[0], max(0.0, search.steady_bound)), min(bounds[1], max(0.0, search.steady_bound))
     if by_price is not None:  # what is free has a price to the search, not to the user
         value, bounds = by_price, (0.0, 0.0) if free else bounds
     if any(stage.sync is not None for stage in stages) and not draft.request.minimises_step and by_price is None:
