@@ -90,6 +90,11 @@ class Capabilities:
     recomputes: bool = False
     sparse_gradients: bool = False
 
+    @property
+    def splits_backward(self) -> bool:
+        """Return whether gradients of inputs are computed apart from those of weights: by PyTorch's own ops alone."""
+        return self.trains and self.is_module
+
 
 class Backend(ABC):
     """A way to turn a partition into stages that run.

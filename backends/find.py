@@ -141,6 +141,11 @@ def makes_sparse_gradients(name: str) -> bool:
     return _capabilities(name).sparse_gradients
 
 
+def splits_backward(name: str) -> bool:
+    """Check if the stages of a backend compute gradients of inputs before those of weights; False if not installed."""
+    return _capabilities(name).splits_backward
+
+
 def _capabilities(name: str) -> Capabilities:
     """Return what the stages of a backend can do; nothing where it is a third party's that is not installed here."""
     if name in BACKENDS:

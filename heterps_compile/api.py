@@ -240,6 +240,7 @@ def compile(  # noqa: A001 - the product's verb
             baselines=tuple(baselines),
             can_recompute=chosen.capabilities.recomputes,
             makes_sparse=chosen.capabilities.sparse_gradients,
+            splits_backward=chosen.capabilities.splits_backward,
             build=build,
         )
         progress.begin()

@@ -9,9 +9,10 @@ What a step takes, and which is the best, ``schedule/shortest_step.py`` says. It
 where batches may follow one another (``schedule/readings.py``). Replicas sum their gradients at its end, with the
 latency of every message, which the steady state leaves out.
 
-Two schedules are simulated and never chosen, and the reason tells where they would be shorter: zero-bubble needs
-gradients of inputs and of weights apart, which no backend computes, and interleaved 1F1B needs every stage in two
-chunks, which is another placement than the one that was searched for.
+Zero-bubble is one of the schedules where the stages run on a backend of PyTorch's own ops, which computes gradients of
+inputs apart from those of weights, and no stage computes its activations again. Searches for a step are made under the
+others. Interleaved 1F1B is simulated and never chosen: it needs every stage in two chunks, which is another placement
+than the one that was searched for. The reason tells where a schedule that is not chosen would be shorter.
 
 Left out: stages that need not wait for the one before them.
 """
@@ -44,15 +45,14 @@ from heterps_compile.schedule.shortest_step import (
     steps_worth_trying,
 )
 from heterps_compile.schedule.wires import link_bytes
+from heterps_compile.schedule.zero_bubble import ZERO_BUBBLE
 from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .drafts import Provisioned, Scheduled, advance
 
-_NOT_CHOSEN = {
-    "zero-bubble": "no backend computes gradients of inputs and of weights apart",
-    "interleaved-1f1b": "it needs two chunks a stage, another placement",
-}
-"""Schedules of training that are shorter where the pipeline waits, and why they are not chosen all the same."""
+_NOT_SPLIT = "the stages do not compute gradients of inputs apart from those of weights"
+_HARDLY = ", which is less than 5 % shorter"
+_IN_CHUNKS = "it needs two chunks a stage, another placement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ChooseSchedule:
         undivided = why or _against_undivided(best, chosen.loads, trials)
         reason = f"{undivided}; {_against_others(best, trials, training=training)}"
         if training and len(chosen.loads) > 1:
-            reason += _shorter(best, chosen.loads)
+            reason += _shorter(best, chosen.loads, splits=_splits(draft, chosen.loads))
         return _scheduled(draft, chosen, reason)
 
 
@@ -159,9 +159,15 @@ def step_of(draft: Provisioned) -> StepOf:
     loads = _loads(draft, counts, training=training)
     # a replica without a micro-batch has nothing to learn from
     least = most if training and most <= max(counts) else 1
-    trials = list(steps_worth_trying(loads, counts, least, training=training))
+    trials = list(steps_worth_trying(loads, counts, least, training=training, splits=_splits(draft, loads)))
     choose = shortest_step if draft.request.minimises_step else best_step
     return StepOf(loads, trials, choose([trial for trial in trials if trial.micro_batches >= least]))
+
+
+def _splits(draft: Provisioned, loads: Sequence[StageLoad]) -> bool:
+    """Return whether a training may run under zero-bubble; the first stage has nothing to split."""
+    is_training = draft.request.mode == "training"
+    return is_training and draft.splits_backward and len(loads) > 1 and not any(load.recomputes for load in loads)
 
 
 def _counts(draft: Provisioned) -> list[int]:
@@ -277,9 +283,10 @@ def _whole(draft: Provisioned, stage: PlannedStage) -> StageWhole:
     )
 
 
-def _shorter(best: Step, loads: Sequence[StageLoad]) -> str:
+def _shorter(best: Step, loads: Sequence[StageLoad], *, splits: bool) -> str:
     """Tell of the schedules that would be shorter with as many micro-batches, and why they are not chosen."""
-    others = [(step_under(name, loads, best.micro_batches, training=True), why) for name, why in _NOT_CHOSEN.items()]
+    reasons = {"interleaved-1f1b": _IN_CHUNKS} if splits else {ZERO_BUBBLE: _NOT_SPLIT, "interleaved-1f1b": _IN_CHUNKS}
+    others = [(step_under(name, loads, best.micro_batches, training=True), why) for name, why in reasons.items()]
     return "".join(
         f"; {other.schedule} would take {format_seconds(other.step_s)}, but {why}"
         for other, why in others
@@ -302,8 +309,10 @@ def _against_undivided(best: Step, loads: Sequence[StageLoad], trials: Sequence[
 def _against_others(best: Step, trials: Sequence[Step], *, training: bool) -> str:
     if not training:
         return "forward only, the next batch follows at once"
-    other = next(t for t in trials if t.micro_batches == best.micro_batches and t.schedule != best.schedule)
+    others = [t for t in trials if t.micro_batches == best.micro_batches and t.schedule != best.schedule]
+    told = (f"{t.schedule} {format_seconds(t.step_s)} and {format_bytes(t.held_bytes)}" for t in others)
     return (
         f"{best.schedule} takes {format_seconds(best.step_s)} and holds {format_bytes(best.held_bytes)} of "
-        f"activations, {other.schedule} {format_seconds(other.step_s)} and {format_bytes(other.held_bytes)}"
+        f"activations, {', '.join(told)}"
+        + (_HARDLY if any(t.schedule == ZERO_BUBBLE and t.step_s * SAME_TIME < best.step_s for t in others) else "")
     )

@@ -53,6 +53,7 @@ class Draft:
         baselines: Names of placement methods to try beside that of the request.
         can_recompute: Whether what the stages run on can compute activations again.
         makes_sparse: Whether look-ups that make gradients of rows alone do so in what the stages run on.
+        splits_backward: Whether they compute gradients of inputs apart from those of weights.
         build: Builds the stages; None for a plan alone.
     """
 
@@ -66,6 +67,7 @@ class Draft:
     baselines: tuple[str, ...] = ()
     can_recompute: bool = True
     makes_sparse: bool = True
+    splits_backward: bool = True
     build: Build | None = None
 
     @property

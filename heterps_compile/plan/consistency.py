@@ -14,6 +14,7 @@ from heterps_compile.plan.request import ALONE
 from heterps_compile.schedule.micro_batch import micro_batch_of
 from heterps_compile.schedule.order import MOST_ACTIONS
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
+from heterps_compile.schedule.zero_bubble import backward_factor
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.units import counted
 
@@ -359,11 +360,13 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
     busy_s = sum(
         busy_time(
             schedule.micro_batches,
-            micro_batch_of([part.times() for part in stage.times], schedule.micro_batches).whole_s,
+            micro_batch_of([part.times() for part in stage.times], schedule.micro_batches).worked_s(
+                backward_factor(schedule.name, index)
+            ),
             count * time_s,
             count * (_behind_s(stage) + sum(_rows_s(stage, count, schedule.micro_batches))),
         )
-        for stage, count, time_s in zip(plan.estimates.stages, replicas, times_s, strict=True)
+        for index, (stage, count, time_s) in enumerate(zip(plan.estimates.stages, replicas, times_s, strict=True))
     )
     batch = plan.model.batch
     for name, given, computed in (

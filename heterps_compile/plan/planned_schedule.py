@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heterps_compile.schedule.readings import Readings, busy_time, one_batch_alone, steady_state
+from heterps_compile.schedule.zero_bubble import backward_factor
 
 from .planned_stage import PlannedStage
 
@@ -13,7 +14,7 @@ class Schedule:
     """How micro-batches flow through the stages.
 
     Attributes:
-        name: ``"gpipe"`` or ``"1f1b"``.
+        name: ``"gpipe"``, ``"1f1b"`` or ``"zero-bubble"``.
         micro_batches: Micro-batches in one step; they divide the batch.
         reason: Why this schedule and this count.
         step_s: Simulated time of one batch alone, fill and drain included.
@@ -31,7 +32,7 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
     busy_s = sum(
         busy_time(
             schedule.micro_batches,
-            stage.micro_batch(schedule.micro_batches).whole_s,
+            stage.micro_batch(schedule.micro_batches).worked_s(backward_factor(schedule.name, stage.index)),
             stage.replicas * stage.time_s,
             stage.replicas * stage.around_actions_s(schedule.micro_batches),
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.backends.find import makes_sparse_gradients
+from heterps_compile.backends.find import makes_sparse_gradients, splits_backward
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
@@ -123,7 +123,15 @@ def pose_again(
         example_inputs = values_again(plan.input_values, dict(example_inputs or {}), must_have_all=False)
     graph = _read_as_planned(model, plan, inputs, example_inputs, **reading)
     makes_sparse = all(makes_sparse_gradients(stage.backend or plan.backend) for stage in plan.stages)
-    opened = Draft(graph=graph, cluster=pool, request=request, measurements=measurements, makes_sparse=makes_sparse)
+    splits = all(splits_backward(stage.backend or plan.backend) for stage in plan.stages)
+    opened = Draft(
+        graph=graph,
+        cluster=pool,
+        request=request,
+        measurements=measurements,
+        makes_sparse=makes_sparse,
+        splits_backward=splits,
+    )
     layered = run_to(opened, Annotated)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
     matched = match_layers(of_plan, make_fingerprints(layered.layers_as_read))

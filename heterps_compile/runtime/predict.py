@@ -19,6 +19,7 @@ from heterps_compile.cost.roofline import Phases
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Action, Phase
 from heterps_compile.schedule.shared_cores import Job, run_jobs
+from heterps_compile.schedule.zero_bubble import parts_of_backward
 
 from .pipeline.layout import Layout
 from .pipeline.routes import Route, make_routes
@@ -127,13 +128,15 @@ def predict(
     queues: list[list[Job]] = [[] for _ in run.actions]
     for step in range(_STEPS):
         for rank, queue in enumerate(run.actions):
-            seen: set[int] = set()
+            seen: set[tuple[int, Phase]] = set()
+            parts = parts_of_backward(queue)
             for at, action in enumerate(queue):
                 stage, phase = layout.stage_of(action), action.phase
                 own_s = times[stage].forward_s
-                if phase is Phase.BACKWARD:
-                    own_s = times[stage].accumulate_s if stage in seen else times[stage].backward_s
-                    seen.add(stage)
+                if phase is not Phase.FORWARD:
+                    own_s = times[stage].accumulate_s if (stage, phase) in seen else times[stage].backward_s
+                    own_s *= parts[phase]
+                    seen.add((stage, phase))
                 own_s += added.inside_s.get(phase, 0.0)
                 if layout.training and stage == layout.stage_count - 1:
                     own_s += added.loss_s.get(phase, 0.0)
@@ -173,6 +176,8 @@ class _Run:
 
     def moved_bytes(self, action: Action) -> float:
         """Return what an action receives and sends."""
+        if action.phase is Phase.WEIGHT:
+            return 0.0
         stage = self._layout.stage_of(action)
         ends = [route for route in self._routes if stage in (route.source, route.target)]
         return sum(self._message_bytes(route, action.phase is Phase.BACKWARD) for route in ends)
@@ -180,7 +185,7 @@ class _Run:
     def messages(self, step: int, action: Action) -> Iterator[tuple[int, int, float]]:
         """Yield the jobs whose messages an action waits for, and how long those travel."""
         stage, is_backward = self._layout.stage_of(action), action.phase is Phase.BACKWARD
-        for route in self._routes:
+        for route in self._routes if action.phase is not Phase.WEIGHT else ():
             reads, makes = (route.source, route.target) if is_backward else (route.target, route.source)
             size_bytes = self._message_bytes(route, is_backward)
             if stage == reads and size_bytes:

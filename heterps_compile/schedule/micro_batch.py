@@ -43,6 +43,10 @@ class MicroBatch:
         """Return forward and backward."""
         return self.forward_s + self.backward_s
 
+    def worked_s(self, backward_factor: float) -> float:
+        """Return forward and backward under a schedule whose backwards take longer."""
+        return self.forward_s + self.backward_s * backward_factor
+
     def recomputed(self) -> "MicroBatch":
         """Return the times with one more forward's computation in the backward, beside what moves there."""
         if self.forward_s <= 0:

@@ -9,10 +9,10 @@ from .gpipe import gpipe
 from .interleaved import interleaved
 from .one_f_one_b import one_f_one_b
 from .order import Action, Order
-from .zero_bubble import zero_bubble
+from .zero_bubble import ZERO_BUBBLE, zero_bubble
 
 SCHEDULES: Mapping[str, Order] = MappingProxyType(
-    {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved-1f1b": interleaved, "zero-bubble": zero_bubble}
+    {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved-1f1b": interleaved, ZERO_BUBBLE: zero_bubble}
 )
 
 

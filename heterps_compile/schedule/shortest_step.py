@@ -6,8 +6,11 @@ between stages and holds a part of what GPipe holds. A step that some unit has n
 is another. A stage computes its activations again exactly where it does not fit otherwise: that takes a forward more,
 so it is never shorter by itself, but may let a schedule fit that is shorter than those without.
 
-No schedule can be shorter than this. The busiest replica of stage s takes n = ceil(M / k) of the M micro-batches; f, b
-and d are a micro-batch's forward, its backward and the delay behind it, w its whole way::
+Zero-bubble is taken where it is more than 5 % shorter than all others: what a split backward takes is a mean, from
+which stages differ.
+
+No schedule whose backward is in one can be shorter than this. The busiest replica of stage s takes n = ceil(M / k) of
+the M micro-batches; f, b and d are a micro-batch's forward, its backward and the delay behind it, w its whole way::
 
     begin(s) = max(pull(s), begin(s - 1) + f(s - 1) + d(s - 1))               before its first forward
     round(s) = sum over r > s of f(r) + b(r), and every delay twice          from a forward until its gradients are back
@@ -22,10 +25,13 @@ d(r) + f(r + 1). No step is shorter than what a network card carries, and the al
 differ, n (f + b) is that of the replica that is busy the longest with what it is dealt; elsewhere n is 1, f and b the
 quickest's.
 
-The two schedules of training take longer (:class:`Turns`). A replica of stage s has done a forwards besides that one's
-own before its first backward, the last of them of a micro-batch j or a later one, which every stage q before s had to
-pass on after those before it. The first backward of stage s also comes after that of stage s + 1. From behind it is the
-same: a backwards besides that one's own follow a replica's last forward::
+Where stages split their backwards (``zero_bubble.py``), a round waits for the gradients of inputs alone, so that it
+counts that part of b(r), and nothing waits behind the last gradients of weights but the stage's own push and sums.
+
+The two schedules of training that are searched take longer (:class:`Turns`). A replica of stage s has done a forwards
+besides that one's own before its first backward, the last of them of a micro-batch j or a later one, which every stage
+q before s had to pass on after those before it. The first backward of stage s also comes after that of stage s + 1.
+From behind it is the same: a backwards besides that one's own follow a replica's last forward::
 
     a        = n - 1 in GPipe,  min(ceil((k(s + 1) + k(s + 2) + ...) / k(s)), n - 1) in 1F1B
     j        = min(k a, M - k)
@@ -49,12 +55,18 @@ from heterps_compile.cost.problem import Floats
 
 from .load import StageLoad, held_bytes, held_part, simulate_step
 from .micro_batch import MicroBatch
+from .zero_bubble import INPUT_PART, ZERO_BUBBLE
 
 TRAINING_SCHEDULES = ("gpipe", "1f1b")
+"""Those of which the best step is searched; zero-bubble is compared with them on the stages that were found."""
+
 INFERENCE_SCHEDULES = ("gpipe",)
 
 SAME_TIME = 1 + 1e-9
 """Times closer than this factor differ by rounding alone."""
+
+_SURELY_LONGER = 1.05
+"""Of other schedules than zero-bubble where that is taken."""
 
 _HARDLY_LONGER = 1.02
 """Predicted steps differ from measured ones by more than this."""
@@ -88,7 +100,8 @@ class Step:
 def step_under(schedule: str, loads: Sequence[StageLoad], micro_batches: int, *, training: bool) -> Step:
     """Return the step of stages under a schedule; O(stages * micro-batches).
 
-    A stage that has no room for its activations under it computes them again, where it may and that helps.
+    A stage that has no room for its activations under it computes them again, where it may and that helps; but under
+    zero-bubble, which does not run so.
 
     Raises:
         UnknownNameError: for an unknown schedule.
@@ -96,7 +109,9 @@ def step_under(schedule: str, loads: Sequence[StageLoad], micro_batches: int, *,
     timeline = simulate_step(schedule, loads, micro_batches, training=training)
     part = held_part(timeline, micro_batches, training=training)
     peaks = timeline.peak_in_flight  # which times do not change
-    fitted = [load.to_fit(peak, part, micro_batches) for load, peak in zip(loads, peaks, strict=True)]
+    fitted = list(loads)
+    if schedule != ZERO_BUBBLE:
+        fitted = [load.to_fit(peak, part, micro_batches) for load, peak in zip(loads, peaks, strict=True)]
     if any(now is not load for now, load in zip(fitted, loads, strict=True)):
         loads = fitted
         timeline = simulate_step(schedule, loads, micro_batches, training=training)
@@ -115,18 +130,26 @@ def step_under(schedule: str, loads: Sequence[StageLoad], micro_batches: int, *,
 
 
 def steps_worth_trying(
-    loads: Sequence[StageLoad], counts: Sequence[int], least: int, *, training: bool
+    loads: Sequence[StageLoad], counts: Sequence[int], least: int, *, training: bool, splits: bool = False
 ) -> Iterator[Step]:
     """Yield the steps of all schedules for every count from ``least`` on that could be the best, promising ones first.
 
     One micro-batch is always among them, so that the others can be compared with it.
+
+    Args:
+        loads: Of every stage.
+        counts: Of micro-batches.
+        least: The fewest of them that may be the best.
+        training: Whether there are backwards.
+        splits: Whether zero-bubble is one of the schedules.
     """
-    bounds_s = {count: least_step_s(loads, count, training=training) for count in counts}
+    names = (*(TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES), *((ZERO_BUBBLE,) if splits else ()))
+    bounds_s = {count: least_step_s(loads, count, training=training, splits=splits) for count in counts}
     shortest_s = float("inf")
     for count in sorted(counts, key=bounds_s.__getitem__):
         if count != 1 and (count < least or bounds_s[count] > shortest_s * SAME_TIME):
             continue
-        for name in TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES:
+        for name in names:
             step = step_under(name, loads, count, training=training)
             if count >= least and step.fits:
                 shortest_s = min(shortest_s, step.step_s)
@@ -135,7 +158,7 @@ def steps_worth_trying(
 
 def shortest_step(steps: Sequence[Step]) -> Step:
     """Return the shortest step that fits; among equals, the one that holds the fewest bytes."""
-    steps = [step for step in steps if step.fits] or steps
+    steps = _sure([step for step in steps if step.fits] or steps)
     shortest_s = min(step.step_s for step in steps)
     return min((step for step in steps if step.step_s <= shortest_s * SAME_TIME), key=_burden)
 
@@ -143,21 +166,38 @@ def shortest_step(steps: Sequence[Step]) -> Step:
 def best_step(steps: Sequence[Step]) -> Step:
     """Return the step to take where the step is not what was minimised, by the rule of the module."""
     shortest = shortest_step(steps)
-    alike = (step for step in steps if step.micro_batches == shortest.micro_batches and step.fits >= shortest.fits)
+    alike = (
+        step for step in _sure(steps) if step.micro_batches == shortest.micro_batches and step.fits >= shortest.fits
+    )
     return min((step for step in alike if step.step_s <= shortest.step_s * _HARDLY_LONGER), key=_burden)
+
+
+def _sure(steps: Sequence[Step]) -> list[Step]:
+    """Leave zero-bubble out where it is not surely shorter than all others."""
+    in_one_s = min((step.step_s for step in steps if step.schedule != ZERO_BUBBLE), default=float("inf"))
+    return [step for step in steps if step.schedule != ZERO_BUBBLE or step.step_s * _SURELY_LONGER < in_one_s]
 
 
 def _burden(step: Step) -> tuple[float, int]:
     return step.held_bytes, step.micro_batches
 
 
-def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bool) -> float:
-    """Return a lower bound on the step under any schedule, by the formulas of the module."""
+def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bool, splits: bool = False) -> float:
+    """Return a lower bound on the step under any schedule, by the formulas of the module.
+
+    Args:
+        loads: Of every stage.
+        micro_batches: In the step.
+        training: Whether there are backwards.
+        splits: Whether zero-bubble is one of the schedules.
+    """
     each = [_quickest(load, micro_batches) for load in loads]
     rounds_s, begin_s, end_s, least_s = [0.0] * len(each), 0.0, 0.0, 0.0
     for stage in range(len(each) - 2, -1, -1):
         both_ways = 2 if training else 1
-        rounds_s[stage] = rounds_s[stage + 1] + both_ways * each[stage].delay_s + each[stage + 1].whole_s
+        after = each[stage + 1]
+        waited_s = after.forward_s + (INPUT_PART if splits else 1.0) * after.backward_s
+        rounds_s[stage] = rounds_s[stage + 1] + both_ways * each[stage].delay_s + waited_s
     for stage, (load, own) in enumerate(zip(loads, each, strict=True)):
         turns = -(-micro_batches // load.replicas) if not load.types else 1
         dealt_s = load.dealt(micro_batches, training=training).busiest_s if load.types else 0.0
@@ -166,7 +206,7 @@ def least_step_s(loads: Sequence[StageLoad], micro_batches: int, *, training: bo
         if stage + 1 < len(loads):
             queued_s += (-(-micro_batches // min(load.replicas, loads[stage + 1].replicas)) - 1) * own.way_s
         if training:
-            before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage else 0.0
+            before_s = each[stage - 1].delay_s + each[stage - 1].backward_s + end_s if stage and not splits else 0.0
             end_s = max(load.push_s + load.sync_s + load.own_s, before_s)
             busy_s = max(
                 turns * own.whole_s,

@@ -25,14 +25,15 @@ optimizer's step among it. None of it holds up another stage, and the step ends 
 Between neighbours a transfer occupies the wires of both replicas, and neither replica (``wires.py``). Where a part of
 it overlaps with actions, its values are there by so much earlier than the wires are free. From the last stage round to
 the first it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its
-time; where gradients of weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
+time; where gradients of weights have actions of their own, a backward takes longer (``zero_bubble.py``).
 
 Not covered: a stage that does not read from the one before it waits for it too, so the estimate is never too short.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from heterps_compile.errors import HeterpsError
 
@@ -40,9 +41,7 @@ from .mixed_stage import MixedStage
 from .order import Action, Phase
 from .readings import idle_share
 from .wires import received_s, sent_s
-
-WEIGHT_SHARE = 0.5
-"""Of a backward: a matrix product's two gradients, of its input and of its weight, have as many operations each."""
+from .zero_bubble import parts_of_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,8 @@ class Timeline:
         makespan_s: From the start of the first action to the end of the last, or of what follows it.
         bubble: Share of all replicas' time in which they wait, in [0, 1].
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
-            yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
+            yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted. One that waits
+            for the gradients of its weights counts twice: gradients wait with its activations, of fewer bytes.
         chunks: Into which every stage is cut.
         around: Of every stage in its order.
     """
@@ -140,12 +140,14 @@ def simulate_mixed(
     ways_s, delays_s = _ways(transfer_s or none[1:]), _ways(delay_s or transfer_s or none[1:])
     chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
-    lengths_s = _lengths(
-        orders,
-        [mixed[stage].forward_s[replica] for stage, replica in workers],
-        [mixed[stage].backward_s[replica] for stage, replica in workers],
-        chunks,
-    )
+    parts = [parts_of_backward(order) for order in orders]
+    lengths_s = [
+        {
+            Phase.FORWARD: mixed[stage].forward_s[replica] / chunks,
+            **{phase: mixed[stage].backward_s[replica] * part / chunks for phase, part in parts[stage].items()},
+        }
+        for stage, replica in workers
+    ]
     queues = [
         tuple(action for action in orders[stage] if mixed[stage].taken_by[action.micro_batch] == replica)
         for stage, replica in workers
@@ -176,7 +178,7 @@ def simulate_mixed(
                 waiting.setdefault(needed, []).append(worker)
                 break
             start_s = max(ready_s, done[-1].end_s if done else traffic[workers[worker][0]].pull_s)
-            length_s = lengths_s[action.phase][worker]
+            length_s = lengths_s[worker][action.phase]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
             free_s, way_s = sending_s[action.phase], ways_s[action.phase][action.stage]
@@ -192,19 +194,6 @@ def simulate_mixed(
     return _timeline(
         workers, spans, counts, chunks, ends_s, sync_s=sync_s or none, own_s=own_s or none, servers=traffic
     )
-
-
-def _lengths(
-    orders: Sequence[Sequence[Action]], forward_s: Sequence[float], backward_s: Sequence[float], chunks: int
-) -> dict[Phase, list[float]]:
-    """Return how long an action of every phase takes on every worker."""
-    splits = any(action.phase is Phase.WEIGHT for order in orders for action in order)
-    share = WEIGHT_SHARE if splits else 0.0
-    return {
-        Phase.FORWARD: [time_s / chunks for time_s in forward_s],
-        Phase.BACKWARD: [time_s * (1 - share) / chunks for time_s in backward_s],
-        Phase.WEIGHT: [time_s * share / chunks for time_s in backward_s],
-    }
 
 
 def input_of(action: Action, stages: int, chunks: int) -> Action | None:
@@ -265,19 +254,22 @@ def _timeline(
 def peak_held(actions: Iterable[Action]) -> int:
     """Return the most micro-batches, or chunks of them, that a worker holds at once while it does these actions.
 
-    A forward takes one up; its last action lets it go: the gradients of weights, else the backward. Without any
-    backward nothing is kept.
+    A forward takes one up; its last action lets it go: the gradients of weights, else the backward. In between those
+    it counts twice. Without any backward nothing is kept.
     """
     done = list(actions)
     phases = {action.phase for action in done}
     if Phase.BACKWARD not in phases:
         return min(1, len(done))
-    last = Phase.WEIGHT if Phase.WEIGHT in phases else Phase.BACKWARD
-    held = peak = 0
-    for action in done:
-        held += (action.phase is Phase.FORWARD) - (action.phase is last)
-        peak = max(peak, held)
-    return peak
+    more = _more_held(phases)
+    return max(accumulate(more[action.phase] for action in done))
+
+
+def _more_held(phases: Collection[Phase]) -> Mapping[Phase, int]:
+    """Return by how many more micro-batches are held once an action of a phase has begun, or, if fewer, has ended."""
+    if Phase.WEIGHT in phases:
+        return {Phase.FORWARD: 1, Phase.BACKWARD: 1, Phase.WEIGHT: -2}
+    return {Phase.FORWARD: 1, Phase.BACKWARD: -1}
 
 
 def worker_spans(timeline: Timeline) -> dict[tuple[int, int], list[Span]]:
@@ -294,16 +286,15 @@ def held_over_time(spans: list[Span]) -> Iterator[tuple[float, int]]:
     """Yield when a worker's count of held micro-batches (of one chunk, where there are chunks) changes, and to what.
 
     A micro-batch is taken up as its forward starts and let go as its last action ends: the gradients of weights, else
-    the backward, else, in inference, the forward itself.
+    the backward, else, in inference, the forward itself. It counts twice from the start of a backward on that leaves
+    the gradients of weights to later.
     """
     phases = {span.action.phase for span in spans}
-    last = next((phase for phase in (Phase.WEIGHT, Phase.BACKWARD) if phase in phases), Phase.FORWARD)
-    held = 0
+    more, held = _more_held(phases), 0
     yield 0.0, held
     for span in spans:
-        if span.action.phase is Phase.FORWARD:
-            held += 1
-            yield span.start_s, held
-        if span.action.phase is last:
+        held += more[span.action.phase]
+        yield span.start_s if more[span.action.phase] > 0 else span.end_s, held
+        if Phase.BACKWARD not in phases:
             held -= 1
             yield span.end_s, held

@@ -37,6 +37,8 @@ def waits_for(run: Run, action: Action) -> set[tuple[int, int, Phase]]:
     stage, i = run.layout.stage_of(action), action.micro_batch
     if action.phase is Phase.FORWARD:
         return {(source, i, Phase.FORWARD) for source, target in run.skips if target == stage}
+    if action.phase is Phase.WEIGHT:
+        return {(stage, i, Phase.BACKWARD)}
     after = {(target, i, Phase.BACKWARD) for source, target in run.skips if source == stage}
     return {(stage, i, Phase.FORWARD), *after}
 
@@ -50,11 +52,12 @@ def test_orders_come_to_an_end(run):
     )
     assert waiting_at_the_end(layout) == {}
     phases = [Phase.FORWARD, Phase.BACKWARD] if layout.training else [Phase.FORWARD]
+    splits = layout.training and layout.schedule == "zero-bubble"
     assert every == Counter(
         (stage, i, phase)
         for stage in range(layout.stage_count)
         for i in range(layout.micro_batches)
-        for phase in phases
+        for phase in (*phases, *([Phase.WEIGHT] if splits and stage else []))
     )
     done: set[tuple[int, int, Phase]] = set()
     while any(left.values()):

@@ -41,11 +41,11 @@ def run(step) -> Timeline:
 def test_every_action_runs_once(step):
     name, replicas, micro_batches, _, backward_s, _ = step
     phases = [Phase.FORWARD] if backward_s is None else [Phase.FORWARD, Phase.BACKWARD]
-    if backward_s is not None and name == "zero-bubble":
-        phases.append(Phase.WEIGHT)
+    splits = backward_s is not None and name == "zero-bubble"
     chunks = range(CHUNKS if name == "interleaved-1f1b" else 1)
     stages = range(len(replicas))
     wanted = {Action(s, m, p, c) for s in stages for m in range(micro_batches) for p in phases for c in chunks}
+    wanted |= {Action(s, m, Phase.WEIGHT) for s in stages[1:] for m in range(micro_batches) if splits}
     actions = [span.action for span in run(step).spans]
     assert len(actions) == len(wanted)
     assert set(actions) == wanted

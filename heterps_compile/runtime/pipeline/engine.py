@@ -123,6 +123,7 @@ class Engine:
             self.loss_scale,
         )
         shared = {} if self._state is None else self._state.statistics
+        order = [(layout.stage_of(a), a.micro_batch, a.phase) for a in layout.actions(rank)]
         actions_of = {
             index: StageActions(
                 index,
@@ -132,19 +133,19 @@ class Engine:
                 is_last=index == last,
                 statistics=shared.get(index),
                 recompute=_recompute(plan, index, stage) if layout.training else None,
+                splits=any(stage == index and phase is Phase.WEIGHT for stage, _, phase in order),
             )
             for index, stage in self._stages.items()
         }
-        order = [(layout.stage_of(a), a.micro_batch, a.phase is Phase.FORWARD) for a in layout.actions(rank)]
-        lasts = set({(stage, is_forward): place for place, (stage, _, is_forward) in enumerate(order)}.values())
+        lasts = set({(stage, phase is Phase.FORWARD): place for place, (stage, _, phase) in enumerate(order)}.values())
         self._actions = [
-            (actions_of[stage], micro_batch, is_forward, place in lasts)
-            for place, (stage, micro_batch, is_forward) in enumerate(order)
+            (actions_of[stage], micro_batch, phase, place in lasts)
+            for place, (stage, micro_batch, phase) in enumerate(order)
         ]
         # an accelerator has numbers once all is computed that was begun, for which a step must not wait in its middle
         self._begins_losses = parts.device.type == "cpu" and self._state is not None and not self._state.steps_alone
         self._untold_since_s: float | None = None
-        self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
+        self._first_backward = next((i for i, action in enumerate(order) if action[2] is Phase.BACKWARD), None)
 
     def train_step(self, step: int, read: ReadMicroBatch, *, is_told: bool = True) -> StepResult:
         """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser, or skips it.
@@ -173,20 +174,22 @@ class Engine:
             self._weigh(self._loss, state, step, read)
         post_receives = self._exchange.post_receives if self._exchange.needs_buffers else None
         first_backward = self._first_backward
-        for place, (stage, micro_batch, is_forward, is_last_of_stage) in enumerate(self._actions):
+        for place, (stage, micro_batch, phase, is_last_of_stage) in enumerate(self._actions):
             try:
-                if is_forward:
+                if phase is Phase.FORWARD:
                     stage.forward(step, micro_batch, read)
+                elif phase is Phase.WEIGHT:
+                    stage.weights(step, micro_batch)
                 else:
                     if place == first_backward:
                         state.begin_gradients()
                     stage.backward(step, micro_batch)
             except Exception as error:
-                raise self._named(error, step, stage.index, micro_batch, is_forward=is_forward) from error
+                raise self._named(error, step, stage.index, micro_batch, phase) from error
             if post_receives is not None:
                 post_receives(place + 1)
             if is_last_of_stage:
-                self._start_sums(state, stage.index, is_forward=is_forward)
+                self._start_sums(state, stage.index, is_forward=phase is Phase.FORWARD)
         for hook in self._hooks:
             hook.after_backward(step)
         result = self._sum_up(state, step)
@@ -224,7 +227,7 @@ class Engine:
                 try:
                     outputs = stage.infer(step, micro_batch, read)
                 except Exception as error:
-                    raise self._named(error, step, stage.index, micro_batch, is_forward=True) from error
+                    raise self._named(error, step, stage.index, micro_batch, Phase.FORWARD) from error
                 self._exchange.post_receives(place + 1)
                 if stage.is_last:
                     results[micro_batch] = outputs
@@ -292,14 +295,14 @@ class Engine:
     def _weigh(self, of_batch: BatchLoss, state: SharedState, step: int, read: ReadMicroBatch) -> None:
         """Read the micro-batches of this rank, ask for the weights of their samples, and add up those of the batch."""
         last = self._layout.stage_count - 1
-        for micro_batch in dict.fromkeys(micro_batch for _, micro_batch, is_forward, _ in self._actions if is_forward):
+        for micro_batch in dict.fromkeys(action[1] for action in self._actions if action[2] is Phase.FORWARD):
             began_s = perf_counter()
             try:
                 columns = self._data.peek(micro_batch, read)
                 self._recorder.waited(step, "data", began_s, perf_counter())
                 of_batch.weigh(micro_batch, columns)
             except Exception as error:
-                raise self._named(error, step, last, micro_batch, is_forward=True) from error
+                raise self._named(error, step, last, micro_batch, Phase.FORWARD) from error
         began_s = perf_counter()
         try:
             of_batch.sum_weights(state.last_group)
@@ -350,9 +353,8 @@ class Engine:
             raise self._named_wait(error, step) from error
         self._recorder.waited(step, "send", began_s, perf_counter())
 
-    def _named(self, error: Exception, step: int, stage: int, micro_batch: int, *, is_forward: bool) -> RunError:
+    def _named(self, error: Exception, step: int, stage: int, micro_batch: int, phase: Phase) -> RunError:
         """Let what went wrong in an action say where it did."""
-        phase = Phase.FORWARD if is_forward else Phase.BACKWARD
         return RunError(
             f"stage {stage}, replica {self._layout.replica_of(self._rank)} (rank {self._rank}), {phase} of "
             f"micro-batch {micro_batch} in step {step}: {_reason(error)}"

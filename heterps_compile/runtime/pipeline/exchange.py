@@ -124,7 +124,8 @@ class Exchange:
         if layout.world_size > 1 and (routes or more_tags):
             self.transport = Transport(layout.world_size, rank, self.own_tags + more_tags)
             for place, action in enumerate(layout.actions(rank)):
-                self._prepare(self.transport, place, action)
+                if action.phase is not Phase.WEIGHT:
+                    self._prepare(self.transport, place, action)
             self.transport.connect_gpus(layout, routes)
 
     def _prepare(self, transport: Transport, place: int, action: Action) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from heterps_compile.backends.find import training_backends, trains
+from heterps_compile.backends.find import splits_backward, training_backends, trains
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
@@ -32,10 +32,9 @@ from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
 from heterps_compile.units import counted
 
-CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
+CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS, "zero-bubble": 1}
 """The schedules that run, and the stages each puts at a position."""
 
-_NOT_RUN = {"zero-bubble": "no stage computes the gradients of its inputs apart from those of its weights"}
 _SHOWN = 8
 _T = TypeVar("_T")
 
@@ -175,13 +174,13 @@ def make_layout(
         _refuse_untrainable(plan)
         _refuse_idle(plan, assignment, widths, samples)
     layout = Layout(name, training, widths, chunks, count, samples, assignment)
+    if any(action.phase is Phase.WEIGHT for rank in range(layout.world_size) for action in layout.actions(rank)):
+        _refuse_unsplit(plan, name)
     _refuse_circles(layout)
     return layout
 
 
 def _chunks(name: str, stages: int) -> int:
-    if name in _NOT_RUN:
-        raise RunError(f"the schedule {name!r} is not run: {_NOT_RUN[name]}; take --schedule {' or '.join(CHUNKS_OF)}")
     if name not in CHUNKS_OF:
         raise UnknownNameError("schedule", name, CHUNKS_OF)
     chunks = CHUNKS_OF[name]
@@ -285,6 +284,21 @@ def _refuse_untrainable(plan: Plan) -> None:
             )
 
 
+def _refuse_unsplit(plan: Plan, name: str) -> None:
+    """Refuse stages whose gradients of weights are not computed after those of their inputs."""
+    for stage in plan.stages[1:]:  # the first one's backward stays in one
+        why = ""
+        if not splits_backward(stage.backend):
+            why = f"runs on the backend {stage.backend!r}"
+        elif stage.recompute:
+            why = "computes its activations again"
+        if why:
+            raise RunError(
+                f"the schedule {name!r} computes the gradients of a stage's inputs before those of its weights, and "
+                f"stage {stage.index} {why}, which would compute both twice; take --schedule 1f1b"
+            )
+
+
 def _refuse_idle(plan: Plan, assignment: Sequence[Sequence[int]], widths: Sequence[int], batch: int) -> None:
     """Refuse a replica that would have nothing to learn from: it is paid for, and has no running statistics."""
     for position, (dealt, width) in enumerate(zip(assignment, widths, strict=True)):
@@ -323,9 +337,9 @@ def waiting_at_the_end(layout: Layout) -> dict[int, str]:
     """Return the ranks that never get further, and the action each waits to run, as in ``F3``; empty if all is well.
 
     Every rank's order is run against the others', an action as soon as what it needs is done: a forward the forward of
-    the stage before, a backward its own forward and the backward of the stage after. The orders of a schedule end, and
-    dealing keeps that; a cycle is found here all the same, before it is a run that hangs. Values that skip stages come
-    no later than those that do not, so they are left out.
+    the stage before, a backward its own forward and the backward of the stage after, gradients of weights their
+    backward. The orders of a schedule end, and dealing keeps that; a cycle is found here all the same, before it is a
+    run that hangs. Values that skip stages come no later than those that do not, so they are left out.
     """
     orders = {rank: layout.actions(rank) for rank in range(layout.world_size)}
     reached = dict.fromkeys(orders, 0)
@@ -338,7 +352,9 @@ def waiting_at_the_end(layout: Layout) -> dict[int, str]:
             while reached[rank] < len(order):
                 action = order[reached[rank]]
                 stage, i = layout.stage_of(action), action.micro_batch
-                if action.phase is Phase.FORWARD:
+                if action.phase is Phase.WEIGHT:
+                    needed = [(stage, i, Phase.BACKWARD)]
+                elif action.phase is Phase.FORWARD:
                     needed = [(stage - 1, i, Phase.FORWARD)] if stage > 0 else []
                 else:
                     needed = [(stage, i, Phase.FORWARD), *([(stage + 1, i, Phase.BACKWARD)] if stage < last else [])]

@@ -7,6 +7,9 @@
       run the stage (and the loss, at the last)       run autograd
       send to the stages after                        send gradients to the stages before
 
+Where the schedule has gradients of weights in actions of their own, the backward computes those of what it received
+alone (``split_backward.py``), and keeps what the others need.
+
 Which value comes from where is the same in every step, so it is worked out once; in a step, values have places instead
 of names. A micro-batch runs in a piece of the autograd graph of its own: what enters are leaves, which collect the
 gradients that go back.
@@ -42,8 +45,9 @@ from .recorder import Recorder, listener
 if TYPE_CHECKING:
     from .loss_scale import LossScale
     from .running_statistics import RunningStatistics
+    from .split_backward import LateWeights
 
-_FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
+_FORWARD, _BACKWARD, _WEIGHT = Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT
 _Pick = Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -162,6 +166,7 @@ class StageActions:
         is_last: bool,
         statistics: "RunningStatistics | None",
         recompute: Recompute | None = None,
+        splits: bool = False,
     ) -> None:
         """Work out what goes where.
 
@@ -173,6 +178,7 @@ class StageActions:
             is_last: Whether graph outputs, and the loss, are its.
             statistics: Its running statistics, where they are shared.
             recompute: Runs it so that its backward runs it again; None where it keeps its activations.
+            splits: Whether the gradients of its weights are actions of their own.
         """
         self.index, self._stage, self._setting = index, stage, setting
         self._run = _run_alone if statistics is None else statistics.run
@@ -185,6 +191,12 @@ class StageActions:
         self._take_data = setting.data.take
         self._autocast, self._entering = setting.autocast.context, setting.autocast.entering
         self._kept: dict[int, _Forward] = {}
+        self._split: Callable[..., LateWeights] | None = None
+        self._late: dict[int, LateWeights] = {}
+        if splits:
+            from .split_backward import backward_of_inputs  # noqa: PLC0415 - under few schedules
+
+            self._split = backward_of_inputs
         before, after = setting.exchange.into[index], setting.exchange.out_of[index]
         arriving = [*self._reads, *(name for route in before for name in route.values)]
         self._take = _picker(arriving, stage.inputs)
@@ -276,8 +288,11 @@ class StageActions:
         if loss is not None:
             roots.append(loss)
             seeds.append(self._seed_of(loss, self._setting.loss))
-        if roots:
+        if roots and self._split is None:
             torch.autograd.backward(roots, seeds)  # type: ignore[arg-type]  # which takes both kinds in one list
+        elif roots and self._split is not None:
+            entered = [v for received in arrived for v in received if isinstance(v, Tensor) and v.requires_grad]
+            self._late[micro_batch] = self._split(roots, seeds, entered)
         if self._end is not None:
             self._end(step, self.index, micro_batch, _BACKWARD, began_s, perf_counter())
         for place, (send, names) in enumerate(messages.gradients_out):
@@ -285,6 +300,16 @@ class StageActions:
             gradients = [value.grad for value in received if isinstance(value, Tensor) and value.requires_grad]
             if gradients:
                 send(names if len(gradients) == len(names) else _differentiable(received, names), gradients)
+
+    def weights(self, step: int, micro_batch: int) -> None:
+        """Compute the gradients of weights that the backward of a micro-batch left."""
+        if self._begin is not None:
+            self._begin(step, self.index, micro_batch, _WEIGHT)
+        began_s = perf_counter()
+        if micro_batch in self._late:  # unless no gradient came
+            self._late.pop(micro_batch).backward()
+        if self._end is not None:
+            self._end(step, self.index, micro_batch, _WEIGHT, began_s, perf_counter())
 
     def _seed_of(self, loss: Tensor, of_batch: BatchLoss | None) -> Tensor:
         """Return the gradient that the backward of a loss begins with."""

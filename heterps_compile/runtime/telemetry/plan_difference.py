@@ -30,6 +30,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import StageLoad, simulate_step
 from heterps_compile.schedule.micro_batch import MicroBatch
+from heterps_compile.schedule.zero_bubble import backward_factor
 from heterps_compile.units import counted, format_seconds
 
 from .events import RankStart, RankStep
@@ -247,7 +248,8 @@ def _words(plan: Plan, mean: MeanStep, cause: str) -> str:
         if cause == _stage(stage.index):
             found = mean.stages[stage.index]
             measured_s = found.forward_s + found.backward_s
-            planned_s = stage.micro_batch(plan.schedule.micro_batches).whole_s
+            factor = backward_factor(plan.schedule.name, stage.index)
+            planned_s = stage.micro_batch(plan.schedule.micro_batches).worked_s(factor)
             return f"{cause} computed {format_seconds(measured_s)} a micro-batch, planned {format_seconds(planned_s)}"
     if cause == UNEXPLAINED:
         return "no rank's own work explains it, so it is messages, sums of gradients and what is not measured"
@@ -290,7 +292,9 @@ def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
         planned = stage.micro_batch(count)
         computed = found if _stage(stage.index) in put_in else planned
         forward_s = computed.forward_s + sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
-        micro_batch = replace(planned, forward_s=forward_s, backward_s=computed.backward_s)
+        # what was measured is of both parts of a backward, what is planned of one in one
+        factor = backward_factor(plan.schedule.name, stage.index) if computed is found else 1.0
+        micro_batch = replace(planned, forward_s=forward_s, backward_s=computed.backward_s / factor)
         rows = None if PULL in put_in else stage.rows
         own_s = stage.handling_s + (0.0 if OPTIMIZER in put_in else stage.update_s)
         types = _types(stage, micro_batch)

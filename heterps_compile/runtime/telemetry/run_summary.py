@@ -18,6 +18,7 @@ from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate
+from heterps_compile.schedule.zero_bubble import backward_factor
 from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
 from .events import RankStart, RankTables
@@ -200,5 +201,6 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, Call
 def _stage_s(plan: Plan, index: int) -> float:
     """Return what one replica of a stage was promised to take in a step: its part of the micro-batches."""
     stage = plan.stages[index]
-    micro_batch_s = stage.micro_batch(plan.schedule.micro_batches).whole_s
+    factor = backward_factor(plan.schedule.name, index)
+    micro_batch_s = stage.micro_batch(plan.schedule.micro_batches).worked_s(factor)
     return micro_batch_s * plan.schedule.micro_batches / stage.replicas if micro_batch_s else stage.time_s

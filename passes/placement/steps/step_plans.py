@@ -31,6 +31,7 @@ from heterps_compile.schedule.micro_batch import MicroBatch
 from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES, step_under
 from heterps_compile.schedule.step_length import step_length_s
 from heterps_compile.schedule.step_problem import MicroBatches, StepProblem, StepsOfPlacements
+from heterps_compile.schedule.zero_bubble import ZERO_BUBBLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,8 +270,8 @@ def simulated(of: StepProblem, plan: StepPlan, most: float = np.inf) -> SteppedP
 
 def simulated_s(of: StepProblem, plan: StepPlan, schedule: str) -> float:
     """Return the simulated step; inf where some unit has no room for it."""
-    if of.memory is None:
+    if of.memory is None and schedule != ZERO_BUBBLE:
         return step_length_s(schedule, plan.loads, plan.micro_batches, training=of.training)
-    loads = of.with_memory(plan.placement, plan.loads)
+    loads = plan.loads if of.memory is None else of.with_memory(plan.placement, plan.loads)
     step = step_under(schedule, loads, plan.micro_batches, training=of.training)
     return step.step_s if step.fits else float("inf")

@@ -67,6 +67,8 @@ def scheduled(
     measured: tuple[LayerPoint, ...] = (),
     links: tuple[Link, ...] = (),
     sync_s: tuple[float, ...] = (),
+    splits: bool = True,
+    recompute: str = "never",
 ) -> Scheduled:
     """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured.
 
@@ -95,7 +97,8 @@ def scheduled(
         Provisioned,
         graph=graph,
         cluster=pool,
-        request=Request(mode=mode, reading=reading),
+        request=Request(mode=mode, reading=reading, recompute=recompute),
+        splits_backward=splits,
         layers=layers,
         costs=costs,
         measurements=measurements,
@@ -112,7 +115,7 @@ def scheduled(
                 sync_hops_s=sync_s[i] / 2 if sync_s else 0,
                 received_bytes=int(i > 0),
                 sent_bytes=int(i < count - 1),
-                memory=MemoryParts(0, 0, 0, 64 * MIB),
+                memory=MemoryParts(0, 0, 0, 64 * MIB, recompute=recompute),
             )
             for i, (time_s, replicas) in enumerate(stages)
         ),
@@ -173,7 +176,7 @@ def test_no_replica_is_without_a_micro_batch_in_training_though_that_were_shorte
     """
     stages = ((0.1, 2), (0.1, 1))
     assert chosen(*stages, latency_s=0.5).micro_batches == 1
-    schedule = chosen(*stages, latency_s=0.5, mode="training", batch=6)
+    schedule = chosen(*stages, latency_s=0.5, mode="training", batch=6, splits=False)
     assert schedule.micro_batches == 2
     assert "2.02 s a step, undivided 1.7 s, which would leave replicas without any" in schedule.reason
 
@@ -184,9 +187,8 @@ def test_training_of_equal_stages_takes_1f1b_which_holds_less():
     assert schedule.step_s == pytest.approx((8 + 1) / 8 * 3)
     # stages hold 2 and 1 of 8 micro-batches of 8 MiB, against all of both
     assert schedule.reason == (
-        "8 micro-batches: 3.38 s a step, undivided 6 s; "
-        "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB; "
-        "zero-bubble would take 3.12 s, but no backend computes gradients of inputs and of weights apart; "
+        "8 micro-batches: 3.38 s a step, undivided 5.5 s; "
+        "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB, zero-bubble 3.62 s and 48 MiB; "
         "interleaved-1f1b would take 3.19 s, but it needs two chunks a stage, another placement"
     )
 
@@ -194,8 +196,29 @@ def test_training_of_equal_stages_takes_1f1b_which_holds_less():
 def test_values_and_gradients_take_their_time_between_stages():
     """Forward 1 and 1, backward 2 and 2, one way there and one back."""
     assert chosen((1.0, 1), (1.0, 1), fixed=True, latency_s=0.25).step_s == pytest.approx(2 + 0.25)
-    schedule = chosen((3.0, 1), (3.0, 1), mode="training", fixed=True, latency_s=0.25)
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", fixed=True, latency_s=0.25, splits=False)
     assert schedule.step_s == pytest.approx(6 + 2 * 0.25)
+
+
+def test_zero_bubble_is_taken_where_it_is_surely_shorter_and_stages_split_their_backwards():
+    """Four stages of 3 s, of which a backward is 2: of four micro-batches 1F1B takes 7 x 0.75, zero-bubble 18 / 4."""
+    stages = ((3.0, 1),) * 4
+    taken = scheduled(*stages, mode="training", batch=4, reading="steady-state")
+    assert (taken.schedule.name, taken.schedule.step_s) == ("zero-bubble", pytest.approx(18 / 4))
+    assert "zero-bubble takes 4.5 s and holds 400 MiB of activations, gpipe 5.25 s" in taken.schedule.reason
+    assert [stage.memory.activations_bytes // MIB for stage in taken.stages if stage.memory] == [64, 96, 112, 128]
+    kept = chosen(*stages, mode="training", batch=4, splits=False)
+    assert (kept.name, kept.step_s) == ("1f1b", pytest.approx(7 * 3 / 4))
+    assert "zero-bubble would take 4.5 s, but the stages do not compute gradients of inputs apart" in kept.reason
+    again = chosen(*stages, mode="training", batch=4, recompute="always")
+    assert again.name != "zero-bubble"
+
+
+def test_zero_bubble_that_is_hardly_shorter_gives_way():
+    schedule = chosen((0.1, 2), (0.1, 1), latency_s=0.5, mode="training", batch=6)
+    assert schedule.name == "1f1b"
+    assert "1f1b takes 2.02 s" in schedule.reason
+    assert "zero-bubble 1.93 s and 192 MiB, which is less than 5 % shorter" in schedule.reason
 
 
 def test_long_ways_between_stages_make_gpipe_the_shorter_one():

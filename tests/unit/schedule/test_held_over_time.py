@@ -24,8 +24,9 @@ def test_1f1b_lets_each_go_in_its_turn():
     assert held("1f1b", 1) == "0:0 2:1 6:0 6:1 10:0 10:1 14:0"
 
 
-def test_zero_bubble_holds_on_until_the_gradients_of_the_weights():
-    assert held("zero-bubble", 1) == "0:0 2:1 5:2 9:1 9:2 13:1 14:0"
+def test_zero_bubble_holds_on_until_the_gradients_of_the_weights_beside_gradients():
+    """Of a backward of 2, the gradients of inputs take 1.5 and those of weights 1."""
+    assert held("zero-bubble", 1) == "0:0 2:1 4:2 5.5:3 7.5:4 10:2 10:3 12:4 14.5:2 15.5:0"
 
 
 def test_inference_holds_only_what_is_being_done():

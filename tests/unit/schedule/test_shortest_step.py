@@ -19,6 +19,7 @@ from heterps_compile.schedule.shortest_step import (
     step_under,
 )
 from heterps_compile.schedule.step_length import step_length_s
+from heterps_compile.schedule.zero_bubble import INPUT_PART, ZERO_BUBBLE
 
 
 def drawn_load(draw: np.random.Generator, *, training: bool) -> StageLoad:
@@ -46,6 +47,23 @@ def is_tight(loads: list[StageLoad], count: int, *, training: bool) -> bool:
     shortest_s = min(step_under(name, loads, count, training=training).step_s for name in schedules)
     assert bound_s <= shortest_s * (1 + 1e-12)
     return bound_s >= shortest_s * (1 - 1e-9)
+
+
+def test_zero_bubble_is_no_shorter_than_its_bound_nor_than_the_steady_state_or_its_part_of_1f1b():
+    """The others are what the bound of a plan is where zero-bubble is taken."""
+    draw, tight, gains = np.random.default_rng(5), 0, 0
+    for _ in range(300):
+        count = int(draw.integers(1, 10))
+        loads = [same_times(drawn_load(draw, training=True), count) for _ in range(int(draw.integers(1, 5)))]
+        step_s = step_under(ZERO_BUBBLE, loads, count, training=True).step_s
+        shortest_s = min(step_under(name, loads, count, training=True).step_s for name in TRAINING_SCHEDULES)
+        bound_s = least_step_s(loads, count, training=True, splits=True)
+        assert max(bound_s, INPUT_PART * shortest_s) <= step_s * (1 + 1e-12)
+        busiest_s = max(load.dealt(count, training=True).busiest_s for load in loads)
+        assert busiest_s <= step_s * (1 + 1e-12)  # which the steady state waits for
+        tight, gains = tight + (bound_s >= step_s * 0.9), gains + (step_s < shortest_s)
+    assert tight > 100
+    assert gains > 20
 
 
 def test_no_step_is_shorter_than_its_bound_and_many_reach_it():

@@ -96,10 +96,22 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_one_per_stage_to_come():
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 3), (4, 8)])
 def test_zero_bubble_waits_for_a_forward_alone_where_1f1b_waits_for_the_backward_too(stages, micro_batches):
+    """Forward 1, backward 2, in two parts 1.5 and 1: the last stage waits for forwards, and works without a pause."""
     order = orders("zero-bubble", [1] * stages, micro_batches, training=True)
     timeline = simulate(order, [1.0] * stages, [2.0] * stages)
-    assert timeline.makespan_s == 3.0 * micro_batches + (stages - 1) * 1.0
-    assert timeline.peak_in_flight == (min(stages, micro_batches),) * stages
+    ends_s = [max(span.end_s for span in timeline.spans if span.action.stage == stage) for stage in range(stages)]
+    assert ends_s[-1] == stages - 1 + (1 + 1.5 + 1) * micro_batches
+    assert timeline.peak_in_flight[0] == min(stages, micro_batches)
+    assert timeline.peak_in_flight[-1] == 2 * min(stages, micro_batches)
+
+
+def test_zero_bubble_gains_where_stages_are_many_and_micro_batches_few():
+    def step_s(name: str, stages: int, count: int) -> float:
+        order = orders(name, [1] * stages, count, training=True)
+        return simulate(order, [1.0] * stages, [2.0] * stages).makespan_s
+
+    assert (step_s("1f1b", 4, 4), step_s("zero-bubble", 4, 4)) == (21, 18)
+    assert step_s("1f1b", 2, 16) == 17 * 3 < step_s("zero-bubble", 2, 16)
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 6), (4, 8)])

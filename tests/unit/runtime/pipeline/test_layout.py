@@ -67,7 +67,12 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
 @pytest.mark.parametrize(
     ("plan", "options", "message"),
     [
-        (plan_of(1, 1), {"schedule": "zero-bubble"}, "'zero-bubble'"),
+        (plan_of(1, 1, backend="jax"), {"schedule": "zero-bubble"}, r"'zero-bubble'.*stage 1\b.*'jax'.*1f1b"),
+        (
+            replace(plan_of(1, 1), stages=tuple(replace(s, recompute=True) for s in plan_of(1, 1).stages)),
+            {"schedule": "zero-bubble"},
+            r"'zero-bubble'.*stage 1\b.*again.*--schedule 1f1b",
+        ),
         (plan_of(1, 1, 1), {"schedule": "interleaved-1f1b"}, r"\b2\b.*position.*\b3\b.*1f1b"),
         (plan_of(2, 1, 1, 1), {"schedule": "interleaved-1f1b"}, r"\b0\b.*\b2\b.*0.*they.*\b2\b.*\b1\b"),
         (plan_of(1, 1), {"replicas": [1, 1, 1]}, r"\b3\b.*\[1, 1, 1\].*\b2\b"),
