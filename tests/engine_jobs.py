@@ -10,7 +10,6 @@ from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.pipeline.layout import make_layout
 
-SECRET = "0123456789" * 4
 HOSTILE = "my\n$(touch /tmp/owned) '\"`;#{}.heterps"
 
 

@@ -29,6 +29,14 @@ def children(process: int) -> list[int]:
     return sorted(found)
 
 
+def is_alive(process: int) -> bool:
+    """Check whether a process runs: it is there, and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def kill_with_descendants(process: int) -> None:
     """Kill a process and all that it has started, at once, as when a machine loses power."""
     found = [process]

@@ -29,7 +29,7 @@ _IMPORTED = [
     "onnxruntime",
     "heterps_compile.cli.main",
     "heterps_compile.api",
-    "heterps_compile.runtime.launch.local_ranks",
+    "heterps_compile.runtime.engines.local_machine",
     "heterps_compile.runtime.pipeline.engine",
     "heterps_compile.backends.torch.backend",
     "heterps_compile.backends.jax.backend",

@@ -32,7 +32,7 @@ OF_TRIALS = (
     *PRELOADED_TO_TRAIN,
     "heterps_compile.runtime.launch.run_api",
     "heterps_compile.runtime.launch.prepare",
-    "heterps_compile.runtime.launch.local_ranks",
+    "heterps_compile.runtime.engines.local_machine",
     "heterps_compile.tuning.trial_job",
     "pydantic",
 )

@@ -2,13 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE_S
+from processes import PATIENCE_S, begin_command, is_alive, kill_with_descendants, ranks_of, wait_for
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -72,54 +70,15 @@ def start(written):
     started = []
 
     def run(*words, **environment):
-        command = [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", "--train", "faulty.py"]
-        command += ["--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2"]
-        process = subprocess.Popen(
-            [*command, "-q", *words],
-            cwd=written,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
+        command = ["run", "model2.heterps", "--train", "faulty.py", "--data", DATA, "--replicas", "1,2", "-q", *words]
+        command += ["--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES)]
+        started.append(begin_command(written, *command, environment={**os.environ, **environment}))
+        return started[-1]
 
     yield run
     for process in started:
-        for worker in [*workers_of(process.pid), process.pid]:
-            try:
-                os.killpg(worker, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_with_descendants(process.pid)
         process.communicate()
-
-
-def children_of(process: int) -> list[int]:
-    try:
-        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def workers_of(launcher: int) -> list[int]:
-    """Return the ranks, which are forked from one process that the launcher has started."""
-    return [rank for server in children_of(launcher) for rank in children_of(server)]
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited {PATIENCE_S:.0f} s for {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow  # waits for clocks and for runs that would never end
@@ -163,7 +122,7 @@ def test_a_loss_that_is_no_number_names_step_and_micro_batch(start):
 
 def run_until_a_step(start, log: Path, *words, **environment):
     run = start("--steps", "1000000", "--log", str(log), *words, **environment)
-    wait_until(lambda: run.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "the first steps")
+    wait_for(lambda: log.exists() and log.read_text().count("\n") > 2, run, PATIENCE_S)
     assert run.poll() is None, run.communicate()[1]
     return run
 
@@ -172,11 +131,14 @@ def run_until_a_step(start, log: Path, *words, **environment):
 @pytest.mark.kill("the launcher")
 def test_workers_do_not_outlive_their_launcher(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log")
-    workers = workers_of(run.pid)
+    workers = ranks_of(run.pid)
     assert len(workers) == 3
     run.kill()
     run.communicate()
-    wait_until(lambda: not any(map(is_alive, workers)), "the workers to go")
+    deadline_s = time.monotonic() + PATIENCE_S
+    while any(map(is_alive, workers)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not any(map(is_alive, workers))
 
 
 @pytest.mark.slow  # waits for clocks and for runs that would never end
@@ -187,7 +149,7 @@ def test_workers_do_not_outlive_their_launcher(start, tmp_path):
 def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_path, number, code):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--resume")
     run = run_until_a_step(start, tmp_path / "log", *ck, SLEEP="0.01")
-    workers = workers_of(run.pid)
+    workers = ranks_of(run.pid)
     run.send_signal(number)
     out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == code, err
@@ -208,9 +170,9 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_p
 @pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_interrupting_twice_ends_it_at_once(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log", SLEEP="3")
-    workers = workers_of(run.pid)
+    workers = ranks_of(run.pid)
     run.send_signal(signal.SIGINT)
-    wait_until(lambda: "SIGINT" in (run.stderr.readline() if run.stderr else ""), "the launcher's word")
+    assert "SIGINT: stopping" in run.stderr.readline()
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 128 + signal.SIGINT

@@ -3,7 +3,7 @@
 The launcher knows neither: it is handed a callable, which is told what was lost and answers in sentences. It is asked
 once a loss, between two starts.
 
-Left out: how it is decided (``machines/advised.py``), what is done about it (``going_on.py``).
+Left out: how it is decided (``machines/advised.py``), what is done about it (``driver.py``).
 """
 
 from collections.abc import Callable

@@ -3,13 +3,14 @@
 Where the widths asked for do not fit, every stage begins with one replica, and the slowest is widened for as long as
 there is room: no other widths that fit are faster by the times of the plan, and none as fast take fewer processes.
 
-Left out: which machines there are, and what is done about it (``going_on.py``); how fast a machine is.
+Left out: which machines there are, and what is done about it (``driver.py``); how fast a machine is.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from heterps_compile.errors import HeterpsError
+from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.launch.prepare import Prepared, prepare
 from heterps_compile.runtime.launch.run_options import RunOptions
@@ -32,8 +33,8 @@ class Host:
     slots: int
 
 
-Fill = Callable[[Prepared, Sequence[Host]], Deal | None]
-"""Deals the processes of a run to machines; None where they do not take them."""
+Fill = Callable[[Prepared, Sequence[Host]], Deal]
+"""Distributes the processes of a run over machines; raises RunError where they do not take them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +110,14 @@ def deal_widths(wanted: Prepared, options: RunOptions, hosts: Sequence[Host], fi
     tried: dict[tuple[int, ...], Dealt] = {}
 
     def fits(widths: tuple[int, ...]) -> bool:
-        found = deal_as_asked(with_widths(wanted, options, widths), hosts, fill)
-        if found is not None:
-            tried[widths] = found
-        return found is not None
+        run = with_widths(wanted, options, widths)
+        if run is not None:
+            with suppress(RunError):
+                tried[widths] = Dealt(*run, fill(run[1], hosts))
+        return widths in tried
 
     widths = widest(wanted.layout.widths, step_time_s(wanted.plan, wanted.layout), fits)
     return None if widths is None else tried[widths]
-
-
-def deal_as_asked(run: tuple[RunOptions, Prepared] | None, hosts: Sequence[Host], fill: Fill) -> Dealt | None:
-    """Return a run on machines with the widths that it has; None where they do not take it."""
-    deal = None if run is None else fill(run[1], hosts)
-    return None if run is None or deal is None else Dealt(*run, deal)
 
 
 def with_widths(wanted: Prepared, options: RunOptions, widths: tuple[int, ...]) -> tuple[RunOptions, Prepared] | None:

@@ -6,7 +6,7 @@ goes does not hold up the others::
     lost       1st     2nd     3rd     4th         from the 7th on
     rests      10 s    20 s    40 s    80 s        600 s
 
-Left out: what is done about it (``going_on.py``).
+Left out: what is done about it (``driver.py``).
 """
 
 import os

@@ -43,14 +43,12 @@ class Job:
         prepared: The plan, the layout and the ranks of the run.
         rented: The instance that was chosen for each device type, by the type's name.
         advisor: Decides what an elastic run does about a lost host; None to continue on the hosts that are left.
-        environment: Variables that Ray adds to the environment of every rank.
     """
 
     options: RunOptions
     prepared: Prepared
     rented: Mapping[str, RentedAs] = field(default_factory=lambda: MappingProxyType({}))
     advisor: Advisor | None = None
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, then further options."""

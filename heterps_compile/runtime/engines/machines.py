@@ -1,18 +1,19 @@
-"""The machines of a run that may change its widths: which are alive, and a start of ranks on some of them.
+"""The machines of a run, and the ranks that were started on them: this machine's, or those of a cluster.
 
-Left out: when they are used (``going_on.py``), those of Ray (``ray_nodes.py``).
+Not covered: when they are used (``driver.py``), this machine (``local_machine.py``), Ray (``ray_nodes.py``).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TextIO
 
 from heterps_compile.errors import SIGNALLED, RunError
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.stop_signals import RESIZED_BY
 
-from .deal import Deal, Host
-from .job import Job, Streams
+from .deal import Deal, Dealt, Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class Left:
     Attributes:
         codes: Exit codes, of machines or of ranks.
         lost: Machines that are gone, or to which the way is.
-        error: What ended them, where it was no rank that told it.
+        error: What ended them, where no rank has printed it.
+        is_over: Whether the run is over, so that no restart follows.
     """
 
     codes: tuple[int, ...]
     lost: tuple[str, ...] = ()
     error: RunError | None = None
+    is_over: bool = False
 
     @property
     def code(self) -> int:
@@ -45,40 +48,64 @@ class Started(ABC):
     """Ranks that were started, from then to their end."""
 
     @abstractmethod
-    def poll(self) -> bool:
-        """Pass on what they print, where that needs doing; tell whether all have left, or have had time to."""
+    def poll(self, now_s: float) -> bool:
+        """Look at the ranks; return whether all have left, or have had time to.
+
+        Args:
+            now_s: On the monotonic clock.
+        """
 
     @abstractmethod
-    def tell(self, number: int) -> None:
-        """Pass a signal on."""
+    def stop(self, number: int) -> None:
+        """Have all ranks stop after the same step, by a signal."""
 
     @abstractmethod
     def close(self) -> Left:
-        """Kill what is left."""
+        """Kill the ranks that are left."""
 
 
 class Machines(ABC):
-    """The machines of a run."""
+    """The machines of a run.
 
-    patience_s: float
-    """For how long the run waits for machines that it lacks."""
+    Attributes:
+        patience_s: Longest wait for machines that the run lacks.
+        stops_at_once: Whether ranks can be stopped while they begin.
+    """
 
-    @abstractmethod
+    patience_s: float = 0.0
+    stops_at_once: bool = False
+
+    def __init__(self, stream: TextIO) -> None:
+        """Set up.
+
+        Args:
+            stream: Takes what the driver decides.
+        """
+        self._stream = stream
+
+    def say(self, text: str) -> None:
+        """Print a line; a run does not end with whoever read it."""
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
     def listed(self) -> tuple[Host, ...]:
-        """Return those that are alive, in their order.
+        """Return those that are alive, in their order; none where there is no choice.
 
         Raises:
             HeterpsError: where nothing says it at the moment.
         """
+        return ()
+
+    def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal:
+        """Distribute the processes of a run over machines; over none where there is no choice.
+
+        Raises:
+            RunError: with what the machines lack for it.
+        """
+        del prepared, hosts
+        return ()
 
     @abstractmethod
-    def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
-        """Deal the processes of a run to machines; None where they do not take them."""
-
-    @abstractmethod
-    def start(self, job: Job, deal: Deal, streams: Streams) -> Started:
+    def start(self, run: Dealt) -> Started:
         """Start the ranks of a run."""
-
-    @abstractmethod
-    def lacking(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
-        """Explain why machines do not take a run."""

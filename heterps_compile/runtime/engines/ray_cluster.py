@@ -21,9 +21,10 @@ from functools import partial
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import one_line, printable
 
+from .deal import Dealt
 from .device_parts import by_type, parts_of
+from .driver import drive
 from .elastic_limits import Limits
-from .going_on import go_on
 from .job import Job, Streams
 from .ray_nodes import RayNodes, package, too_few
 
@@ -70,8 +71,8 @@ class Ray:
         missing = too_few(bundles(job), ray.cluster_resources())
         if missing and self.elastic is None:
             raise RunError(missing)
-        nodes = RayNodes(job, bundles, is_elastic=self.elastic is not None)
-        return go_on(nodes, job, self._limits, streams)
+        nodes = RayNodes(job, bundles, streams, is_elastic=self.elastic is not None)
+        return drive(nodes, Dealt(job.options, job.prepared, ()), self._limits, job.advisor).code
 
     @property
     def _limits(self) -> Limits:

@@ -22,11 +22,10 @@ from heterps_compile.escape import one_line, printable
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.stop_signals import STOPPING
 
-from .deal import Deal, Host
+from .deal import Deal, Dealt, Host
 from .job import Job, Streams
 from .machines import Left, Machines, Started
 from .ray_rank import ERR, RankProcess
-from .told_once import ToldOnce
 
 Bundle = dict[str, float]
 Bundles = Callable[[Job], Sequence[Bundle]]
@@ -51,15 +50,17 @@ class RayNodes(Machines):
 
     patience_s = _COME_S
 
-    def __init__(self, job: Job, bundles: Bundles, *, is_elastic: bool) -> None:
+    def __init__(self, job: Job, bundles: Bundles, streams: Streams, *, is_elastic: bool) -> None:
         """Set up for a cluster that this process is connected to.
 
         Args:
             job: The run as asked for.
             bundles: What its ranks take.
+            streams: Take what its ranks print, and what is decided.
             is_elastic: Whether ranks are bound to the nodes that they are dealt to; else Ray chooses.
         """
-        self._job, self._bundles, self._is_elastic = job, bundles, is_elastic
+        super().__init__(streams.err)
+        self._job, self._bundles, self._streams, self._is_elastic = job, bundles, streams, is_elastic
         self._nodes: dict[str, Mapping[str, Any]] = {}
 
     def listed(self) -> tuple[Host, ...]:
@@ -75,24 +76,31 @@ class RayNodes(Machines):
             for name, node in self._nodes.items()
         )
 
-    def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
-        """Deal every rank to the first node that still has what it takes."""
-        return fill_nodes(self._bundles_of(prepared), [(host.address, self._has(host)) for host in hosts])
+    def fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal:
+        """Put every rank on the first node that still has what it takes.
 
-    def lacking(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
-        """Say which resource the nodes have too little of."""
-        total: Counter[str] = Counter()
-        for host in hosts:
-            total.update(self._has(host))
-        missing = too_few(self._bundles_of(prepared), total)
-        return missing or f"the {len(hosts)} nodes do not take {prepared.world_size} ranks as their resources lie"
+        Raises:
+            RunError: naming the resource that the nodes have too little of.
+        """
+        bundles = self._bundles_of(prepared)
+        found = fill_nodes(bundles, [(host.address, self._has(host)) for host in hosts])
+        if found is None:
+            total: Counter[str] = Counter()
+            for host in hosts:
+                total.update(self._has(host))
+            missing = too_few(bundles, total)
+            raise RunError(
+                missing or f"the {len(hosts)} nodes do not take {prepared.world_size} ranks as their resources lie"
+            )
+        return found
 
-    def start(self, job: Job, deal: Deal, streams: Streams) -> Started:
+    def start(self, run: Dealt) -> Started:
         """Place an actor for every rank, and start the ranks; what keeps them from it is told when they are polled."""
+        job = replace(self._job, options=run.options, prepared=run.prepared)
         bundles = list(self._bundles(job))
         if self._is_elastic:
-            bundles = self._bound(bundles, deal)
-        return _Ranks(job, bundles, deal, streams)
+            bundles = self._bound(bundles, run.deal)
+        return _Ranks(job, bundles, self._streams)
 
     def _bundles_of(self, prepared: Prepared) -> Sequence[Bundle]:
         return self._bundles(replace(self._job, prepared=prepared))
@@ -164,32 +172,32 @@ def too_few(
 class _Ranks(Started):
     """The actors of one start, from their placing to their end."""
 
-    def __init__(self, job: Job, bundles: Sequence[Bundle], deal: Deal, streams: Streams) -> None:
-        self._job, self._deal, self._streams = job, deal, streams
+    def __init__(self, job: Job, bundles: Sequence[Bundle], streams: Streams) -> None:
+        self._job, self._streams = job, streams
         self._codes: list[int | None] = [None] * len(bundles)
         self._nodes: list[str] = []
         self._actors: list[Any] = []
         self._group: Any = None
-        self._told = ToldOnce()
+        self._errors: set[str] = set()
         self._error: RunError | None = None
         self._lost: tuple[str, ...] = ()
         self._due_s, self._deadline_s = 0.0, float("inf")
         self._trying(lambda: self._begin(bundles))
 
-    def poll(self) -> bool:
-        """Pass on what the ranks have printed since the last time."""
-        if self._error is None and time.monotonic() >= self._due_s:
-            self._due_s = time.monotonic() + _POLL_S
+    def poll(self, now_s: float) -> bool:
+        """Pass on what the ranks have printed since the last time; return whether all have left."""
+        if self._error is None and now_s >= self._due_s:
+            self._due_s = now_s + _POLL_S
             self._trying(self._look)
-        if self._error is None and None in self._codes and time.monotonic() > self._deadline_s:
+        if self._error is None and None in self._codes and now_s > self._deadline_s:
             late = ", ".join(str(rank) for rank, code in enumerate(self._codes) if code is None)
             self._error = RunError(
                 f"ranks {late} did not leave within {_LEAVE_S:g} s of the end of the run, and were killed"
             )
         return self._error is not None or None not in self._codes
 
-    def tell(self, number: int) -> None:
-        """Send a signal to all ranks."""
+    def stop(self, number: int) -> None:
+        """Send a signal to all ranks; one that ends the run gives them a while to leave."""
         for actor in self._actors:
             actor.send_signal.remote(int(number))
         if number in STOPPING:
@@ -255,7 +263,6 @@ class _Ranks(Started):
                 "MASTER_ADDR": nodes[0][1],
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": str(self._job.options.threads),
-                **self._job.environment,
             }
             seen[node] += 1
             started.append(actor.start.remote(self._job.run_words(), environment))
@@ -267,11 +274,13 @@ class _Ranks(Started):
             lines, self._codes[rank] = self._ask(rank, answer)
             for stream, line in lines:
                 text = printable(line.rstrip())
-                if self._told.is_new(text):
+                if text not in self._errors:
                     to = self._streams.err if stream == ERR else self._streams.out
                     with suppress(OSError, ValueError):  # who read it has left: the run goes on
                         to.write(f"[{self._job.prepared.places[rank]}] {text}\n")
                         to.flush()
+                if text.startswith("Error: "):  # several ranks print the same one
+                    self._errors.add(text)
         if any(self._codes):
             self._deadline_s = min(self._deadline_s, time.monotonic() + _LEAVE_S)
 

@@ -3,7 +3,7 @@
 Ranks of one machine with a launcher write to a page that all of them map, others to the store of the run::
 
     page     rank 0 | rank 1 | ...    a slot is: count, sequence, step, stage, micro-batch, since when, activity
-    store    beat/RANK                count, progress as JSON; the next one replaces it
+    store    beat/RANK                count and progress as JSON; the next one replaces it
 
 The watcher of a rank writes the count. Its main thread writes the rest of the slot as soon as it changes, so that the
 page shows the last micro-batch of a process that was killed. It adds 1 to the sequence before and after: a slot with an
@@ -13,15 +13,16 @@ Left out: what follows from a heartbeat that does not come (``heartbeats.py``).
 """
 
 import mmap
-import re
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from .faults import Progress, progress_from_json, progress_to_json
-from .store_values import read_word
+from heterps_compile.strict_json import received
+
+from .faults import Progress
+from .store_values import to_send
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -32,7 +33,6 @@ _COUNT, _SEQUENCE, _FIRST = 0, 1, 2  # words of a slot
 _SLOT_BYTES = _FIRST * _WORD_BYTES + _PROGRESS.size
 _NONE = -1
 _READS, _REST_S = 100, 0.001  # of a slot that is being written; its process may have been killed
-_BEAT = re.compile(r"[0-9]{1,18} \{.*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class StoreBeats:
     def beat(self, rank: int, progress: Progress) -> None:
         """Report that a rank lives."""
         self._count += 1
-        self._store.set(_key(rank), f"{self._count} {progress_to_json(progress)}")
+        self._store.set(_key(rank), to_send(Beat(self._count, progress)))
 
     def last(self, rank: int) -> Beat | None:
         """Return the last heartbeat of a rank; None before the first.
@@ -75,10 +75,8 @@ class StoreBeats:
         Raises:
             RunError: if the value is no heartbeat.
         """
-        if not self._store.check([_key(rank)]):
-            return None
-        count, _, progress = read_word(self._store, _key(rank), _BEAT, "a heartbeat").partition(" ")
-        return Beat(int(count), progress_from_json(progress))
+        key = _key(rank)
+        return received(Beat, self._store.get(key), "a heartbeat") if self._store.check([key]) else None
 
 
 class BeatPage:

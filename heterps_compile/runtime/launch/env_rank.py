@@ -18,7 +18,7 @@ A process with a type takes stages of that type alone. One without takes any of 
 The network between machines is trusted, as everywhere in PyTorch: whoever reaches the store can read it and write it.
 All that is read is checked against a grammar.
 
-Left out: ranks that our own launcher starts (``local_ranks.py``).
+Left out: ranks that our own launcher starts (``local_machine.py``).
 """
 
 import itertools

@@ -3,17 +3,18 @@
 Left out: how a fault is noticed (``watch.py``).
 """
 
-import json
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pydantic import ConfigDict
 
 from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.strict_json import received
+
+from .store_values import to_send
 
 STARTING = "starting"
 WAITING = "waiting for other ranks"
@@ -104,9 +105,7 @@ class Fault:
 
     def to_json(self) -> str:
         """Return text that :func:`fault_from_json` reads back."""
-        content = asdict(self)
-        content["cause"] = self.cause[:_CAUSE_LENGTH]
-        return json.dumps(content)
+        return to_send(replace(self, cause=self.cause[:_CAUSE_LENGTH]))
 
 
 def fault_from_json(text: str | bytes) -> Fault:
@@ -116,20 +115,6 @@ def fault_from_json(text: str | bytes) -> Fault:
         RunError: where it is something else.
     """
     return received(Fault, text, "a message about a fault")
-
-
-def progress_to_json(progress: Progress) -> str:
-    """Return text that :func:`progress_from_json` reads back."""
-    return json.dumps(asdict(progress))
-
-
-def progress_from_json(text: str | bytes) -> Progress:
-    """Read what :func:`progress_to_json` wrote.
-
-    Raises:
-        RunError: where it is something else.
-    """
-    return received(Progress, text, "a message about progress")
 
 
 def exit_cause(code: int, *, out_of_memory: bool = False) -> str:

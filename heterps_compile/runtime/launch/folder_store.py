@@ -28,6 +28,10 @@ _POLL_S = 0.01
 _kept: list["FolderStore"] = []  # torch holds the C++ part of a store alone, whose calls need the Python part
 
 
+class FolderDeletedError(RunError, DistStoreError):
+    """The folder of a run was deleted while it ran."""
+
+
 class FolderStore(Store):
     """The store in a folder, as ``torch.distributed`` takes stores; processes and threads may share one folder."""
 
@@ -39,7 +43,7 @@ class FolderStore(Store):
             patience: For values.
 
         Raises:
-            DistStoreError: if the folder that it is in was deleted.
+            FolderDeletedError: if the folder that it is in was deleted.
             RunError: if it cannot be written.
         """
         super().__init__()
@@ -83,11 +87,11 @@ class FolderStore(Store):
         """Return whether all of some keys are there.
 
         Raises:
-            DistStoreError: if the folder was deleted.
+            FolderDeletedError: if the folder was deleted.
         """
         found = all(self._file(key).exists() for key in keys)
         if not found and not self._folder.is_dir():
-            raise _deleted()
+            raise self._deleted()
         return found
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
@@ -147,20 +151,23 @@ class FolderStore(Store):
         """Report what cannot be written.
 
         Raises:
-            DistStoreError: if the folder was deleted.
+            FolderDeletedError: if the folder was deleted.
             RunError: if it cannot be written for another reason.
         """
         try:
             yield
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not self._folder.is_dir():
-                raise _deleted() from error
+                raise self._deleted() from error
             where = printable(repr(str(self._folder.parent)))
             raise RunError(
                 f"the folder of the run {where} cannot be written: {error.strerror or error}. Fix: free space there, "
                 f"or set TMPDIR to another folder"
             ) from error
 
-
-def _deleted() -> DistStoreError:
-    return DistStoreError("the folder of the store was deleted")
+    def _deleted(self) -> "FolderDeletedError":
+        run = self._folder.parent
+        return FolderDeletedError(
+            f"the folder of the run {printable(str(run))!r} was deleted. Fix: start the run again, and keep what "
+            f"begins with {printable(run.name[:12])} in the folder of temporary files"
+        )

@@ -18,7 +18,7 @@ that processes share.
 The server leaves when its launcher does, since their socket closes. A rank notices that it has another parent then, and
 one that only this machine's launcher watches over has the system kill it (:func:`end_with_parent`).
 
-Left out: what ranks do (``worker.py``), what is made of their end (``local_ranks.py``). NumPy's own
+Left out: what ranks do (``worker.py``), what is made of their end (``local_machine.py``). NumPy's own
 matrix products keep to one thread in a rank, since NumPy counts its threads when it is imported.
 """
 

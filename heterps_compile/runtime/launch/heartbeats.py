@@ -3,12 +3,11 @@
 The watcher of a rank asks the run's store, which lies on the first host. Where the network to it breaks, the answer
 never comes, and no time limit of the store's client ends the wait: a :class:`WatchdogTimer` does.
 
-Left out: the heartbeat itself (``beats.py``), and what is done about a fault (``watch.py``, ``local_ranks.py``).
+Left out: the heartbeat itself (``beats.py``), and what is done about a fault (``watch.py``, ``local_machine.py``).
 """
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -51,16 +50,14 @@ class Monitor:
         beats: Beats,
         places: Sequence[Place],
         hang_after_s: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch over some ranks; those that have not begun to beat are not judged."""
-        self._clock = clock
         self._store = store
         self._beats = beats
         self._places = {place.rank: place for place in places}  # those to watch
         self._hang_after_s = hang_after_s
         self._seen: dict[int, tuple[Beat, float]] = {}
-        self._looked_s = clock()
+        self._looked_s = math.inf
         self._counts_from_s = -math.inf
 
     def know(self, places: Sequence[Place]) -> None:
@@ -71,9 +68,12 @@ class Monitor:
         """Return what a rank last said it did."""
         return self._seen[rank][0].progress if rank in self._seen else Progress()
 
-    def find_fault(self) -> Fault | None:
-        """Look at every heartbeat once."""
-        now = self._clock()
+    def find_fault(self, now: float) -> Fault | None:
+        """Look at every heartbeat once.
+
+        Args:
+            now: On the monotonic clock.
+        """
         if now - self._looked_s > OVERSLEPT_S:
             self._counts_from_s = now
             self._seen = {rank: (beat, now) for rank, (beat, _) in self._seen.items()}

@@ -10,9 +10,9 @@
 The launcher checks a request as it checks a run, then stops the ranks as Ctrl-C does, after the same step and with a
 checkpoint, and starts them again from there. So every sample is trained on once, whatever the widths.
 
-A launcher of ranks on other machines has such a folder too, on the machine where it follows them.
+The launcher of ranks on other machines has such a folder too, on the machine where it follows them.
 
-Left out: stopping and starting the ranks (``local_ranks.py``, ``engines/going_on.py``); runs that nobody follows, such
+Left out: stopping and starting the ranks (``engines/driver.py``); runs that nobody follows, such
 as those that were started by hand on every machine.
 """
 
@@ -31,15 +31,14 @@ from heterps_compile.escape import printable
 
 from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
 from .run_options import RESIZE, RunOptions, by_field
-from .run_store import FOLDER, folder_store, launcher_store
-from .worker import CONFIG_NAME
+from .run_store import FOLDER, folder_store
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
 _COUNT_KEY = "resizes"
 _ANSWER_S = 600.0  # the launcher hashes the files of a folder that is new to it
-_BETWEEN_S = 2.0  # from the end of a run's ranks to the start of the next
+_CHECKPOINTS = "checkpoints.json"
 _LOOK_S = 0.1
 _MOST_BYTES = 100_000
 
@@ -103,20 +102,14 @@ def request_resize(checkpoints: str | Path, resize: Resize) -> str:
 
 
 def _find_run(checkpoints: Path) -> Path:
-    """Return the folder of the run that writes its checkpoints somewhere; wait for one that starts again."""
+    """Return the folder for requests of the run that writes its checkpoints somewhere."""
     wanted = checkpoints.resolve()
-    deadline_s = time.monotonic() + _BETWEEN_S
-    while True:
-        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            with suppress(OSError, ValueError, KeyError, TypeError):  # of another user, gone meanwhile, or not begun
-                if folder.lstat().st_uid != os.getuid() or not is_held(folder):
-                    continue
-                kept = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["checkpoints"]
-                if kept is not None and Path(kept).resolve() == wanted:
-                    return folder
-        if time.monotonic() > deadline_s:
-            break
-        time.sleep(_LOOK_S)
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError, TypeError):  # of another user, gone meanwhile, or not begun
+            if folder.lstat().st_uid != os.getuid() or not is_held(folder):
+                continue
+            if Path(json.loads((folder / _CHECKPOINTS).read_text("utf-8"))).resolve() == wanted:
+                return folder
     raise InputError(
         f"no run of yours is followed on this machine that writes its checkpoints to {printable(str(checkpoints))!r}; "
         f"one that is over, or was started by hand on every machine, is started again with other widths (run ... "
@@ -149,17 +142,18 @@ class ResizeRequests:
 
 @contextmanager
 def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
-    """Let a run whose ranks this process starts elsewhere be asked for other widths; yield the requests.
+    """Let a run be asked for other widths; yield the requests.
 
     None is yielded for a run without checkpoints, which is not found by them.
     """
     if not options.training or options.checkpoint is None:
         yield None
         return
-    with run_folder() as folder, launcher_store(folder) as store:
+    with run_folder() as folder:
         with writing_temporary_files():
-            write_private(folder / CONFIG_NAME, json.dumps({"checkpoints": os.path.abspath(options.checkpoint)}))
-        yield ResizeRequests(store)
+            # Absolute: resize may be typed in another folder than the run was.
+            write_private(folder / _CHECKPOINTS, json.dumps(os.path.abspath(options.checkpoint)))
+        yield ResizeRequests(folder_store(folder, FOLDER))
 
 
 def _read(content: bytes) -> Resize:

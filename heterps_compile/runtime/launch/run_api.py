@@ -211,7 +211,7 @@ def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = F
         )
     checked = _prepare(options) if forks_this_process else None
     with ForkServer(_preloaded(options), forks_this_process=forks_this_process) as server:
-        from .local_ranks import run_here  # noqa: PLC0415 - the import of torch is what takes long
+        from heterps_compile.runtime.engines.local_machine import run_here  # noqa: PLC0415 - the import of torch is what takes long
 
         return run_here(options, checked or _prepare(options), server, chatter=chatter)
 

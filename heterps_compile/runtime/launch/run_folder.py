@@ -25,17 +25,7 @@ _YOUNG_S = 600.0  # between making a folder and locking it lies a moment
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
-    """Make the folder of a run, and delete it at the end."""
-    folder, held = make_run_folder()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
-
-
-def make_run_folder() -> tuple[Path, int]:
-    """Make the folder of a run; give it and the descriptor that holds it, to be closed after it has been deleted.
+    """Make the folder of a run, hold it while a block runs, and delete it.
 
     Raises:
         RunError: where it cannot be made.
@@ -45,7 +35,11 @@ def make_run_folder() -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return folder, held
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 @contextmanager

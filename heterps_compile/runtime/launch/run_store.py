@@ -10,12 +10,9 @@ What changes several times a second is on a page (``beats.py``).
 Left out: how ranks meet, and who hosts the server (``env_rank.py``).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-
-from torch.distributed import DistStoreError
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line, printable
@@ -64,19 +61,3 @@ def tcp_store(address: str, port: int, prefix: str) -> Store:
         ) from error
     store.set_timeout(_PATIENCE)
     return PrefixStore(prefix, store)
-
-
-@contextmanager
-def launcher_store(folder: Path) -> Iterator[Store]:
-    """Open the store in a launcher's folder, and report the folder if it is deleted.
-
-    Raises:
-        RunError: if it was deleted meanwhile.
-    """
-    try:
-        yield folder_store(folder, FOLDER)
-    except DistStoreError as error:
-        raise RunError(
-            f"the folder of the run {printable(str(folder))!r} was deleted. Fix: start the run again, and keep what "
-            f"begins with {printable(folder.name[:12])} in the folder of temporary files"
-        ) from error

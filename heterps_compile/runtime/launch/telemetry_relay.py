@@ -1,11 +1,11 @@
-"""What ranks tell of their steps, carried to rank 0 through the run's store where they share no folder.
+"""What ranks without a launcher report of their steps, carried to rank 0 through the run's store.
 
 ::
 
-    rank 2, another machine                        rank 0
+    rank 2                                         rank 0
     own folder/rank-0002.jsonl  -> chunk 0, 1, ..  -> its folder/rank-0002.jsonl -> live view, log, trace, summary
 
-So rank 0 follows the same files wherever ranks are. Left out: what is in them (``telemetry/``).
+So rank 0 follows the same files wherever ranks are. Not covered: what is in them (``telemetry/``).
 """
 
 import threading
@@ -62,7 +62,7 @@ class TelemetrySender:
             while not self._over.wait(_EVERY_S):
                 self._send()
             self._send()
-            end_telemetry(self._store, self._rank)
+            self._store.set(_end_key(self._rank), "1")
 
     def _send(self) -> None:
         if not self._file.exists():
@@ -100,16 +100,10 @@ class TelemetryCollector:
                     self._store.delete_key(key)
                     self._taken[rank] += 1
 
-    def wait_for_last(self, world_size: int) -> None:
-        """Wait a moment until all other ranks have written or sent their last line."""
+    def wait_for_last(self) -> None:
+        """Wait a moment until all ranks have sent their last line."""
         with suppress(RuntimeError):  # one is late: what it tells of the last steps is not shown
-            self._store.wait([_end_key(rank) for rank in range(1, world_size)], timedelta(seconds=_LAST_S))
-
-
-def end_telemetry(store: "Store", rank: int) -> None:
-    """Report that a rank has written its last line."""
-    with suppress(RuntimeError):  # the store is gone, which the watcher tells
-        store.set(_end_key(rank), "1")
+            self._store.wait([_end_key(rank) for rank in self._files], timedelta(seconds=_LAST_S))
 
 
 def _chunk_key(rank: int, number: int) -> str:

@@ -21,7 +21,7 @@ is the last one. It costs nothing where nobody asks::
 Under torchrun the first process that leaves takes its machine's others with it, on the first machine the store too. So
 a rank that has printed a fault stays until all others have, those too that are still on their way to the run.
 
-Left out: what is printed besides, exit codes (``worker.py``, ``local_ranks.py``).
+Left out: what is printed besides, exit codes (``worker.py``, ``local_machine.py``).
 """
 
 import os
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 FAULT_KEY = "fault"
 STOP_KEY = "stop"
+FAULT_MARK = "\x1eheterps-fault "
+"""Before a fault that a rank prints for its launcher, since it could not write it into the store."""
 
 BEAT_S = 0.25
 _LAST_BEAT_S = 0.01  # before the first look of a rank that is done for others that are; then twice as long each time
@@ -289,7 +291,8 @@ class Watch:
         with suppress(OSError):  # nobody reads it any more
             sys.stdout.flush()
             if is_alone or self._is_to_tell():
-                print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
+                text = f"{FAULT_MARK}{fault.to_json()}" if self._late_s is None else f"Error: {one_line(str(fault))}"
+                print(text, file=sys.stderr, flush=True)
 
     def _is_to_tell(self) -> bool:
         """Tell whether this rank is the one that prints a fault: one of a machine, none where a launcher does."""
@@ -361,7 +364,7 @@ class Watch:
         limit_s = self._progress.limit_s(progress.doing, self._hang_after_s)
         if limit_s is not None and progress.for_s > limit_s:
             self._end(self._post(f"hangs: no progress for {progress.for_s:.0f} s"))
-        fault = self._monitor.find_fault()
+        fault = self._monitor.find_fault(now)
         if fault is not None:
             self._end(post_fault(self._store, fault))
         for number in self._asked():

@@ -1,6 +1,6 @@
 """Ranks that have met connect under watch: one store, one watcher a rank, one group of all.
 
-Not covered: how they meet (``env_rank.py``, ``local_ranks.py``); the watcher itself (``watch.py``).
+Not covered: how they meet (``env_rank.py``, ``local_machine.py``); the watcher itself (``watch.py``).
 """
 
 import os

@@ -12,12 +12,10 @@
 The launcher starts :func:`main` with the run's folder and a rank; under torchrun, ``heterps-compile run`` and ``run()``
 of Python come here directly.
 
-Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local_ranks.py``).
+Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local_machine.py``).
 """
 
-import atexit
 import json
-import re
 import shutil
 import sys
 from contextlib import closing
@@ -40,18 +38,17 @@ from .env_rank import Joined, device_type_here, join
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes
 from .membership import Membership
-from .preflight import agree, ranks_without, refuse_own_folders, statement
+from .preflight import agree, refuse_own_folders, statement
 from .prepare import Prepared, check_world_size, choose_device, header, planned_devices, prepare
 from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
-from .run_folder import PREFIX, make_run_folder
+from .run_folder import run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
 from .run_store import Connect, folder_store
 from .stage_rank import run_stage_rank
 from .steps_of_run import steps_to_run
-from .store_values import read_word
-from .telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
+from .telemetry_relay import TelemetryCollector, TelemetrySender
 from .watch import Supervision, Watch
 from .watched_ranks import join_group, supervised_by_ranks, watched
 
@@ -62,8 +59,6 @@ CONFIG_NAME = "run.json"
 PAGE_NAME = "beats"
 """Files of the run's folder: what ranks are started with, and their heartbeats."""
 
-_RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
-_TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
 _RUNS = count()
 
@@ -168,45 +163,29 @@ def _run_part(context: RankContext) -> Result:
 
 
 def _run_and_tell(context: RankContext, store: "Store") -> Result:
-    """Run, and have rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
-    folder, without = _telemetry_folder(context)
-    context = replace(context, spec=replace(context.spec, telemetry=folder))
-    if context.rank in without:
-        with closing(TelemetrySender(store, folder, context.rank)):
-            return _run_part(context)
-    if context.rank != 0:
-        result = _run_part(context)
-        end_telemetry(store, context.rank)
-        return result
-    collector = TelemetryCollector(store, folder, without)
-    with RunReport(context.prepared, context.options, folder, sys.stderr) as show, show.following(collector):
-        result = _run_part(context)
-        collector.wait_for_last(context.member.world_size)
+    """Run, and have rank 0 do what the launcher does elsewhere: the live view, the log, the summary.
+
+    Ranks write what they report into a folder of their own. Rank 0 takes it from the store, and removes what an earlier
+    run left in the folder that the user named.
+    """
+    with run_folder() as own:
+        context.watch.before_end(partial(shutil.rmtree, own, ignore_errors=True))  # a fault ends this process at once
+        if context.rank != 0:
+            with closing(TelemetrySender(store, own, context.rank)):
+                return _run_part(_telling(context, own))
+        folder = own if context.options.telemetry is None else Path(context.options.telemetry)
+        clear_telemetry(folder)
+        collector = TelemetryCollector(store, folder, range(1, context.member.world_size))
+        with RunReport(context.prepared, context.options, folder, sys.stderr) as show, show.following(collector):
+            result = _run_part(_telling(context, folder))
+            collector.wait_for_last()
     if context.spec.prints_summary:
         print_summary(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
     return result
 
 
-def _telemetry_folder(context: RankContext) -> tuple[Path, list[int]]:
-    """Return where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
-    store, rank, options = context.store, context.rank, context.options
-    if rank == 0:
-        if options.telemetry is None:
-            folder = _make_telemetry_folder(context)
-        else:
-            clear_telemetry(folder := Path(options.telemetry))
-        store.set(_TELEMETRY_KEY, str(folder))
-    folder = Path(options.telemetry or read_word(store, _TELEMETRY_KEY, _RUN_FOLDER, "the folder of a run"))
-    without = ranks_without(store, rank, context.member.world_size, folder, "telemetry")
-    return _make_telemetry_folder(context) if rank in without else folder, without
-
-
-def _make_telemetry_folder(context: RankContext) -> Path:
-    folder, _ = make_run_folder()  # held until this process ends
-    remove = partial(shutil.rmtree, folder, ignore_errors=True)
-    context.watch.before_end(remove)
-    atexit.register(remove)
-    return folder
+def _telling(context: RankContext, folder: Path) -> RankContext:
+    return replace(context, spec=replace(context.spec, telemetry=folder))
 
 
 def start(directory: Path, rank: int) -> int:

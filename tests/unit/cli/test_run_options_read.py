@@ -6,7 +6,8 @@ from click.testing import CliRunner
 from heterps_compile.cli.main import command
 from heterps_compile.cli.run import run
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch import fork_server, local_ranks, prepare, worker
+from heterps_compile.runtime.engines import local_machine
+from heterps_compile.runtime.launch import fork_server, prepare, worker
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 
@@ -78,7 +79,7 @@ def runs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fork_server.ForkServer, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(fork_server.ForkServer, "__exit__", lambda *_: None)
-    monkeypatch.setattr(local_ranks, "run_here", lambda options, *_, **__: stop(options))
+    monkeypatch.setattr(local_machine, "run_here", lambda options, *_, **__: stop(options))
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
     monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
     return seen

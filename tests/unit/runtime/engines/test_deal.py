@@ -6,6 +6,7 @@ import pytest
 from engine_jobs import make_job
 from plans import PLAN
 
+from heterps_compile.errors import RunError
 from heterps_compile.runtime.engines.deal import Host, deal_widths, step_time_s, widest
 
 
@@ -46,7 +47,9 @@ def test_a_run_that_fits_as_it_is_stays_so():
     job = make_job()
 
     def fill(prepared, hosts):
-        return (("a", prepared.world_size),) if prepared.world_size <= hosts[0].slots else None
+        if prepared.world_size > hosts[0].slots:
+            raise RunError("too few slots")
+        return (("a", prepared.world_size),)
 
     dealt = deal_widths(job.prepared, job.options, [Host("a", 3)], fill)
     assert dealt is not None

@@ -89,14 +89,10 @@ def test_a_process_has_words_environment_session_and_output_of_its_own(start):
     assert code_of(process) == 0
 
 
-def test_errors_come_with_what_is_printed_where_they_are_merged(start):
-    process = start("tell")
-    assert process.stdout.read().endswith("}\nan error\n")
-
-
-def test_processes_draw_other_random_numbers(start):
-    one, other = (told(start("tell")) for _ in range(2))
-    assert one["random"] != other["random"]
+def test_processes_print_errors_into_the_same_pipe_if_asked_and_draw_other_random_numbers(start):
+    one, other = (start("tell").stdout.read() for _ in range(2))
+    assert one.endswith("}\nan error\n")
+    assert json.loads(one.splitlines()[0])["random"] != json.loads(other.splitlines()[0])["random"]
 
 
 def test_how_a_process_ended_is_told(start):

@@ -3,7 +3,7 @@
 import pytest
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.local_ranks import worker_environment
+from heterps_compile.runtime.engines.local_machine import worker_environment
 from heterps_compile.runtime.launch.membership import Membership, is_rank, membership_of
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
@@ -55,16 +55,12 @@ def test_an_environment_that_does_not_fit_is_told(changed):
         membership_of({**TORCHRUN, **changed})
 
 
-def test_workers_of_this_machine_talk_over_loopback(monkeypatch):
+def test_ranks_of_this_machine_talk_over_loopback_and_c_libraries_are_silent_unless_asked(monkeypatch):
     monkeypatch.setenv("RANK", "7")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     environment = worker_environment(2)
     assert environment["GLOO_SOCKET_IFNAME"].startswith("lo")
-    assert environment["OMP_NUM_THREADS"] == "2"
+    assert (environment["OMP_NUM_THREADS"], environment["TORCH_CPP_LOG_LEVEL"]) == ("2", "FATAL")
     assert "RANK" not in environment
-
-
-def test_what_c_libraries_say_of_errors_that_are_raised_too_is_left_out_unless_asked_for(monkeypatch):
-    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
-    assert worker_environment(1)["TORCH_CPP_LOG_LEVEL"] == "FATAL"
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "INFO")
     assert worker_environment(1)["TORCH_CPP_LOG_LEVEL"] == "INFO"

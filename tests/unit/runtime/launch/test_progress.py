@@ -55,11 +55,3 @@ def test_time_in_which_the_machine_slept_does_not_count(monkeypatch):
     clock[0] = 160.0
     assert progress.now().for_s == 60.0
     assert progress.now(not_before_s=158.0).for_s == 2.0
-
-
-def test_every_change_is_noted():
-    noted: list[str] = []
-    progress = ProgressRecorder(lambda now, since_s: noted.append(f"{now.doing} {now.micro_batch} {since_s > 0}"))
-    progress.begin(12, 1, 3, Phase.FORWARD)
-    progress.end(12, 1, 3, Phase.FORWARD, 0.0, 1.0)
-    assert noted == ["forward 3 True", f"{WAITING} 3 True"]

@@ -1,6 +1,5 @@
 """A run that trains goes on with other widths, or after a fault, and every sample counts once."""
 
-import io
 import json
 import os
 import signal
@@ -13,20 +12,14 @@ from pathlib import Path
 
 import pytest
 from counted_rows import MODEL, TRAIN, times_seen
-from engine_jobs import make_job
 from processes import ranks_of
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.options import OptionError
-from heterps_compile.runtime.c10d import Store
-from heterps_compile.runtime.launch import local_ranks
 from heterps_compile.runtime.launch import resize as module
-from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, request_resize
-from heterps_compile.runtime.launch.run_folder import run_folder
+from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, hosting_requests, request_resize
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.run_store import launcher_store
 from heterps_compile.runtime.launch.server_options import ServerOptions
-from heterps_compile.runtime.launch.worker import CONFIG_NAME
 
 OPTIONS = RunOptions(
     directory="/model", train="/train.py", data="random", checkpoint="/ck", replicas=(1, 1), expect_sha256="a" * 64
@@ -52,17 +45,15 @@ def test_what_makes_no_run_is_refused():
 
 
 @pytest.fixture
-def run() -> Iterator[tuple[Path, Store]]:
-    """Yield the checkpoints of a run whose launcher is this process, and its connection to the store."""
-    with run_folder() as folder, launcher_store(folder) as store:
-        checkpoints = folder / "ck"
-        (folder / CONFIG_NAME).write_text(json.dumps({"checkpoints": str(checkpoints)}))
-        yield checkpoints, store
+def run(tmp_path) -> Iterator[tuple[Path, ResizeRequests]]:
+    """Yield the checkpoints of a run whose launcher is this process, and the requests to it."""
+    with hosting_requests(replace(OPTIONS, checkpoint=str(tmp_path / "ck"))) as requests:
+        yield tmp_path / "ck", requests
 
 
 def test_a_request_reaches_the_run_that_writes_there_and_its_answer_comes_back(run, monkeypatch):
-    checkpoints, store = run
-    requests = ResizeRequests(store)
+    checkpoints, requests = run
+    store = requests._store
     assert requests.next() is None
     store.set("resize/1/answer", json.dumps({"words": "replicas 1, 1, then 2, 1", "refused": False}))
     assert request_resize(checkpoints, Resize(None, {"replicas": (2, 1)})) == "replicas 1, 1, then 2, 1"
@@ -80,41 +71,20 @@ def test_a_request_reaches_the_run_that_writes_there_and_its_answer_comes_back(r
     "content", [b"{", b"[]", b"7", b'{"directory": 7, "options": {}}', b'{"directory": null, "options": {"steps": 1}}']
 )
 def test_a_request_of_another_form_is_refused_and_the_next_one_is_heard(run, content):
-    _, store = run
+    _, requests = run
+    store = requests._store
     store.set("resize/1", content)
     store.set("resize/2", json.dumps({"directory": "/other", "options": {}}))
-    assert ResizeRequests(store).next() == Resize("/other")
+    assert requests.next() == Resize("/other")
     assert json.loads(store.get("resize/1/answer"))["refused"]
 
 
-def test_a_run_that_is_not_there_and_a_request_for_nothing_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BETWEEN_S", 0.0)
+def test_a_run_that_is_not_there_and_a_request_for_nothing_are_refused(tmp_path):
     with pytest.raises(InputError, match="--resume"):
         request_resize(tmp_path, Resize("/other"))
     with pytest.raises(InputError, match="nothing"):
         request_resize(tmp_path, Resize())
     assert [option.name for option in RESIZE.options if option.needs or option.against] == []
-
-
-@pytest.mark.parametrize("weights", [None, "/before/step-000001"])
-def test_a_restart_before_the_first_checkpoint_goes_on_in_the_log_and_keeps_the_weights_it_began_with(
-    tmp_path, monkeypatch, weights
-):
-    tried: list[RunOptions] = []
-
-    def fail(options, *_):
-        tried.append(options)
-        raise local_ranks._RanksFailedError("rank 0 was killed")
-
-    for name, instead in {"_run_ranks": fail, "find_start": lambda *_: None, "check_weights": lambda *_: None}.items():
-        monkeypatch.setattr(local_ranks, name, instead)
-    monkeypatch.setattr(local_ranks, "check_spec", lambda *_: None)
-    options = replace(OPTIONS, checkpoint=str(tmp_path), restarts=1, weights=weights)
-    told = io.StringIO()
-    with pytest.raises(RunError, match=r"rank 0\b"):
-        local_ranks.run_here(options, make_job().prepared, None, chatter=told)  # type: ignore[arg-type]  # starts nothing
-    assert told.getvalue() == "rank 0 was killed\nrestart 1 of 1, from the beginning\n"
-    assert [(one.resume, one.weights) for one in tried] == [(False, weights), (weights is None, weights)]
 
 
 def command(*words: str) -> list[str]:
@@ -163,5 +133,7 @@ def test_every_sample_is_trained_on_once_through_resizes_a_dead_rank_and_other_c
     assert "144 steps, 4,608 samples\n1 restart after a failed process\n2 resizes\n" in told
     assert "was killed by SIGKILL" in told
     assert times_seen(tmp_path / "ck" / "step-000144") == {3}
-    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert set(steps) == set(range(144))
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {record["step"] for record in records if "step" in record} == set(range(144))
+    decided = [record["decision"].split()[0] for record in records if "decision" in record]
+    assert decided == ["resized:", "stage", "restart", "resized:", "done,"]

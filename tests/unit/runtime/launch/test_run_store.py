@@ -17,7 +17,7 @@ import pytest
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.c10d import TCPStore
 from heterps_compile.runtime.launch import run_store
-from heterps_compile.runtime.launch.run_store import Connect, folder_store, launcher_store, tcp_store
+from heterps_compile.runtime.launch.run_store import Connect, folder_store, tcp_store
 
 
 def server() -> TCPStore:
@@ -129,15 +129,11 @@ def test_a_server_that_cannot_be_reached_is_reported(monkeypatch):
             tcp_store("127.0.0.1", port, "heterps/0")
 
 
-def test_a_folder_that_is_deleted_meanwhile_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_store, "FOLDER", timedelta(milliseconds=1))
+def test_a_folder_that_is_deleted_meanwhile_is_reported(tmp_path):
     folder: Path = tmp_path / "heterps-run-x"
     folder.mkdir()
-
-    def check() -> None:
-        with launcher_store(folder) as store:
-            shutil.rmtree(folder)
-            store.check(["key"])
-
-    with pytest.raises(RunError, match=r"heterps-run-x.*deleted"):
-        check()
+    store = folder_store(folder)
+    shutil.rmtree(folder)
+    for call in (lambda: store.check(["key"]), lambda: store.set("key", "value")):
+        with pytest.raises(RunError, match=r"heterps-run-x.*deleted"):
+            call()

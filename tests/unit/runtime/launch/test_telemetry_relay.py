@@ -5,7 +5,7 @@ from contextlib import closing
 
 from torch.distributed import HashStore
 
-from heterps_compile.runtime.launch.telemetry_relay import TelemetryCollector, TelemetrySender, end_telemetry
+from heterps_compile.runtime.launch.telemetry_relay import TelemetryCollector, TelemetrySender
 
 
 def test_lines_are_carried_as_they_were_written(tmp_path):
@@ -17,8 +17,7 @@ def test_lines_are_carried_as_they_were_written(tmp_path):
         for step in range(9):
             file.write(f'{{"step": {step}}}\n')
     collector = TelemetryCollector(store, here, [2])
-    end_telemetry(store, 1)
-    collector.wait_for_last(3)
+    collector.wait_for_last()
     collector.collect()
     assert (here / "rank-0002.jsonl").read_text() == (there / "rank-0002.jsonl").read_text()
     assert not any(store.check([f"told/2/{number}"]) for number in range(100))  # the store keeps none of it
@@ -41,14 +40,3 @@ def test_lines_come_while_the_run_goes_on(tmp_path):
                     break
                 came.wait(0.1)
             assert came.is_set()
-
-
-def test_a_rank_that_tells_nothing_ends_too(tmp_path):
-    store = HashStore()
-    TelemetrySender(store, tmp_path, 3).close()
-    collector = TelemetryCollector(store, tmp_path, [3])
-    for rank in (1, 2):
-        end_telemetry(store, rank)
-    collector.wait_for_last(4)
-    collector.collect()
-    assert list(tmp_path.iterdir()) == []

@@ -1,18 +1,18 @@
-"""A run over several machines that goes on: after a failure, with other widths, when a machine comes or goes.
+"""The one loop of a run: start its ranks, follow them to their end, and start them again where that is due.
 
 ::
 
-    machines   deal  ->  ranks start  ->  watched  -> ........................ 0: over
-                ^                          |  a machine comes, or somebody asks: ranks stop after a step,
-                |                          |  with a checkpoint
-                +---- from the checkpoint -+  a machine or a rank is lost: from the last one
+    machines   widths  ->  ranks start  ->  followed  -> ...................... 0: over
+                 ^                            |  other widths are requested, or a machine comes or goes:
+                 |                            |  ranks stop after a step, with a checkpoint
+                 +----- from the checkpoint --+  a machine or a rank is lost: from the last one
 
-Ranks are asked to stop once they have kept a checkpoint, so never while they begin. What they did after the checkpoint
-that they go on from is gone with them: every sample counts once. The first Ctrl-C while they stop for other widths ends
-the run there.
+The loop is the same for this machine and for a cluster. Ranks that cannot be stopped while they begin are stopped once
+they have kept a checkpoint. What ranks did after the checkpoint that they continue from is gone with them: every sample
+counts once. The first Ctrl-C ends the run after the step, a second one at once.
 
-Left out: what machines are (``machines.py``), which widths fit them (``deal.py``), how often and how long
-(``elastic_limits.py``).
+Not covered: how ranks start and end (``local_machine.py``, ``ray_nodes.py``), which widths fit (``deal.py``), how often
+and how long (``elastic_limits.py``).
 """
 
 import signal
@@ -33,32 +33,43 @@ from heterps_compile.runtime.launch.stop_signals import RESIZED_BY, collecting_s
 from heterps_compile.runtime.telemetry.step_log import append_decisions
 from heterps_compile.units import counted
 
-from .advice import WAIT, Loss, ask
-from .deal import Deal, Dealt, Host, deal_as_asked, deal_widths, step_time_s, with_widths
+from .advice import WAIT, Advisor, Loss, ask
+from .deal import Deal, Dealt, Host, deal_widths, step_time_s, with_widths
 from .elastic_limits import Absences, Limits
-from .job import Job, Streams
 from .machines import Left, Machines
 
 POLL_S = 0.1
 
 
-def go_on(machines: Machines, job: Job, limits: Limits, streams: Streams) -> int:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        code: The exit code of this process.
+        restarts: Starts after a failure.
+        changes: Starts with other widths.
+    """
+
+    code: int
+    restarts: int
+    changes: int
+
+
+def drive(machines: Machines, wanted: Dealt, limits: Limits, advisor: Advisor | None = None) -> Ending:
     """Start a run, follow it to the end, and start it again where that is due.
 
     Args:
         machines: It runs on.
-        job: As asked for.
-        limits: How often, and on how many.
-        streams: Take what its ranks print, and what is decided.
-
-    Returns:
-        What this process is to exit with.
+        wanted: The run as requested.
+        limits: How often it is restarted, and on how many machines it runs.
+        advisor: Decides about lost machines; None to continue on those that are left.
 
     Raises:
-        HeterpsError: where it cannot be started, or ended with a fault that no rank told.
+        HeterpsError: where it cannot be started, or ended with a fault that no rank printed.
     """
-    with collecting_signals() as caught, hosting_requests(job.options) as requests:
-        return _Run(machines, job, limits, streams, _Heard(caught, requests)).run()
+    with collecting_signals() as caught, hosting_requests(wanted.options) as requests:
+        return _Run(machines, wanted, limits, advisor, _Heard(caught, requests)).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +86,17 @@ class _Run:
     ``_wanted`` has the widths that were asked for, which a start may lack machines for.
     """
 
-    def __init__(self, machines: Machines, job: Job, limits: Limits, streams: Streams, heard: _Heard) -> None:
-        self._machines, self._limits, self._streams, self._heard = machines, limits, streams, heard
-        self._wanted = Dealt(job.options, job.prepared, ())
-        self._advisor, self._begun_s = job.advisor, time.monotonic()
+    def __init__(
+        self, machines: Machines, wanted: Dealt, limits: Limits, advisor: Advisor | None, heard: _Heard
+    ) -> None:
+        self._machines, self._wanted, self._limits, self._heard = machines, wanted, limits, heard
+        self._advisor, self._begun_s = advisor, time.monotonic()
         self._absences = Absences(limits)
         self._restarts = self._changes = 0
         self._decisions: list[tuple[float, str]] = []
         self._before: tuple[str, int] | None = None
 
-    def run(self) -> int:
+    def run(self) -> Ending:
         dealt = self._wanted
         if self._limits.elastic is not None:
             dealt = self._gathered(dealt)
@@ -93,58 +105,69 @@ class _Run:
         while True:
             left, change = self._follow(dealt)
             signals = self._heard.signals
-            if not any(left.codes) and left.error is None:
+            if left.code == 0 and left.error is None:
                 break
             if signals:
-                return self._end(left, SIGNALLED + signals[0] if left.is_for_other_widths else left.code)
+                return self._ending(left, SIGNALLED + signals[0] if left.is_for_other_widths else left.code)
             if change is not None and left.is_for_other_widths:
                 self._changes += 1
                 dealt = self._resumed(change)
                 continue
-            if self._restarts >= self._limits.max_restarts:
-                if self._restarts:
+            if left.is_over or self._restarts >= self._limits.max_restarts:
+                if self._restarts and not left.is_over:
                     self._say(f"no further restart: {self._restarts} of {self._limits.max_restarts} are done")
-                return self._end(left, left.code)
+                return self._ending(left, left.code)
             dealt = self._restarted(dealt, change or dealt, left)
         if self._restarts or self._changes:
             self._say(
                 f"done, after {counted(self._restarts, 'restart')} and {counted(self._changes, 'change')} of widths"
             )
-            self._log_decisions()
-        return 0
+        return self._ending(left, 0)
+
+    def _ending(self, left: Left, code: int) -> Ending:
+        self._log_decisions()
+        if left.error is not None:
+            raise left.error
+        return Ending(code, self._restarts, self._changes)
 
     # ---- one start
 
     def _follow(self, dealt: Dealt) -> tuple[Left, Dealt | None]:
-        """Start the ranks and wait until they have left; return how, and what they are to go on with."""
-        signals, passed_on = self._heard.signals, 0
+        """Start the ranks and wait until they have left; return how, and what they are to continue with.
+
+        Raises:
+            RunKilledError: at the second signal.
+        """
+        signals = self._heard.signals
         self._before = _last_checkpoint(dealt.options)
-        started = self._machines.start(Job(dealt.options, dealt.prepared), dealt.deal, self._streams)
+        started = self._machines.start(dealt)
         look = _Look(self._machines, self._limits)
         change: Dealt | None = None
-        is_told = False
+        is_stopping = is_interrupted = False
         try:
-            while not started.poll():
-                if len(signals) > passed_on:
-                    if not is_told or passed_on:
-                        started.tell(signals[passed_on])
-                    passed_on += 1
+            while not started.poll(time.monotonic()):
+                if len(signals) > 1:
+                    raise RunKilledError("interrupted twice: the ranks were killed in the middle of a step", signals[0])
+                if signals and not is_interrupted:
+                    is_interrupted = True
+                    self._say(f"{signal.Signals(signals[0]).name}: stopping after this step")
+                    if not is_stopping:  # a second signal would end ranks that stop for other widths
+                        started.stop(signals[0])
                 change = self._asked_for(dealt, change) or change
                 if change is None and not signals and self._limits.elastic is not None:
                     change = self._found(dealt, look)
-                if (
-                    change is not None
-                    and not is_told
-                    and not signals
-                    and _last_checkpoint(dealt.options) != self._before
-                ):
-                    started.tell(RESIZED_BY)
-                    is_told = True
+                if change is not None and not is_stopping and not signals and self._may_stop(dealt):
+                    is_stopping = True
+                    started.stop(RESIZED_BY)
                 time.sleep(POLL_S)
         finally:
             left = started.close()
             self._log_decisions()
         return left, change
+
+    def _may_stop(self, dealt: Dealt) -> bool:
+        """Check whether ranks can be stopped now: those of a cluster once all have begun, so kept a checkpoint."""
+        return self._machines.stops_at_once or _last_checkpoint(dealt.options) != self._before
 
     def _asked_for(self, dealt: Dealt, change: Dealt | None) -> Dealt | None:
         """Look for a request to go on otherwise, and answer it; return what the run goes on with."""
@@ -173,7 +196,7 @@ class _Run:
             HeterpsError: where it cannot be.
         """
         before = self._wanted
-        if before.options.every is None:
+        if before.options.every is None and not self._machines.stops_at_once:
             raise RunError(
                 "over several machines a run changes its widths once it has kept a checkpoint, and this one keeps none "
                 "before its end (--every N); end it (Ctrl-C), and start it again with --resume and other --replicas"
@@ -182,10 +205,7 @@ class _Run:
         asked = Dealt(options, prepare(options), ())
         check_same_model(before.prepared, asked.prepared)
         hosts = self._awake() if self._limits.elastic is not None else self._machines.listed()
-        found = deal_as_asked((options, asked.prepared), hosts, self._fill)
-        if found is None:
-            raise RunError(self._lacking(asked.prepared, hosts))
-        return asked, found
+        return asked, replace(asked, deal=self._fill(asked.prepared, hosts))
 
     def _found(self, dealt: Dealt, look: "_Look") -> Dealt | None:
         """Look for machines that have come or gone; return what the run goes on with, if that is better for it."""
@@ -226,6 +246,8 @@ class _Run:
             RunError: where machines are missing for too long.
         """
         self._restarts += 1
+        if left.error is not None:
+            self._say(str(left.error))
         self._absences = self._absences.lose(left.lost, time.monotonic())
         for name in left.lost:
             times = self._absences.times[name]
@@ -235,10 +257,9 @@ class _Run:
         found = self._awaited(wanted) if self._is_waiting_advised(failed, left) else self._gathered(wanted)
         start = _last_checkpoint(found.options)
         where = "the beginning" if start is None else printable(start[0])
-        self._say(
-            f"restart {self._restarts} of {self._limits.max_restarts}, from {where}: {self._shown(failed)} before, "
-            f"{self._shown(found)} now"
-        )
+        before, now = self._shown(failed), self._shown(found)
+        changed = "" if before == now else f": {before} before, {now} now"
+        self._say(f"restart {self._restarts} of {self._limits.max_restarts}, from {where}{changed}")
         return self._resumed(found)
 
     def _is_waiting_advised(self, failed: Dealt, left: Left) -> bool:
@@ -308,8 +329,8 @@ class _Run:
             absent = sorted(listed - {host.address for host in hosts})
             if absent:
                 return None, f"missing: {', '.join(absent)}"
-            fits = self._machines.fill(before.prepared, hosts) is not None
-            return (before, "") if fits else (None, self._machines.lacking(before.prepared, hosts))
+            lack = self._lack(before.prepared, hosts)
+            return (None if lack else before), lack
         return self._fitting_elastic(hosts)
 
     def _fitting_elastic(self, hosts: Sequence[Host]) -> tuple[Dealt | None, str]:
@@ -322,21 +343,27 @@ class _Run:
         if found is not None:
             return found, ""
         least = with_widths(wanted.prepared, wanted.options, (1,) * len(wanted.widths))
-        return None, self._lacking(wanted.prepared if least is None else least[1], hosts)
+        return None, self._lack(wanted.prepared if least is None else least[1], hosts)
 
-    def _fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
-        """Deal the processes of a run to machines, no more than the most; None where these do not take them."""
-        deal = self._machines.fill(prepared, hosts)
-        return deal if self._limits.takes(deal) else None
+    def _fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal:
+        """Distribute the processes of a run over machines, no more than the most.
 
-    def _lacking(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
-        """Say why machines do not take a run."""
+        Raises:
+            RunError: where these do not take them.
+        """
         deal = self._machines.fill(prepared, hosts)
-        if deal is None:
-            return self._machines.lacking(prepared, hosts)
-        return (
-            f"{prepared.world_size} processes would take {counted(len(deal), 'host')}, more than {self._limits.words}"
-        )
+        if not self._limits.takes(deal):
+            processes = f"{prepared.world_size} processes would take {counted(len(deal), 'host')}"
+            raise RunError(f"{processes}, more than {self._limits.words}")
+        return deal
+
+    def _lack(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
+        """Return the reason why machines do not take a run; "" if they do."""
+        try:
+            self._fill(prepared, hosts)
+        except RunError as error:
+            return str(error)
+        return ""
 
     def _awake(self) -> tuple[Host, ...]:
         """Return the machines that are alive and do not rest."""
@@ -362,11 +389,6 @@ class _Run:
         self._wanted = _resumed(self._wanted)
         return _resumed(dealt)
 
-    def _end(self, left: Left, code: int) -> int:
-        if left.error is not None:
-            raise left.error
-        return code
-
     # ---- words
 
     def _shown(self, dealt: Dealt) -> str:
@@ -378,15 +400,12 @@ class _Run:
         return f"replicas {_listed(dealt.widths)}"
 
     def _until(self, dealt: Dealt) -> str:
-        """Say when ranks stop for other widths: at once where they have kept a checkpoint, so have all begun."""
-        has_begun = _last_checkpoint(dealt.options) != self._before
-        return "this step is done" if has_begun else f"the next checkpoint (--every {dealt.options.every})"
+        """Say when ranks stop for other widths."""
+        return "this step is done" if self._may_stop(dealt) else f"the next checkpoint (--every {dealt.options.every})"
 
     def _say(self, sentence: str) -> None:
         text = one_line(printable(sentence))
-        with suppress(OSError, ValueError):  # who read it has left: the run goes on
-            self._streams.err.write(f"{text}\n")
-            self._streams.err.flush()
+        self._machines.say(text)
         self._decisions.append((time.time(), text))
 
     def _log_decisions(self) -> None:
