@@ -69,15 +69,7 @@ def drive(machines: Machines, wanted: Dealt, limits: Limits, advisor: Advisor | 
         HeterpsError: where it cannot be started, or ended with a fault that no rank printed.
     """
     with collecting_signals() as caught, hosting_requests(wanted.options) as requests:
-        return _Run(machines, wanted, limits, advisor, _Heard(caught, requests)).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What comes from outside: signals to this process, and requests for other widths."""
-
-    signals: list[int]
-    requests: ResizeRequests | None
+        return _Run(machines, wanted, limits, advisor, caught, requests).run()
 
 
 class _Run:
@@ -86,10 +78,17 @@ class _Run:
     ``_wanted`` has the widths that were asked for, which a start may lack machines for.
     """
 
-    def __init__(
-        self, machines: Machines, wanted: Dealt, limits: Limits, advisor: Advisor | None, heard: _Heard
+    def __init__(  # noqa: PLR0917 - what one run is driven by
+        self,
+        machines: Machines,
+        wanted: Dealt,
+        limits: Limits,
+        advisor: Advisor | None,
+        signals: list[int],
+        requests: ResizeRequests | None,
     ) -> None:
-        self._machines, self._wanted, self._limits, self._heard = machines, wanted, limits, heard
+        self._machines, self._wanted, self._limits = machines, wanted, limits
+        self._signals, self._requests = signals, requests
         self._advisor, self._begun_s = advisor, time.monotonic()
         self._absences = Absences(limits)
         self._restarts = self._changes = 0
@@ -104,7 +103,7 @@ class _Run:
                 self._say(f"begins with {self._shown(dealt)} in place of {self._widths(self._wanted)}")
         while True:
             left, change = self._follow(dealt)
-            signals = self._heard.signals
+            signals = self._signals
             if left.code == 0 and left.error is None:
                 break
             if signals:
@@ -138,7 +137,7 @@ class _Run:
         Raises:
             RunKilledError: at the second signal.
         """
-        signals = self._heard.signals
+        signals = self._signals
         self._before = _last_checkpoint(dealt.options)
         started = self._machines.start(dealt)
         look = _Look(self._machines, self._limits)
@@ -171,11 +170,11 @@ class _Run:
 
     def _asked_for(self, dealt: Dealt, change: Dealt | None) -> Dealt | None:
         """Look for a request to go on otherwise, and answer it; return what the run goes on with."""
-        requests = self._heard.requests
+        requests = self._requests
         wanted = None if requests is None else requests.next()
         if requests is None or wanted is None:
             return None
-        if change is not None or self._heard.signals:
+        if change is not None or self._signals:
             requests.answer("it is being stopped or resized already", refused=True)
             return None
         try:
@@ -377,11 +376,9 @@ class _Run:
         """
         until_s = time.monotonic() + duration_s
         while time.monotonic() < until_s:
-            if self._heard.signals:
-                name = signal.Signals(self._heard.signals[0]).name
-                raise RunKilledError(
-                    f"stopped by {name} while no ranks ran; go on with --resume", self._heard.signals[0]
-                )
+            if self._signals:
+                name = signal.Signals(self._signals[0]).name
+                raise RunKilledError(f"stopped by {name} while no ranks ran; go on with --resume", self._signals[0])
             time.sleep(min(POLL_S, duration_s))
 
     def _resumed(self, dealt: Dealt) -> Dealt:

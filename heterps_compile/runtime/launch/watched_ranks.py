@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .addresses import check_reach, choose_address
-from .env_rank import Joined
 from .faults import Place
 from .machines_of_ranks import machines_of_ranks
 from .membership import Membership, has_agent
@@ -23,11 +22,13 @@ from .watch import Supervision, Watch
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
 
+    from .env_rank import Joined
+
 _OUTSTAY_S = 5.0
 _LATE_S = 60.0
 
 
-def supervised_by_ranks(joined: Joined, hang_after_s: float, checkpoints: Path | None = None) -> Supervision:
+def supervised_by_ranks(joined: "Joined", hang_after_s: float, checkpoints: Path | None = None) -> Supervision:
     """Return who watches over a rank without a launcher: rank 0 over all, and all over rank 0.
 
     Args:

@@ -25,16 +25,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.checkpoint.folder import holding_checkpoints
-from heterps_compile.runtime.pipeline.gpu_table import gpu_table
 
 from .addresses import LOOPBACK, own_address
 from .beats import BeatPage
-from .env_rank import Joined, device_type_here, join
 from .fork_server import end_with_parent
 from .machines_of_ranks import machine_notes
 from .membership import Membership
@@ -44,16 +40,16 @@ from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
 from .run_folder import run_folder
 from .run_options import options_from_json
-from .run_report import RunReport, clear_telemetry, print_summary
 from .run_store import Connect, folder_store
 from .stage_rank import run_stage_rank
 from .steps_of_run import steps_to_run
-from .telemetry_relay import TelemetryCollector, TelemetrySender
 from .watch import Supervision, Watch
 from .watched_ranks import join_group, supervised_by_ranks, watched
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
+
+    from .env_rank import Joined
 
 CONFIG_NAME = "run.json"
 PAGE_NAME = "beats"
@@ -90,12 +86,14 @@ def work(member: Membership, spec: RankSpec) -> Result:
         return _run(member, spec, connect, watch, progress, prepared)
 
 
-def _join_world(member: Membership, spec: RankSpec) -> tuple[Joined, Prepared]:
+def _join_world(member: Membership, spec: RankSpec) -> tuple["Joined", Prepared]:
     """Check the run, meet the other ranks, and get a rank of the run.
 
     Raises:
         HeterpsError: if this rank or another one refuses the run.
     """
+    from .env_rank import device_type_here, join  # noqa: PLC0415 - ranks of a launcher have met
+
     prepared: Prepared | HeterpsError
     device_type = None
     try:
@@ -134,23 +132,20 @@ def _run(  # noqa: PLR0917 - what a rank has before it joins the others
     said = agree(store, member.rank, member.world_size, mine)
     machine_of = join_group(member, store, said)
     context = RankContext(spec, member, prepared, store, watch, progress, device, machine_of)
-    is_launched = spec.parent is not None
-    if member.rank == 0 and spec.parent is None and not spec.options.quiet:
+    if spec.parent is not None:
+        return _run_part(context)
+    if member.rank == 0 and not spec.options.quiet:
+        from heterps_compile.runtime.pipeline.gpu_table import gpu_table  # noqa: PLC0415 - a launcher has said it
+
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
-        lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
-        lines += machine_notes(prepared, machine_of, gpu_table(said))
-        for line in lines:
-            _tell(line)
-    if not is_launched:
-        if spec.options.checkpoint is not None:
-            refuse_own_folders(store, member.rank, member.world_size, Path(spec.options.checkpoint))
-        with holding_checkpoints(spec.options.checkpoint if member.rank == 0 else None):
-            return _run_and_tell(context, connect())
-    return _run_part(context)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        devices = [kind.partition(":")[0] for kind in kinds]
+        notes = machine_notes(prepared, machine_of, gpu_table(said))
+        for line in (*header(prepared, spec.options, devices), *notes):
+            print(line, file=sys.stderr, flush=True)
+    if spec.options.checkpoint is not None:
+        refuse_own_folders(store, member.rank, member.world_size, Path(spec.options.checkpoint))
+    with holding_checkpoints(spec.options.checkpoint if member.rank == 0 else None):
+        return _run_and_tell(context, connect())
 
 
 def _run_part(context: RankContext) -> Result:
@@ -168,6 +163,11 @@ def _run_and_tell(context: RankContext, store: "Store") -> Result:
     Ranks write what they report into a folder of their own. Rank 0 takes it from the store, and removes what an earlier
     run left in the folder that the user named.
     """
+    from rich.console import Console  # noqa: PLC0415 - a launcher has all of these, its ranks need none
+
+    from .run_report import RunReport, clear_telemetry, print_summary  # noqa: PLC0415 - as above
+    from .telemetry_relay import TelemetryCollector, TelemetrySender  # noqa: PLC0415 - as above
+
     with run_folder() as own:
         context.watch.before_end(partial(shutil.rmtree, own, ignore_errors=True))  # a fault ends this process at once
         if context.rank != 0:

@@ -400,12 +400,12 @@ def test_ranks_here_stop_for_other_widths_before_a_checkpoint_and_end_the_run_by
         return Left((WIDER,), is_over=True) if scene.told else None
 
     def stopped(scene: Scene) -> Left:
+        thread.join()  # who asked looks for the answer now and then, and it goes with the run
         return Left((SIGNALLED + signal.SIGTERM,), is_over=True)  # a rank received it, not this process
 
     thread = threading.Thread(target=lambda: request_resize(job.options.checkpoint, Resize(None, {"replicas": (1, 1)})))
     here = Here(resized, stopped)
     ending = drive(here, Dealt(replace(job.options, every=None), job.prepared, ()), Limits(max_restarts=1))
-    thread.join()
     assert ending == Ending(143, restarts=0, changes=1)
     assert [widths for widths, _, _ in here.seen] == [(2, 1), (1, 1)]
     assert here._stream.getvalue() == "resized: replicas 2, 1 until this step is done, then replicas 1, 1\n"
