@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TextIO
 
-from heterps_compile.runtime.launch.option_words import option_words
 from heterps_compile.runtime.launch.prepare import Prepared
-from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.run_options import RunOptions, option_words
 
 from .advice import Advisor
 

@@ -31,10 +31,10 @@ from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .block_models import BlockModels
-from .block_notes import block_rule
 from .checkpoint_format import check_some, open_tensors, write_tensors
 from .checkpoint_state import RunState
 from .optimizer_state import OptimizerState, put_state, take_state
+from .sync_of_run import block_rule
 from .weight_average import others_in_place
 
 if TYPE_CHECKING:

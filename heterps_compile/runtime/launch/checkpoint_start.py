@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
@@ -247,12 +246,6 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
     """
     if options.weights is None:
         return
-    for stage in prepared.plan.stages:
-        if not trains(stage.backend):
-            raise RunError(
-                f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
-                f"is for stages of the backends {' and '.join(training_backends())}"
-            )
     checkpoint = Path(options.weights)
     if not (checkpoint / STATE_NAME).exists() and not is_state_dict(checkpoint):
         found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
