@@ -11,11 +11,12 @@ Left out: the options themselves (``plan/command_options.py``, ``runtime/launch/
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from heterps_compile.errors import InputError, OptionError
+from heterps_compile.errors import InputError, OptionError, UnknownNameError
 from heterps_compile.escape import short
 from heterps_compile.units import in_words
 
@@ -26,7 +27,10 @@ MOST_WHOLE = 2**31 - 1
 
 
 class OptionType(Protocol):
-    """How an option is written."""
+    """How an option is written.
+
+    A type may have ``check(what, value)`` too, which refuses values given in Python that text could not express.
+    """
 
     def read(self, text: str) -> Any:
         """Return the value that is meant.
@@ -58,6 +62,11 @@ class Choice:
             raise InputError(f"{text!r} is not one of {', '.join(self.names)}")
         return text
 
+    def check(self, what: str, value: str) -> None:
+        """Check that a value is one of the names."""
+        if value not in self.names:
+            raise UnknownNameError(f"value of {what}", value, self.names)
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -78,23 +87,17 @@ class Whole:
     def read(self, text: str) -> int:
         """Return the number."""
         try:
-            number = int(text) if len(text) < _LONGEST else None
+            number = int(text) if len(text) < _LONGEST else self.most + 1
         except ValueError:
-            number = None
-        if number is None or not self.least <= number <= self.most:
+            number = self.least - 1
+        if not is_whole(number, self.least, self.most):
             raise InputError(f"{short(text)} is no whole number from {self.least} to {self.most}")
         return number
 
     def check(self, what: str, value: object) -> None:
-        """Check a value that did not come as text.
-
-        Raises:
-            InputError: where the option has no such value.
-        """
-        if not isinstance(value, int) or isinstance(value, bool) or value < self.least:
-            raise InputError(f"{what} is {short(value)}; it must be a whole number, {self.least} or more")
-        if value > self.most:
-            raise InputError(f"{what} is {short(value)}; it must be {self.most} or less")
+        """Check that a value is such a number."""
+        if not is_whole(value, self.least, self.most):
+            raise InputError(f"{what} is {short(value)}; expected a whole number from {self.least} to {self.most}")
 
 
 SEED = Whole(0, 2**63 - 1)
@@ -102,26 +105,18 @@ SEED = Whole(0, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class CountOrWord:
-    """A whole number of 1 or more, or one word."""
-
-    word: str
-
-    def read(self, text: str) -> int | str:
-        """Return the number or the word."""
-        if text == self.word:
-            return text
-        try:
-            return Whole().read(text)
-        except InputError as error:
-            raise InputError(f"{error}, nor {self.word!r}") from error
-
-
-@dataclass(frozen=True, slots=True)
 class Amount:
-    """A finite number, zero or more, or above zero; the option's metavar tells its unit."""
+    """A finite number, zero or more, or above zero; the option's metavar tells its unit.
+
+    Attributes:
+        above_zero: Whether zero is too small.
+        most: The largest number.
+        below: The first number that is too large.
+    """
 
     above_zero: bool = False
+    most: float = sys.float_info.max
+    below: float = math.inf
 
     def read(self, text: str) -> float:
         """Return the number."""
@@ -129,23 +124,25 @@ class Amount:
             number = float(text)
         except ValueError as error:
             raise InputError(f"{short(text)} is no number; give a plain one such as 30") from error
-        if not math.isfinite(number) or number < 0 or (self.above_zero and number == 0):
-            raise InputError(f"{short(text)} must be {'above zero' if self.above_zero else 'zero or more'} and finite")
+        self._check(short(text), number)
         return number
 
     def check(self, what: str, value: object) -> None:
-        """Check a value that did not come as text.
-
-        Raises:
-            InputError: where the option has no such value.
-        """
+        """Check that a value is such a number."""
         try:
             number = math.nan if isinstance(value, (bool, str)) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number) or number < 0 or (self.above_zero and number == 0):
+        self._check(f"{what} is {short(value)}; it", number)
+
+    def _check(self, what: str, number: float) -> None:
+        is_small = 0 <= number <= self.most and number < self.below
+        if not is_small or (self.above_zero and number == 0):
             least = "above zero" if self.above_zero else "zero or more"
-            raise InputError(f"{what} is {short(value)}; it must be {least} and finite")
+            most = "finite" if self.most == sys.float_info.max else f"{self.most:.10g} or less"
+            raise InputError(
+                f"{what} must be {least} and {most if self.below == math.inf else f'below {self.below:g}'}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +167,10 @@ class Size:
 
         return int(parse_quantity(text, "bytes"))
 
+    def check(self, what: str, value: object) -> None:
+        """Check that a value is a number of bytes."""
+        Whole(most=2**63 - 1).check(what, value)
+
 
 @dataclass(frozen=True, slots=True)
 class Wholes:
@@ -188,17 +189,10 @@ class Wholes:
             raise InputError(f"{len(parts)} {self.what} are given; give {self.count} or fewer")
         return tuple(map(int, parts))
 
-
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """Speeds of replicas stage by stage, such as ``2,1;1``."""
-
-    def read(self, text: str) -> tuple[tuple[float, ...], ...]:
-        """Return the speeds of every stage's replicas."""
-        try:
-            return tuple(tuple(map(float, part.split(","))) for part in text.split(";"))
-        except ValueError as error:
-            raise InputError(f"{short(text)} is not a list of speeds for every stage, such as '2,1;1'") from error
+    def check(self, what: str, value: Iterable[object]) -> None:
+        """Check that values are such numbers."""
+        for number in value:
+            Whole().check(what, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import InputError
 from heterps_compile.packages import PYTORCH, need
 from heterps_compile.runtime.engines.launch_options import ABOUT_LOSSES, LAUNCH, RAY, subject
 from heterps_compile.runtime.launch.run_options import RUN
@@ -50,12 +49,12 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         values = asked.some(*(option.name for option in LAUNCH.options if option.name not in ("on", *ABOUT_LOSSES)))
         decides = asked.some("on", *ABOUT_LOSSES)
     made = make_run_options(ctx, directory)
-    if made.device_type is not None:
-        raise InputError("--device-type is given; expected none with launch, which gives it. Fix: leave it out")
     from heterps_compile.machines.chosen_file import rented_for  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.engines.job import Job, Streams  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.launch.combinations import PRINTED, START, refuse_combinations  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
 
+    refuse_combinations(START, (made, PRINTED))
     only_prints = starter != RAY or values.pop("only_print")
     if not only_prints:
         need("--on ray", RAY)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import InputError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
@@ -50,8 +49,6 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
-    if made.restarts and is_rank(os.environ):
-        raise InputError("--restarts is for the ranks of one machine; torchrun has --max-restarts")
     if is_rank(os.environ):
         return run_rank(made, prints_summary=True).exit_code
     with result_stream() as stream, printing("the summary"):

@@ -18,7 +18,8 @@ from heterps_compile.escape import printable, short
 from heterps_compile.packages import installed_versions
 from heterps_compile.plain_file import open_plain
 from heterps_compile.runtime.data.open_source import is_random
-from heterps_compile.runtime.launch.training_file import check_training_file, defines, may_define
+from heterps_compile.runtime.launch.combinations import check_file
+from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.validation.best import LOSS
 from heterps_compile.strict_json import read_utf8
 from heterps_compile.units import counted
@@ -134,7 +135,6 @@ def begin_search(request: SearchRequest, output: str) -> Search:
     _check_cores(request, classes)
     _check_training(request)
     folder = _check_folder(output)
-    files = {"train": request.train, "model": request.model}
     record = SearchRecord(
         **{each.name: getattr(request, each.name) for each in fields(SearchOptions)},
         space_name=Path(request.space).name,
@@ -150,7 +150,7 @@ def begin_search(request: SearchRequest, output: str) -> Search:
         currency=pool.currency,
         verifies=request.verifies,
         arguments=_arguments(request),
-        hashes={name: sha256_of(path) for name, path in files.items()},
+        hashes={name: sha256_of(getattr(request, name)) for name in ("train", "model")},
         versions=installed_versions(("heterps-compile", "torch", "numpy", "optuna", "ray")),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -277,13 +277,13 @@ def _check_cores(request: SearchRequest, classes: tuple[WorkerClass, ...]) -> No
 
 
 def _check_training(request: SearchRequest) -> None:
-    check_training_file(request.train, request.data)
-    if request.validate is None and not defines(request.train, "validation_data"):
+    functions = check_file(RunOptions(directory="", train=request.train, data=request.data, validate=request.validate))
+    if request.validate is None and "validation_data" not in functions.defined:
         raise InputError(
             f"nothing would be validated, so that the metric {printable(request.metric)!r} would never be reported; "
             f"name data (--validate FILE), or define validation_data() in {printable(request.train)!r}"
         )
-    if request.metric != LOSS and not may_define(request.train, "metrics"):
+    if request.metric != LOSS and "metrics" not in functions.possible:
         raise UnknownNameError(f"metric ({printable(request.train)!r} has no metrics())", request.metric, [LOSS])
 
 

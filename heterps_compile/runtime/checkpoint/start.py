@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
@@ -178,12 +177,6 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
     """
     if options.weights is None:
         return
-    for stage in prepared.plan.stages:
-        if not trains(stage.backend):
-            raise RunError(
-                f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
-                f"is for stages of the backends {' and '.join(training_backends())}"
-            )
     path = Path(options.weights)
     if not (path / STATE_NAME).exists() and not is_state_dict(path):
         found = [printable(str(one)) for one in find_checkpoints(path)]

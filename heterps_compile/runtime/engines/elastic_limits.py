@@ -14,32 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from heterps_compile.errors import InputError
-from heterps_compile.escape import printable
 from heterps_compile.runtime.checkpoint.folder import find_checkpoints
 from heterps_compile.runtime.checkpoint.start import find_start, refuse_unasked
+from heterps_compile.runtime.launch.combinations import Combination, refuse_combinations, when
 from heterps_compile.units import counted
 
 from .deal import Deal, Host
 from .job import Job
-
-
-def check_restarts(job: Job, max_restarts: int, *, starts: bool = True) -> None:
-    """Check that a restart has a checkpoint to continue from; writes nothing unless the run ``starts`` here.
-
-    Raises:
-        InputError: if every restart would begin at the first step.
-        RunError: if there are checkpoints already, and the run was not asked to resume.
-    """
-    if job.options.training and job.options.checkpoint is None:
-        raise InputError(
-            f"--max-restarts {max_restarts} without --checkpoint would start every time at the first step. Fix: add "
-            f"--checkpoint DIR and --every N"
-        )
-    if starts:
-        find_start(job.prepared, job.options)  # before --resume is added
-    elif job.options.checkpoint is not None and os.path.isdir(job.options.checkpoint):
-        refuse_unasked(job.options, find_checkpoints(Path(job.options.checkpoint)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,46 +57,41 @@ class Limits:
         there = "is 1" if machines == 1 else f"are {machines}"
         return f"{self.words} needs {counted(self.elastic[0], 'host')} at least: there {there}"
 
-    def check(self, job: Job, machines: int | None = None) -> None:
-        """Check that a run can be put through it.
-
-        Args:
-            job: The run.
-            machines: How many there are; None where nobody knows yet.
+    def check(self, job: Job, *, starts: bool = True) -> None:
+        """Check that a run can be put through it; write nothing unless the run starts here.
 
         Raises:
-            InputError: with what is missing, or contradicts it.
+            RunError: if it keeps no checkpoint to continue from, its widths cannot change, or there are checkpoints
+                already and the run was not asked to resume.
         """
-        if self.max_restarts:
-            check_restarts(job, self.max_restarts)
-        if self.elastic is None:
-            return
-        options, least = job.options, self.elastic[0]
-        if not options.training or options.checkpoint is None or options.every is None:
-            raise InputError(
-                f"{self.words} is for a training that keeps checkpoints, from which it goes on with other widths; give "
-                f"--train FILE.py, --checkpoint DIR and --every N too"
-            )
-        if not self.max_restarts:
-            raise InputError(
-                f"{self.words} without --max-restarts would end with the first host that is lost; give --max-restarts "
-                f"N too, so many times the run may go on from its last checkpoint"
-            )
-        mixed = next((stage for stage in job.prepared.plan.stages if stage.mixed), None)
-        if mixed is not None:
-            raise InputError(
-                f"{self.words} changes widths, and stage {mixed.index} is planned for "
-                f"{printable(mixed.hardware)}, each fed by its speed; leave it out, or compile without --mixed-stages"
-            )
-        if options.speeds:
-            raise InputError(
-                f"{self.words} and --speeds do not go together: they are of replicas, and the widths change. Fix: "
-                f"leave one of them out"
-            )
-        if machines is not None and machines < least:
-            raise InputError(
-                f"{self.words} needs {least} hosts at least, and {machines} are named; name more, or lower it"
-            )
+        refuse_combinations(RESTARTS, (job, self))
+        if self.max_restarts and starts:
+            find_start(job.prepared, job.options)  # before --resume is added
+        elif self.max_restarts and job.options.checkpoint is not None and os.path.isdir(job.options.checkpoint):
+            refuse_unasked(job.options, find_checkpoints(Path(job.options.checkpoint)))
+
+
+RESTARTS: Sequence[Combination[tuple[Job, Limits]]] = (
+    Combination("`--max-restarts`", "`--train` without `--checkpoint`",
+        lambda run: when(run[1].max_restarts and run[0].options.training and run[0].options.checkpoint is None),
+        "--max-restarts is given and --checkpoint is missing",
+        "checkpoints: every restart would begin at the first step", "--checkpoint DIR and --every N"),
+    Combination("`--elastic`", "inference, no `--checkpoint` or no `--every`",
+        lambda run: when(run[1].elastic and not run[0].options.every, hosts=run[1].words),
+        "{hosts} is for a run without --every",
+        "a training that keeps checkpoints, from which it continues with other widths",
+        "--train FILE.py, --checkpoint DIR and --every N"),
+    Combination("`--elastic`", "a plan with stages of several device types",
+        lambda run: when(run[1].elastic and any(s.mixed for s in run[0].prepared.plan.stages), hosts=run[1].words),
+        "{hosts} is for a plan with a stage of several device types",
+        "stages of one device type: replicas are fed by their speeds, and the widths change",
+        "leave --elastic out, or compile without --mixed-stages"),
+    Combination("`--elastic`", "`--speeds`",
+        lambda run: when(run[1].elastic and run[0].options.speeds, hosts=run[1].words),
+        "{hosts} is for a run with --speeds", "one of the two: speeds are of replicas, and the widths change",
+        "leave one of the two out"),
+)  # fmt: skip
+"""Walked by ``launch`` before anything starts."""
 
 
 @dataclass(frozen=True, slots=True)

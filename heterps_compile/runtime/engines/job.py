@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TextIO
 
-from heterps_compile.runtime.launch.option_words import option_words
 from heterps_compile.runtime.launch.prepare import Prepared
-from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.run_options import RunOptions, option_words
 
 from .advice import Advisor
 
@@ -43,12 +42,14 @@ class Job:
         prepared: The plan, the layout and the ranks of the run.
         rented: The instance that was chosen for each device type, by the type's name.
         advisor: Decides what an elastic run does about a lost host; None to continue on the hosts that are left.
+        environment: Variables that Ray adds to the environment of every rank.
     """
 
     options: RunOptions
     prepared: Prepared
     rented: Mapping[str, RentedAs] = field(default_factory=lambda: MappingProxyType({}))
     advisor: Advisor | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, then further options."""

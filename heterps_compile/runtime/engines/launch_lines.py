@@ -23,7 +23,7 @@ from heterps_compile.escape import printable
 from heterps_compile.units import counted
 
 from .device_parts import Part, by_type, parts_of
-from .elastic_limits import check_restarts
+from .elastic_limits import Limits
 from .job import Job, RentedAs
 from .launch_options import KUBEFLOW, SKYPILOT, SLURM, TORCHRUN
 
@@ -254,10 +254,10 @@ def _lines(job: Job, options: LineOptions) -> _Lines:
     """Group the hosts of a run.
 
     Raises:
-        InputError: if ``--slots`` names a type that the run does not have, or restarts would begin at the first step.
+        InputError: if ``--slots`` names a type that the run does not have.
+        RunError: if restarts would begin at the first step, or there are checkpoints and the run is not to resume.
     """
-    if options.max_restarts:
-        check_restarts(job, options.max_restarts, starts=False)
+    Limits(max_restarts=options.max_restarts).check(job, starts=False)
     parts = parts_of(job)
     slots = dict(options.slots or {})
     by_type("--slots", [(name, str(count)) for name, count in slots.items()], parts)

@@ -108,6 +108,7 @@ LAUNCH = Command(
             metavar="MIN:MAX",
             default_words="those it began with",
             subjects=_on(RAY),
+            needs=("max_restarts",),
         ),
         Option(
             name="decide",

@@ -263,6 +263,7 @@ class _Ranks(Started):
                 "MASTER_ADDR": nodes[0][1],
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": str(self._job.options.threads),
+                **self._job.environment,
             }
             seen[node] += 1
             started.append(actor.start.remote(self._job.run_words(), environment))

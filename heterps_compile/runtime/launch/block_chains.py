@@ -32,7 +32,7 @@ from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import SyncRule
 
 from .block_models import BlockModels
-from .block_notes import block_rule
+from .sync_of_run import block_rule
 from .weight_average import others_in_place
 
 if TYPE_CHECKING:

@@ -1,104 +1,22 @@
-"""What is told of predictors of blocks, and what they cannot be combined with: before a run and of its checkpoints.
+"""Notes on predictors of blocks, before a run and of its checkpoints, and checkpoints that do not fit.
 
-Left out: predictors themselves (``block_models.py``).
+Left out: predictors themselves (``block_models.py``), what they cannot be combined with (``combinations.py``).
 """
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.sync_rules.local_steps import LocalSteps
 from heterps_compile.sync_rules.rule import SyncRule
-from heterps_compile.sync_rules.rule_text import rule_text
 from heterps_compile.units import counted
+
+from .sync_of_run import block_rule
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.checkpoint.state import RunState
-
-    from .run_options import RunOptions
-
-
-def block_rule(rules: Sequence[SyncRule]) -> LocalSteps | None:
-    """Return the rule of all stages that keeps predictors; None where none does."""
-    return next((rule for rule in rules if isinstance(rule, LocalSteps) and rule.has_blocks), None)
-
-
-def refuse_beside_blocks(rules: Sequence[SyncRule], options: "RunOptions", precision: str) -> None:
-    """Refuse what predictors of blocks cannot be combined with.
-
-    Raises:
-        RunError: naming both.
-    """
-    rule = block_rule(rules)
-    if rule is None:
-        return
-    asked = f"the run is to keep a predictor for every block by {rule_text(rule)}"
-    other = next((stage for stage, one in enumerate(rules) if one != rule), None)
-    if other is not None:
-        raise RunError(
-            f"{asked}, and a predictor is a model of all stages, of which stage {other} agrees by "
-            f"{rule_text(rules[other])}; give all stages the one rule (--sync '{rule_text(rule)}')"
-        )
-    if options.shuffle is not None:
-        raise RunError(f"{asked}, and --shuffle mixes the samples of blocks; leave --shuffle out")
-    if options.ema is not None:
-        raise RunError(
-            f"{asked}, and --ema keeps one average of all blocks, where validations are of either; leave one of the "
-            f"two out"
-        )
-    if options.servers.count:
-        raise RunError(
-            f"{asked}, and rows on parameter servers are one for all blocks; leave --parameter-servers out, or take "
-            f"--sync all-reduce"
-        )
-    if rule.rule == "mc" and precision in SCALED:
-        raise RunError(
-            f"{asked}, where two chains step on every batch, and in {precision} a step may be skipped in one of them; "
-            f"take --precision bf16, or rule=mm"
-        )
-
-
-def refuse_other_cycle(rules: Sequence[SyncRule], samples: int | None, batch: int) -> None:
-    """Refuse data whose epochs are no whole cycles of blocks; data without an end are taken as they come.
-
-    Args:
-        rules: Of the stages.
-        samples: In an epoch; None where the data have no end.
-        batch: Samples in a step.
-
-    Raises:
-        RunError: with the numbers.
-    """
-    rule = block_rule(rules)
-    if rule is None or samples is None or samples % (rule.cycle_steps * batch) == 0:
-        return
-    cycle, block = rule.cycle_steps * batch, (rule.block_steps or 0) * batch
-    fitting = Fraction(samples, (rule.blocks or 1) * batch)
-    fits = f", or block_steps={fitting}" if fitting.denominator == 1 and fitting % rule.steps == 0 else ""
-    raise RunError(
-        f"the data have {samples:,} samples, and {rule.blocks} blocks of {block:,} ({rule.block_steps} steps of "
-        f"{batch:,}) are {cycle:,}: the second time through, blocks would lie elsewhere; give a multiple of {cycle:,} "
-        f"samples{fits}, or another --batch"
-    )
-
-
-def refuse_odd_validation(rule: LocalSteps, samples: int) -> None:
-    """Refuse validation data that blocks cannot have equal parts of.
-
-    Raises:
-        RunError: with the numbers.
-    """
-    blocks = rule.blocks or 1
-    if samples % blocks or samples < blocks:
-        raise RunError(
-            f"the validation data have {samples:,} samples, of which the predictors of {blocks} blocks are to have "
-            f"equal parts, the first for the first block; give a number that {blocks} divides"
-        )
 
 
 def refuse_unknown_block(checkpoint: Path, state: "RunState", block: int) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.packages import PYTORCH, __version__
+from heterps_compile.strict_json import received
 
 from .prepare import Prepared
 from .run_options import GIVEN, RunOptions
@@ -90,7 +91,8 @@ def agree(
             f"{len(missing)} of {world_size} ranks did not come within {patience_s:g} s, rank {missing[0]} first; "
             f"start all of them"
         ) from error
-    said = [_read(store.get(f"agree/{other}"), other) for other in range(world_size)]
+    told = [(store.get(f"agree/{other}"), f"what rank {other} says of itself") for other in range(world_size)]
+    said = [received(dict[str, Any], text, what) for text, what in told]
     for other in range(1, world_size):
         for key, name in _NAMES.items():
             _compare(name, said[0].get(key), said[other].get(key), other)
@@ -108,16 +110,6 @@ def _compare(name: str, first: object, other: object, rank: int) -> None:
             f"ranks differ in {name}: rank 0 has {_show(first)}, rank {rank} has {_show(other)}; start all with the "
             f"same"
         )
-
-
-def _read(text: bytes, rank: int) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise RunError(f"what rank {rank} says of itself cannot be read") from error
-    if not isinstance(content, dict):
-        raise RunError(f"what rank {rank} says of itself cannot be read")
-    return content
 
 
 def _show(value: object) -> str:

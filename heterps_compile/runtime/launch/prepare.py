@@ -10,28 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.backends.find import find_backend
-from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST, PRECISIONS, SCALED
-from heterps_compile.errors import InputError, RunError, StalePlanError
+from heterps_compile.cost.precision import FULL
+from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.plan.source import read_plan
-from heterps_compile.plan.table_words import server_options_of
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
-from heterps_compile.runtime.signature import check_signature, is_of_a_module
-from heterps_compile.runtime.validation.options import check_validation_options
+from heterps_compile.runtime.signature import check_signature
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.units import counted, format_bytes, format_seconds
 
-from .block_notes import refuse_beside_blocks, rule_lines
+from .block_notes import rule_lines
+from .combinations import RUN, RunFacts, check_file, refuse_combinations
 from .faults import Place
-from .repeated_batches import refuse_beside_tables
 from .run_options import GIVEN, RunOptions
 from .sync_of_run import rule_notes, rules_of_run
-from .training_file import check_training_file
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +79,7 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         InputError: where there is no such folder, or a file that is named does not exist.
         PlanError: where the plan is wrong, or does not say how its model is called.
         StalePlanError: where a file of the folder was changed.
-        RunError: where the options do not fit the plan.
+        RunError: where the options do not fit the plan, or with each other (``combinations.py``).
     """
     folder = Path(options.directory)
     plan = (
@@ -96,19 +92,12 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         raise StalePlanError(
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
-    if not options.data and options.train is None:
-        raise InputError("inference needs data to read (--data FILE, or --data random)")
-    if options.train is not None and options.train != GIVEN:
-        check_training_file(options.train, options.data)
-        check_validation_options(options, options.train)
-    if options.training:
-        _refuse_inference(plan)
-        refuse_recomputation(plan)
-        if options.validate is not None:
-            plan_for_scoring(plan)  # which says why where it cannot
-    else:
+    if options.train != GIVEN:
+        check_file(options)
+    if not options.training:
         plan = plan_for_scoring(plan)
-    _refuse_unserved(options, plan)
+    elif options.validate is not None:
+        plan_for_scoring(plan)  # which says why where it cannot
     check_signature(plan)
     layout = make_layout(
         plan,
@@ -117,86 +106,10 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         speeds=options.speeds or None,
         step=StepShape(schedule=options.schedule, micro_batches=options.micro_batches, batch=options.batch),
     )
-    precision = precision_of(options, plan)
-    rules = rules_of_run(options, plan, layout, folder)
-    refuse_beside_blocks(rules, options, precision)
-    refuse_beside_tables(rules, layout, options, precision)
-    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision, rules)
-
-
-def refuse_recomputation(plan: Plan) -> None:
-    """Refuse a plan whose stages are to compute activations again and cannot.
-
-    Raises:
-        RunError: naming stage and backend.
-    """
-    for stage in plan.stages:
-        if stage.recompute and not find_backend(stage.backend).capabilities.recomputes:
-            raise RunError(
-                f"stage {stage.index} is planned to compute its activations again in the backward, and stages of the "
-                f"backend {stage.backend!r} cannot; compile again with --recompute never, or with another backend"
-            )
-
-
-def precision_of(options: RunOptions, plan: Plan) -> str:
-    """Return the precision of a run.
-
-    Raises:
-        RunError: where a stage, or another option, does not go with it.
-    """
     precision = plan.request.precision if options.precision is None else options.precision
-    if precision == FULL:
-        return precision
-    asked = f"--precision {precision}" if options.precision is not None else f"the plan's precision {precision}"
-    for stage in plan.stages:
-        if not find_backend(stage.backend).capabilities.is_module:
-            raise RunError(
-                f"stage {stage.index} runs on the backend {stage.backend!r}, which computes in the dtypes it was "
-                f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or take "
-                f"--precision fp32"
-            )
-    if PRECISIONS[precision] == PRECISIONS[FULL]:
-        return precision
-    kept_out = next((note for note in plan.notes if OUT_OF_AUTOCAST in note), None)
-    if kept_out is not None:
-        raise RunError(
-            f"{asked} would compute with bits that the model does not ({printable(kept_out)}); take --precision fp32"
-        )
-    if options.wire not in ("float32", PRECISIONS[precision]):
-        raise RunError(
-            f"{asked} sends what it computes as {PRECISIONS[precision]}, and --wire {options.wire} would send the "
-            f"float32 values beside it as another dtype; take --wire {PRECISIONS[precision]}, or leave --wire out"
-        )
-    if precision in SCALED and options.servers.count:
-        raise RunError(
-            f"{asked} and --parameter-servers do not go together: a step is skipped when all its gradients are known, "
-            f"and servers step their rows as they are pushed; take --precision bf16, or leave the servers out"
-        )
-    return precision
-
-
-def _refuse_inference(plan: Plan) -> None:
-    """Refuse to train what was read as it infers; an ONNX model says itself what it does, in one mode alone."""
-    if plan.request.mode != "training" and is_of_a_module(plan):
-        raise RunError(
-            f"{printable(plan.model)!r} was compiled for inference, so its stages would train without dropout, and "
-            f"without moving the statistics of batch norms; compile it with --mode training (mode='training')"
-        )
-
-
-def _refuse_unserved(options: RunOptions, plan: Plan) -> None:
-    """Refuse to hold tables in stages that the plan has on servers: it has no memory for them there."""
-    if plan.tables is None or options.servers.count:
-        return
-    on = f"the plan has {counted(len(plan.tables.names), 'table')} on {counted(plan.tables.servers, 'server')}"
-    if options.training:
-        raise RunError(
-            f"{on}, and this run has no servers: give {server_options_of(plan)}, or as many as hold "
-            f"{format_bytes(plan.tables.size_bytes)} here, with the --server-optimizer that steps their rows; or "
-            "compile with --tables held"
-        )
-    if plan.request.mode != "training":
-        raise RunError(f"{on}, and servers are for training alone yet; to score here, compile with --tables held")
+    rules = rules_of_run(options, plan)
+    refuse_combinations(RUN, RunFacts(options, plan, folder, layout, precision, rules))
+    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision, rules)
 
 
 def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:

@@ -30,7 +30,7 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
 from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
-from .run_options import RESIZE, RunOptions, by_field
+from .run_options import RESIZE, RunOptions, by_field, frozen
 from .run_store import FOLDER, folder_store
 
 if TYPE_CHECKING:
@@ -165,12 +165,8 @@ def _read(content: bytes) -> Resize:
         option.name for option in RESIZE.options
     }:
         raise ValueError("of another form")
-    lists = {name: _frozen(value) for name, value in options.items()}
+    lists = {name: frozen(value) for name, value in options.items()}
     return Resize(directory, lists)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _key(number: int) -> str:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
 from heterps_compile.errors import InputError, RunError, UnknownNameError
-from heterps_compile.escape import printable
 from heterps_compile.packages import PYTORCH, need
 
 from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
 from .membership import is_rank, membership_of
-from .run_options import GIVEN, RUN, RunOptions, by_field, option_names
+from .run_options import GIVEN, RUN, RunOptions, by_field, frozen, option_names
 from .training_file import Training
 
 if TYPE_CHECKING:
@@ -171,12 +170,9 @@ def make_options(
     """
     need("running stages", PYTORCH)
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
-    options = by_field(options)
+    options = by_field({name: frozen(value) for name, value in options.items()})
     if options.get("servers") is not None:
         options["servers"] = replace(options["servers"], grow_tables=tuple(options["servers"].grow_tables))
-    for name in ("replicas", "speeds"):
-        if options.get(name) is not None:
-            options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
     known = {one.name for one in fields(RunOptions)}
     for name in options:
         if name not in known:
@@ -204,11 +200,6 @@ def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = F
     Raises:
         HeterpsError: where the run cannot start or came to an end before its time.
     """
-    if options.device_type is not None:
-        raise InputError(
-            f"--device-type is {printable(options.device_type)!r} for a run that starts its ranks on this machine; "
-            f"expected it for one rank of a world alone (torchrun, srun). Fix: leave it out"
-        )
     checked = _prepare(options) if forks_this_process else None
     with ForkServer(_preloaded(options), forks_this_process=forks_this_process) as server:
         from heterps_compile.runtime.engines.local_machine import run_here  # noqa: PLC0415 - the import of torch is what takes long
@@ -217,8 +208,10 @@ def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = F
 
 
 def _prepare(options: RunOptions) -> "Prepared":
-    from .prepare import prepare  # noqa: PLC0415 - torch only where a run starts
+    from .combinations import LOCAL, START, refuse_combinations  # noqa: PLC0415 - torch only where a run starts
+    from .prepare import prepare  # noqa: PLC0415 - as above
 
+    refuse_combinations(START, (options, LOCAL))
     return prepare(options)
 
 
@@ -245,14 +238,17 @@ def run_rank(
         prints_summary: Whether rank 0 prints what the run came to.
 
     Raises:
-        RunError: where the environment is not torchrun's, or the run's store cannot be reached.
+        RunError: where the environment is not torchrun's, an option is not for one rank, or the run's store cannot be
+            reached.
     """
     if not is_rank(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
     member = membership_of(os.environ)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and reported in one line
-    from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
+    from .combinations import RANK, START, refuse_combinations  # noqa: PLC0415 - torch only where a run starts
+    from .rank_context import RankSpec  # noqa: PLC0415 - as above
     from .worker import work  # noqa: PLC0415 - as above
 
+    refuse_combinations(START, (options, RANK))
     spec = RankSpec(options, training=training, source=source, validation=validation, prints_summary=prints_summary)
     return work(member, spec)

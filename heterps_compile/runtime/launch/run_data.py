@@ -33,14 +33,13 @@ from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
 from heterps_compile.strict_json import received
 
-from .block_notes import refuse_other_cycle
+from .combinations import DATA, DataFacts, refuse_combinations
 from .faults import innermost, is_of_data
 from .prepare import Prepared
 from .progress import READING, ProgressRecorder
 from .rank_context import RankContext
-from .repeated_batches import refuse_other_sum
 from .run_options import ALL_SAMPLES, GIVEN, RunOptions
-from .training_file import Training, called_in, in_function, may_define, two_sources
+from .training_file import Training, called_in, in_function, may_define
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -266,8 +265,7 @@ def try_data(options: RunOptions, prepared: Prepared) -> None:
     wanted = inputs_of_run(prepared.plan, prepared.folder, options)
     source = open_source(options.data, wanted=wanted, seed=options.seed)
     try_sample(source, prepared.plan, wanted, options.train)
-    refuse_other_cycle(prepared.sync, source.samples, prepared.layout.batch)
-    refuse_other_sum(prepared.sync, source.samples, prepared.layout)
+    refuse_combinations(DATA, DataFacts(prepared.sync, prepared.layout, source.samples))
 
 
 def inputs_of_run(
@@ -354,20 +352,16 @@ def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
 
 def _open(context: RankContext, training: Training | None) -> Source:
     spec = context.spec
-    if training is not None and training.data is not None and (spec.source is not None or spec.options.data):
-        raise RunError(two_sources("the training file", name_of_data(spec.options, spec.source)))
     if spec.source is not None:
         return spec.source
     if spec.options.data:
         prepared = context.prepared
         wanted = inputs_of_run(prepared.plan, prepared.folder, spec.options, training)
         return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed)
-    if training is not None and training.data is not None:
-        return _data_of(training)
-    raise RunError("there are no data: name some (--data FILE), or define data() in the training file")
+    return _data_of(training)
 
 
-def _data_of(training: Training) -> IterableSource:
-    assert training.data is not None  # noqa: S101 - the caller looked
+def _data_of(training: Training | None) -> IterableSource:
+    assert training is not None and training.data is not None  # noqa: S101, PT018 - missing data were refused
     make = called_in("data", training.data)
     return IterableSource(make(), is_batched=True, make_again=make if isgeneratorfunction(training.data) else None)

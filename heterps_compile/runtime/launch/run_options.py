@@ -7,6 +7,7 @@ declarations.
 Left out: what needs the plan to check it (``prepare.py``), and the plan itself, which every rank reads and hashes.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -18,18 +19,19 @@ from heterps_compile.options import (
     MOST_WHOLE,
     SEED,
     Amount,
+    Choice,
     Command,
-    CountOrWord,
     Flag,
     Option,
-    Speeds,
+    Size,
     Text,
     Whole,
     Wholes,
 )
 from heterps_compile.runtime.validation.best import BestMetric, parse_best
+from heterps_compile.units import plain_number
 
-from .option_fields import SUBJECTS, check_numbers, declared, one_of, option, training_option
+from .option_fields import SUBJECTS, CountOrWord, FilePath, Speeds, check_values, declared, option, training_option
 from .server_options import ServerOptions
 
 WIRES = ("float32", "float16", "bfloat16")
@@ -70,13 +72,13 @@ class RunOptions:
 
     directory: str
     train: str | None = training_option(
-        "--train", Text(), "Train with the loss and the optimizer of this file.", metavar="FILE.py"
+        "--train", FilePath(), "Train with the loss and the optimizer of this file.", metavar="FILE.py"
     )
     data: str = option(
-        "--data", Text(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
+        "--data", FilePath(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
     )
     validate: str | None = training_option(
-        "--validate", Text(), "Validate on these data, at the end of epochs and of the run.", metavar="SPEC"
+        "--validate", FilePath(), "Validate on these data, at the end of epochs and of the run.", metavar="SPEC"
     )
     validate_every: int | None = training_option(
         "--validate-every", Whole(), "Steps between two validations.", metavar="N", default_words="an epoch"
@@ -112,12 +114,11 @@ class RunOptions:
     )
     precision: str | None = option(
         "--precision",
-        Text(),
-        "fp32, bf16 or fp16: what forwards compute in, and their values travel in; weights stay float32.",
-        metavar="NAME",
+        Choice(tuple(PRECISIONS)),
+        "What forwards compute in, and their values travel in; weights stay float32.",
         default_words="the plan's",
     )
-    wire: str = option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
+    wire: str = option("--wire", Choice(WIRES), "Of float32 values between stages.", default=WIRES[0])
     sync: str | None = training_option(
         "--sync",
         Text(),
@@ -130,14 +131,18 @@ class RunOptions:
     )
     ema: float | None = training_option(
         "--ema",
-        Amount(above_zero=True),
+        Amount(above_zero=True, below=1),
         "Keep an exponential moving average of the weights, such as 0.999; validations are of it.",
         metavar="DECAY",
     )
     seed: int = option("--seed", SEED, "Of chance.", metavar="N", default=0)
     threads: int = option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
     weights: str | None = option(
-        "--weights", Text(), "Weights to begin with, a checkpoint or a state dict.", metavar="DIR|FILE.safetensors"
+        "--weights",
+        FilePath(),
+        "Weights to begin with, a checkpoint or a state dict.",
+        metavar="DIR|FILE.safetensors",
+        against=("resume",),
     )
     averaged: bool = option(
         "--averaged", Flag(), "Of these weights, the average (--ema).", default=False, needs=("weights",)
@@ -151,7 +156,7 @@ class RunOptions:
         against=("averaged",),
     )
     checkpoint: str | None = training_option(
-        "--checkpoint", Text(), "Keep checkpoints there; one at the end, and when interrupted.", metavar="DIR"
+        "--checkpoint", FilePath(), "Keep checkpoints there; one at the end, and when interrupted.", metavar="DIR"
     )
     every: int | None = _kept_option("--every", Whole(), "Steps between two checkpoints.", metavar="N")
     keep: int = _kept_option("--keep", Whole(), "Checkpoints kept.", metavar="N", default=3)
@@ -176,7 +181,7 @@ class RunOptions:
     )
     hang_after_s: float = option(
         "--hang-after",
-        Amount(above_zero=True),
+        Amount(above_zero=True, most=MOST_WHOLE),
         "A process that makes no progress for so long hangs.",
         metavar="SECONDS",
         default=10.0,
@@ -193,17 +198,18 @@ class RunOptions:
         default_words="that of its GPU, else any",
     )
     trace: str | None = option(
-        "--trace", Text(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"
+        "--trace", FilePath(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"
     )
-    log: str | None = option("--log", Text(), "Write a line of JSON for every step.", metavar="FILE.jsonl")
-    telemetry: str | None = option("--telemetry", Text(), "Keep there what every rank tells.", metavar="DIR")
-    tensorboard: str | None = option("--tensorboard", Text(), "Write scalars for TensorBoard.", metavar="DIR")
-    output: str | None = option("--output", Text(), "Keep what inference gives.", metavar="DIR", subjects=(INFERENCE,))
+    log: str | None = option("--log", FilePath(), "Write a line of JSON for every step.", metavar="FILE.jsonl")
+    telemetry: str | None = option("--telemetry", FilePath(), "Keep there what every rank tells.", metavar="DIR")
+    tensorboard: str | None = option("--tensorboard", FilePath(), "Write scalars for TensorBoard.", metavar="DIR")
+    output: str | None = option(
+        "--output", FilePath(), "Keep what inference gives.", metavar="DIR", subjects=(INFERENCE,)
+    )
     output_format: str = option(
         "--output-format",
-        Text(),
-        "safetensors or npz.",
-        metavar="NAME",
+        Choice(OUTPUT_FORMATS),
+        "Of its files.",
         default=OUTPUT_FORMATS[0],
         subjects=(INFERENCE,),
         needs=("output",),
@@ -211,41 +217,11 @@ class RunOptions:
     quiet: bool = option("-q, --quiet", Flag(), "Only the summary.", default=False)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        for replicas in self.replicas:
-            Whole().check("--replicas", replicas)
-        for speeds in self.speeds:
-            for speed in speeds:
-                Amount(above_zero=True).check("--speeds", speed)
-        if self.hang_after_s > MOST_WHOLE:
-            raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
-        if isinstance(self.shuffle, str):
-            one_of("window of --shuffle", self.shuffle, [ALL_SAMPLES])
-        elif self.shuffle is not None:
-            Whole().check("--shuffle", self.shuffle)
-        one_of("wire format", self.wire, WIRES)
-        one_of("output format", self.output_format, OUTPUT_FORMATS)
-        if self.precision is not None:
-            one_of("precision", self.precision, tuple(PRECISIONS))
+        check_values(self)
+        check_values(self.servers)
         values = self.by_name
         given = [option.name for option in RUN.options if values[option.name] != option.default]
         RUN.refuse(values, given, self.subject)
-        if self.weights is not None and self.resume:
-            raise InputError(
-                "--weights and --resume do not go together; to go on from a checkpoint take --resume alone"
-            )
-        if self.clip_norm is not None and self.servers.count and self.servers.staleness != 0:
-            raise InputError(
-                "--clip-norm and --staleness do not go together: a norm is that of all gradients of one step, and with "
-                "a staleness servers apply each push as it comes; leave one of the two out"
-            )
-        if self.ema is not None and not self.ema < 1:
-            raise InputError(f"--ema is {self.ema:g}; it must be above 0 and below 1, such as 0.999")
-        if self.ema is not None and self.servers.count:
-            raise InputError(
-                "--ema and --parameter-servers do not go together: servers step the rows that a batch has, and an "
-                "average moves all of them in every step; leave one of the two out"
-            )
         if self.keep_best is not None:
             parse_best(self.keep_best)
         if self.sync is not None:
@@ -285,8 +261,8 @@ class RunOptions:
 
     def shared(self) -> dict[str, Any]:
         """Return the options that all ranks must agree on; of those that are a host's own paths, whether given."""
-        local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
-        local |= {"weights", "threads", "quiet", "device_type", "validate"}
+        local = {name for name, option in declared(RunOptions) if isinstance(option.type, FilePath)}
+        local |= {"directory", "threads", "quiet", "device_type"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
         return agreed | {name: getattr(self, name) is not None for name in _PATHS}
 
@@ -329,6 +305,11 @@ def by_field(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "servers": replace(found.get("servers", ServerOptions()), **servers)} if servers else found
 
 
+def frozen(value: Any) -> Any:
+    """Return a list or tuple, and those in it, as tuples; other values as they are."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
 def option_names(values: Mapping[str, Any]) -> set[str]:
     """Return the names of the options that are given, be it by the names of their fields."""
     named = {name: option for option, name in _FIELDS.items()}
@@ -349,3 +330,29 @@ def options_from_json(text: str) -> RunOptions:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the text"
         raise InputError(f"options of the run: {place}: {first['msg']}") from error
+
+
+def option_words(options: RunOptions) -> list[str]:
+    """Return the words of the options that have another value than their default, with absolute paths."""
+    values, words = options.by_name, list[str]()
+    for one in RUN.options:
+        if (value := values[one.name]) != one.default:
+            word = one.words.split(", ")[-1]
+            words += [word] if isinstance(one.type, Flag) else [word, _as_written(one, value)]
+    return words
+
+
+def _as_written(one: Option, value: Any) -> str:
+    from heterps_compile.runtime.data.open_source import is_random  # noqa: PLC0415 - torch only when it runs
+    from heterps_compile.runtime.data.remote_file import is_remote  # noqa: PLC0415 - as above
+
+    is_no_path = one.name in ("data", "validate") and (is_random(value) or is_remote(value))
+    if isinstance(one.type, FilePath) and not is_no_path:
+        return os.path.abspath(str(value))  # the line may be typed in another folder
+    if isinstance(one.type, Size):
+        return f"{value} B"
+    if isinstance(one.type, Speeds):
+        return ";".join(",".join(map(plain_number, part)) for part in value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return plain_number(value) if isinstance(value, float) else str(value)

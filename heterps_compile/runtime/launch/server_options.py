@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from heterps_compile.cost.memory import SERVER_OPTIMIZERS
-from heterps_compile.errors import InputError
-from heterps_compile.options import Amount, Size, Text, Whole, Words
+from heterps_compile.options import Amount, Choice, Size, Whole, Words
 
-from .option_fields import check_numbers, one_of, training_option
+from .option_fields import FilePath, training_option
 
 _served_option = partial(training_option, needs=("parameter_servers",))
 _GROWN = ("parameter_servers", "grow_tables")
@@ -28,7 +27,7 @@ class ServerOptions:
         "--parameter-servers", Whole(0), "Serve embedding tables from N.", metavar="N", default=0
     )
     optimizer: str = _served_option(
-        "--server-optimizer", Text(), "sgd, adagrad or adam.", metavar="NAME", default=SERVER_OPTIMIZERS[0]
+        "--server-optimizer", Choice(SERVER_OPTIMIZERS), "Of the rows.", default=SERVER_OPTIMIZERS[0]
     )
     learning_rate: float = _served_option(
         "--server-learning-rate", Amount(above_zero=True), "Of that optimizer.", metavar="X", default=0.01
@@ -45,7 +44,7 @@ class ServerOptions:
     )
     directory: str | None = training_option(
         "--server-directory",
-        Text(),
+        FilePath(),
         "Where the rest lies.",
         metavar="DIR",
         default_words="a temporary folder",
@@ -73,7 +72,7 @@ class ServerOptions:
     )
     show_decay: float = training_option(
         "--show-decay",
-        Amount(),
+        Amount(most=1),
         "What that count is multiplied by whenever rows are looked over.",
         metavar="X",
         default=0.98,
@@ -82,16 +81,3 @@ class ServerOptions:
     evict_every: int = _grown_option(
         "--evict-every", Whole(), "Steps between two times that they are.", metavar="STEPS", default=1000
     )
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.grow_tables and self.memory_bytes is not None:
-            raise InputError(
-                "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "
-                "bound them by eviction (--evict-unseen STEPS, --evict-below SCORE)"
-            )
-        if self.show_decay > 1:
-            raise InputError(f"--show-decay is {self.show_decay:g}; it must be 1 or less")
-        one_of("optimiser of parameter servers", self.optimizer, SERVER_OPTIMIZERS)
-        if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise InputError(f"--server-memory is {self.memory_bytes}; it must be 1 or more")

@@ -1,6 +1,6 @@
 """What the files of a stage say of its tensors; nothing of them is run, and no weights are read.
 
-Left out: who is to hold what (``checkpoint/start.py``, ``sync_of_run.py``).
+Left out: who is to hold what (``checkpoint/start.py``, ``combinations.py``).
 """
 
 import ast
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from heterps_compile.plan.plan import Plan
 
 _TIES = ("TIED", "TIED_AS")
 _SPARSE = {"embedding": ("sparse", 4), "embedding_bag": ("sparse", 5)}
@@ -48,3 +50,24 @@ def tensors_in(path: Path) -> dict[str, Any]:
             return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+
+
+def sparse_weights_of(plan: Plan, folder: Path, stage: int) -> Iterator[str]:
+    """Yield the weights of a stage that get sparse gradients, as its source calls them."""
+    for artifact in plan.artifacts[stage] if stage < len(plan.artifacts) else ():
+        if artifact.file.endswith(".py"):
+            yield from sparse_weights_in((folder / artifact.file).read_bytes())
+
+
+def stages_with(plan: Plan, folder: Path, name: str) -> list[int]:
+    """Return the stages whose files have a tensor, under whatever name."""
+    found = []
+    for stage, files in zip(plan.stages, plan.artifacts, strict=False):
+        names: set[str] = set()
+        for artifact in files:
+            if artifact.file.endswith(".safetensors"):
+                names |= tensors_in(folder / artifact.file).keys()
+            elif artifact.file.endswith(".py"):
+                names |= {one for pair in tied_pairs_in((folder / artifact.file).read_bytes()) for one in pair}
+        found += [stage.index] if name in names else []
+    return found

@@ -38,7 +38,7 @@ from heterps_compile.runtime.validation.data import (
     validates,
 )
 
-from .block_notes import block_rule, refuse_odd_validation
+from .combinations import VALIDATION_DATA, DataFacts, refuse_combinations
 from .hooks import Hooks
 from .learning_rates import Rates, make_rates, measure_rates
 from .loop import FollowUps, StepLoop, watched_weight
@@ -48,6 +48,7 @@ from .repeated_batches import order_of_batches
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, telling_ids
 from .run_options import RunOptions
 from .steps_of_run import decide_steps, filled_samples, samples_of_epoch, steps_to_run
+from .sync_of_run import block_rule
 from .training_file import Scheduler, Training, loss_of, make_optimizer, make_scheduler, read_training_file
 
 if TYPE_CHECKING:
@@ -130,8 +131,7 @@ def run_stage_rank(context: RankContext) -> Result:
         if training is not None and has_validation:
             counted = ValidationData(context, training).size()
             refuse_other_columns(source.columns, counted.identity.columns)
-            if (rule := block_rule(context.prepared.sync)) is not None:
-                refuse_odd_validation(rule, counted.samples)
+            refuse_combinations(VALIDATION_DATA, DataFacts(context.prepared.sync, context.layout, counted.samples))
             say_size(context.store, counted)
     checkpoint, steps = steps_to_run(context)
     size = hear_size(context.store) if has_validation else None

@@ -15,11 +15,10 @@ from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.sample_source import Source
 
-from .block_notes import refuse_other_cycle
+from .combinations import DATA, DataFacts, refuse_combinations
 from .outputs import make_output_folder
 from .prepare import count_steps
 from .rank_context import STEPS_KEY, RankContext
-from .repeated_batches import refuse_other_sum
 from .run_data import count_data, say_data
 from .store_values import read_number, read_word
 from .training_file import Training
@@ -48,8 +47,7 @@ def decide_steps(context: RankContext, source: Source, data: Identity, training:
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
     samples, batch = _samples(source) or count_data(context, training), context.layout.batch
-    refuse_other_cycle(context.prepared.sync, samples, batch)
-    refuse_other_sum(context.prepared.sync, samples, context.layout)
+    refuse_combinations(DATA, DataFacts(context.prepared.sync, context.layout, samples))
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))

@@ -42,6 +42,7 @@ from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plain_file import read_plain
+from heterps_compile.runtime.validation.best import LOSS
 from heterps_compile.source_module import make_known, module_of, run_module
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
+    from .run_options import RunOptions
     from .run_view import RunView
 
 Columns = Mapping[str, "Tensor"]
@@ -93,17 +95,12 @@ class Training:
     """How a model is trained.
 
     Attributes:
-        loss: Called with what the model returns and a micro-batch's columns;
-            gives a scalar tensor, the mean over the samples, or a dict of such
-            by name, whose sum is trained.
-        optimizer: Called once on every rank, with the (name, parameter) pairs
-            of its stages.
-        prepare: Makes graph inputs and targets out of raw columns; None where
-            the columns are these already.
-        data: Gives the samples or batches in order; None where they are read
-            from elsewhere.
-        scheduler: Called once on every rank that trains something, with its
-            optimiser; None where learning rates stay.
+        loss: Called with what the model returns and a micro-batch's columns; gives a scalar tensor, the mean over the
+            samples, or a dict of such by name, whose sum is trained.
+        optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
+        prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
+        data: Gives the samples or batches in order; None where they are read from elsewhere.
+        scheduler: Called once on every rank that trains something, with its optimiser; None where learning rates stay.
         validation_data: Gives the samples or batches to validate on, from the
             first to the last every time it is called; None where they are read
             from elsewhere, or nobody validates.
@@ -175,16 +172,9 @@ def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
         run_module(module)
     except (Exception, SystemExit) as error:
         raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
-    found: dict[str, Any] = {}
-    refuse_misnamed(path, parsed, {name for name in ARGUMENTS if hasattr(module, name)}, has_data=has_data)
-    for name in ARGUMENTS:
-        value = getattr(module, name, None)
-        if value is None and name not in NEEDED:
-            continue
-        if not callable(value):
-            fault = "has no function" if value is None else "has something that is no function under the name"
-            raise InputError(f"the training file {str(path)!r} {fault} {name!r}; it needs loss and optimizer")
-        found[name] = value
+    found: dict[str, Any] = {name: getattr(module, name) for name in ARGUMENTS if hasattr(module, name)}
+    refuse_misnamed(path, parsed, found, has_data=has_data)
+    _refuse_missing(path, found)
     return Training(**found)
 
 
@@ -328,55 +318,67 @@ def parse_training_file(file: Path) -> ast.Module:
         raise InputError(f"the training file {path!r} fails: {type(error).__name__}: {what}{line}") from error
 
 
-def check_training_file(path: str | Path, data: str) -> None:
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """The options of a run, and the functions of its training file.
+
+    Attributes:
+        options: Of the run.
+        defined: Functions that the file has.
+        possible: These, and those that it may have, such as by ``import *``.
+    """
+
+    options: "RunOptions"
+    defined: Collection[str] = ()
+    possible: Collection[str] = ()
+
+    @property
+    def may_validate(self) -> bool:
+        """Check if there may be validation data."""
+        return self.options.validate is not None or "validation_data" in self.possible
+
+    @property
+    def metric(self) -> str:
+        """Return the metric of ``--keep-best``, the loss without that option."""
+        return LOSS if self.options.best is None else self.options.best.name
+
+
+def functions_of(options: "RunOptions", training: Training) -> FileFacts:
+    """Return the functions of a training file that was run."""
+    names = [name for name in ARGUMENTS if getattr(training, name) is not None]
+    return FileFacts(options, names, names)
+
+
+def check_training_file(options: "RunOptions") -> FileFacts:
     """Check, without running it, that a training file is there, is Python, and has what a run needs of it.
 
-    Args:
-        path: Of the file.
-        data: What ``--data`` names; "" for nothing.
-
     Raises:
-        InputError: where it does not.
+        InputError: if it does not.
     """
+    path, has_data = options.train, bool(options.data)
+    if path is None:
+        return FileFacts(options)
     parsed = parse_training_file(Path(path))
     known = {name for name in ARGUMENTS if _may_define(parsed, name)}
-    refuse_misnamed(path, parsed, known, has_data=bool(data))
-    missing = next((name for name in NEEDED if name not in known), None)
-    if missing is not None:
-        raise InputError(f"the training file {str(path)!r} has no function {missing!r}; it needs loss and optimizer")
+    refuse_misnamed(path, parsed, known, has_data=has_data)
+    _refuse_missing(path, known)
     functions = dict(_functions(parsed))
     for name, function in functions.items():
         if name in ARGUMENTS:
             _refuse_arguments(path, name, function)
-    if data and "data" in _defined(parsed):
-        raise InputError(two_sources(f"the training file {str(path)!r}", data))
-    if not data and "data" not in known:
-        raise InputError(
-            f"there are no data: name some (--data FILE), or define data() in the training file {str(path)!r}"
-        )
-
-
-def two_sources(of: str, data: str) -> str:
-    """Say that there are data twice."""
-    return (
-        f"data() of {of} and --data {printable(shorten(data, _SHOWN))} both give the samples, and a run reads one of "
-        f"them; leave --data out, or take data() out of the file"
-    )
-
-
-def defines(path: str | Path, name: str) -> bool:
-    """Tell, without running it, whether a training file that was checked defines or imports a function by a name."""
-    return name in _defined(ast.parse(Path(path).read_bytes(), str(path)))
-
-
-def _defined(parsed: ast.Module) -> set[str]:
     imported = {alias.asname or alias.name for n in parsed.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    return imported | {name for name, _ in _functions(parsed)}
+    return FileFacts(options, imported | functions.keys(), known)
 
 
 def may_define(path: str | Path, name: str) -> bool:
     """Tell, without running it, whether a training file that was checked may define a name."""
     return _may_define(ast.parse(Path(path).read_bytes(), str(path)), name)
+
+
+def _refuse_missing(path: str | Path, known: Collection[str]) -> None:
+    missing = next((name for name in NEEDED if name not in known), None)
+    if missing is not None:
+        raise InputError(f"the training file {str(path)!r} has no function {missing!r}; it needs loss and optimizer")
 
 
 def refuse_misnamed(path: str | Path, parsed: ast.Module, known: Collection[str], *, has_data: bool) -> None:
@@ -411,6 +413,9 @@ def refuse_uncallable(name: str, function: Callable[..., Any]) -> None:
     Raises:
         InputError: with what it takes, and what it is called with.
     """
+    if not callable(function):
+        has = printable(shorten(repr(function), _SHOWN))
+        raise InputError(f"{name} of the training file is {has}; expected a function. Fix: write def {_called(name)}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from heterps_compile.backends.find import splits_backward, training_backends, trains
+from heterps_compile.backends.find import splits_backward
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
@@ -171,7 +171,6 @@ def make_layout(
     dealt = _fold([tuple(of_stage) for of_stage in speeds], len(plan.stages), chunks, "lists of speeds")
     assignment = tuple(_deal(count, own, width, p) for p, (own, width) in enumerate(zip(dealt, widths, strict=True)))
     if training:
-        _refuse_untrainable(plan)
         _refuse_idle(plan, assignment, widths, samples)
     layout = Layout(name, training, widths, chunks, count, samples, assignment)
     if any(action.phase is Phase.WEIGHT for rank in range(layout.world_size) for action in layout.actions(rank)):
@@ -273,15 +272,6 @@ def _refuse_circles(layout: Layout) -> None:
             f"{layout.micro_batches} micro-batches: {shown} wait for each other; take --schedule 1f1b, or "
             f"other --micro-batches"
         )
-
-
-def _refuse_untrainable(plan: Plan) -> None:
-    for stage in plan.stages:
-        if not trains(stage.backend):
-            raise RunError(
-                f"stage {stage.index} runs on the backend {stage.backend!r}, which does not train here; compile with "
-                f"--backend {' or '.join(training_backends())} to train"
-            )
 
 
 def _refuse_unsplit(plan: Plan, name: str) -> None:

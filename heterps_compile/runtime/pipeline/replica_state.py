@@ -28,7 +28,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.sync.collective import Collective, CountedGroup, machines_of, sums_inside_first
 from heterps_compile.runtime.sync.contract import Rule, Shared
-from heterps_compile.runtime.sync.find import make_rule, rule_of_tied
+from heterps_compile.runtime.sync.find import capabilities_of, make_rule
 from heterps_compile.sync_rules.rule import SyncRule
 from heterps_compile.sync_rules.rules import USUAL
 
@@ -238,9 +238,10 @@ def share_state(
             whole, rank, parameters, share, is_scaled, where, more_groups, by_machine, is_one_machine, order
         )
         asked = sync[holders[0]] if sync else USUAL
-        if sync and len(holders) > 1:
-            replicas = {holder: (sync[holder], len(layout.ranks_of(holder))) for holder in holders}
-            asked = rule_of_tied(next(iter(parameters)), replicas)
+        if len(holders) > 1 and all(len(layout.ranks_of(holder)) == 1 for holder in holders):
+            asked = USUAL
+        elif len(holders) > 1 and not (capabilities_of(asked).sums and {asked} >= {sync[i] for i in holders if sync}):
+            raise RunError(f"{where} share the weight {printable(min(parameters))!r}; expected one rule that sums")
         state.rules.append(make_rule(asked, shared))
         return SharedGradients(state.rules[-1])
 

@@ -1,6 +1,6 @@
 """What a rule of synchronisation can be combined with.
 
-Left out: which rule has which (``find.py``), the check of a run (``launch/sync_of_run.py``).
+Left out: which rule has which (``find.py``), the check of a run (``launch/combinations.py``).
 """
 
 from dataclasses import dataclass

@@ -16,12 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import PlugInError, RunError
-from heterps_compile.escape import printable
 from heterps_compile.plug_ins import load_plug_in, shown
 from heterps_compile.sync_rules.adasum import Adasum
 from heterps_compile.sync_rules.rule import SyncRule
-from heterps_compile.sync_rules.rule_text import rule_text
-from heterps_compile.sync_rules.rules import USUAL
 
 from . import capabilities
 from .capabilities import Capabilities
@@ -111,28 +108,3 @@ def capabilities_of(rule: SyncRule) -> Capabilities:
     """
     ours = _built_in(rule)
     return find_runtime(rule).can if ours is None else ours.can
-
-
-def rule_of_tied(name: str, of_holders: Mapping[int, tuple[SyncRule, int]]) -> SyncRule:
-    """Return the rule by which ranks agree on a tensor that several stages hold.
-
-    Args:
-        name: Of the tensor.
-        of_holders: For every stage that holds it, its rule and its replicas.
-
-    Raises:
-        RunError: where the stages have different rules, or one that makes no sum of what they have.
-    """
-    if all(replicas == 1 for _, replicas in of_holders.values()):
-        return USUAL
-    both = f"stages {' and '.join(map(str, of_holders))} share the weight {printable(name)!r}"
-    texts = list(dict.fromkeys(rule_text(rule) for rule, _ in of_holders.values()))
-    if len(texts) > 1:
-        raise RunError(f"{both}, and are to agree on it by {' and '.join(texts)}; give them one rule (--sync)")
-    rule = next(rule for rule, _ in of_holders.values())
-    if not capabilities_of(rule).sums:
-        raise RunError(
-            f"{both}, whose gradient is the sum of theirs, and {texts[0]} makes no sum; give these stages all-reduce "
-            f"or topk (--sync)"
-        )
-    return rule

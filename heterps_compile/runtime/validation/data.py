@@ -17,14 +17,13 @@ from heterps_compile.runtime.data.identity import Identity, difference, identity
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.sample_source import Source
+from heterps_compile.runtime.launch.combinations import TRAINING_FILE, refuse_combinations
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.rank_context import RankContext
 from heterps_compile.runtime.launch.run_data import inputs_of_run, name_of_spec, try_sample
 from heterps_compile.runtime.launch.run_options import GIVEN, RunOptions
-from heterps_compile.runtime.launch.training_file import Training, in_function
+from heterps_compile.runtime.launch.training_file import Training, functions_of, in_function
 from heterps_compile.strict_json import received
-
-from .options import refuse_idle_options, two_validations
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -50,19 +49,13 @@ class ValidationData:
     """The validation data as a rank reads them."""
 
     def __init__(self, context: RankContext, training: Training) -> None:
-        """Open nothing yet: many ranks read none of them.
-
-        Raises:
-            InputError: where they are given twice.
-        """
+        """Open nothing yet: many ranks read none of them."""
         self._context, self._training = context, training
         self._opened: Source | None = None
         self._is_checked = False
         options, given = context.options, context.spec.validation
         self._is_named = given is not None or options.validate is not None
         self._name = name_of_spec(options.validate, given) if self._is_named else "validation_data()"
-        if self._is_named and training.validation_data is not None:
-            raise InputError(two_validations("the training file", self._name))
 
     def _source(self) -> Source | None:
         """Return the data that are named or given, opened once; None where they come from the training file.
@@ -207,17 +200,15 @@ def refuse_other_columns(training: Iterable[str], validation: Iterable[str]) -> 
 
 
 def validates(options: RunOptions, training: Training | None, given: Source | None = None) -> bool:
-    """Tell whether a run validates.
+    """Check if a run validates.
 
     Raises:
-        OptionError: where an option of validations is given and there is nothing to validate on.
-        InputError: where the metric of ``--keep-best`` is none.
+        RunError: if options and functions of the training file do not go together.
     """
     if training is None:
         return False
-    has_data = options.validate is not None or given is not None or training.validation_data is not None
-    refuse_idle_options(options, has_data=has_data, has_metrics=training.metrics is not None)
-    return has_data
+    refuse_combinations(TRAINING_FILE, functions_of(options, training))
+    return options.validate is not None or given is not None or training.validation_data is not None
 
 
 def try_validation(options: RunOptions, prepared: Prepared) -> None:

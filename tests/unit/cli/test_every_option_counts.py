@@ -20,10 +20,10 @@ from heterps_compile.cli import options as cli_options
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError, OptionError
 from heterps_compile.options import (
+    Amount,
     Asked,
     Choice,
     Command,
-    CountOrWord,
     CountRange,
     Flag,
     NamedTexts,
@@ -34,7 +34,6 @@ from heterps_compile.options import (
     Repeated,
     Size,
     Sizes,
-    Speeds,
     Text,
     Whole,
     Wholes,
@@ -72,6 +71,7 @@ from heterps_compile.plan.sync_options import SYNC
 from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.export import export_options
 from heterps_compile.runtime.launch import run_options
+from heterps_compile.runtime.launch.option_fields import CountOrWord, FilePath, Speeds
 from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.tuning.tune_options import BEGUN, RESUMED, SHOWN, TUNE
@@ -127,7 +127,7 @@ def written(option: Option) -> list[str]:
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
         Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", CountRange: "1:2",
-        Values: "a=2",
+        Values: "a=2", Amount: "0.5",
     }  # fmt: skip
     if isinstance(kind, Choice):
         return [word, kind.names[-1]]
@@ -434,7 +434,9 @@ def test_every_type_of_option_has_its_sample():
     kinds = {type(option.type) for _, _, option in declared()}
     assert kinds <= {
         Whole,
+        Amount,
         CountOrWord,
+        FilePath,
         CountRange,
         Wholes,
         Percent,
@@ -451,7 +453,7 @@ def test_every_type_of_option_has_its_sample():
         Repeated,
         NamedTexts,
         CountRange,
-    } | {kind for kind in kinds if kind.__name__ == "Amount"}
+    }
     assert ast.parse(Path(cli_options.__file__).read_text())
 
 

@@ -11,7 +11,7 @@ from small_inputs import write_small_inputs
 
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError
-from heterps_compile.options import Amount, Command, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
+from heterps_compile.options import Amount, Command, Option, Percent, Size, Sizes, Whole, Wholes
 from heterps_compile.plan.calibrate_options import CALIBRATE
 from heterps_compile.plan.command_options import (
     ADVISE,
@@ -32,6 +32,7 @@ from heterps_compile.profiling import profile_model
 from heterps_compile.profiling.calibration import calibrate
 from heterps_compile.runtime.engines.launch_options import LAUNCH
 from heterps_compile.runtime.export.export_options import EXPORT
+from heterps_compile.runtime.launch.option_fields import Speeds
 from heterps_compile.runtime.launch.run_options import RESIZE, RUN
 from heterps_compile.tuning.tune_options import TUNE
 

@@ -61,8 +61,8 @@ TORCHRUN = {
 WAYS = ("here", "torchrun")
 KINDS = {TRAINING: ["--train", "train.py"], INFERENCE: ["--data", "x.tsv"]}
 REFUSED = {
-    ("here", "device_type"): "--device-type is 'v100' for a run that starts its ranks on this machine",
-    ("torchrun", "restarts"): "--restarts is for the ranks of one machine",
+    ("here", "device_type"): "--device-type is v100 for a run that starts its ranks on this machine",
+    ("torchrun", "restarts"): "expected it for the ranks of one machine",
 }
 """Beside what the declarations refuse: an option, a way, and the words."""
 

@@ -1,12 +1,17 @@
 """How many machines, how often, and who rests: values that are asked, without a clock."""
 
+from dataclasses import replace
+
 import pytest
 from engine_jobs import make_job
+from plans import with_stage
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import InputError, OptionError, RunError
 from heterps_compile.options import CountRange
+from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.runtime.engines.deal import Host
 from heterps_compile.runtime.engines.elastic_limits import Absences, Limits
+from heterps_compile.runtime.engines.launch_options import LAUNCH, RAY, subject
 from heterps_compile.runtime.engines.machines import Left
 
 HOSTS = [Host("a", 2), Host("b", 1), Host("c", 1)]
@@ -52,15 +57,20 @@ def test_ranks_have_stopped_for_other_widths_where_all_that_were_left_say_so(cod
 
 def test_what_could_not_go_on_is_refused_before_anything_starts(tmp_path):
     keeps = {**KEEPS, "checkpoint": str(tmp_path)}
-    ELASTIC.check(make_job(**keeps), 3)
-    with pytest.raises(InputError, match=r"--elastic 1:2.*--every"):
+    ELASTIC.check(make_job(**keeps))
+    with pytest.raises(RunError, match=r"--max-restarts.*--checkpoint DIR"):
+        Limits(max_restarts=1).check(make_job(train="t.py"))
+    with pytest.raises(RunError, match=r"--elastic 1:2.*--every"):
         ELASTIC.check(make_job(**{**keeps, "every": None}))
-    with pytest.raises(InputError, match=r"--elastic 1:2.*--max-restarts"):
-        Limits((1, 2)).check(make_job(**keeps))
-    with pytest.raises(InputError, match=r"--elastic 1:2.*--speeds"):
+    with pytest.raises(RunError, match=r"--elastic 1:2.*--speeds"):
         ELASTIC.check(make_job(**keeps, speeds=((1.0, 2.0), (1.0,))))
-    with pytest.raises(InputError, match=r"--elastic 4:4.*\b4\b.*\b3\b"):
-        Limits((4, 4), max_restarts=1).check(make_job(**keeps), 3)
+    job = make_job(**keeps)
+    both = (TypeReplicas("cpu", "cpu", 1, 0.5, 1.0, 0.0, 1.0), TypeReplicas("v100", "gpu", 1, 0.5, 1.0, 0.0, 1.0))
+    mixed = with_stage(job.prepared.plan, 0, mixed=both)
+    with pytest.raises(RunError, match=r"--elastic 1:2.*--mixed-stages"):
+        ELASTIC.check(replace(job, prepared=replace(job.prepared, plan=mixed)))
+    with pytest.raises(OptionError, match=r"--elastic.*--max-restarts"):
+        LAUNCH.refuse({"elastic": (1, 2), "max_restarts": 0}, ["elastic"], subject(RAY))
 
 
 def test_hosts_are_counted_as_torchrun_counts_nodes():

@@ -140,7 +140,7 @@ def test_kinds_of_hosts_that_are_no_master_and_workers_are_named():
 def test_restarts_continue_from_checkpoints_or_are_refused(tmp_path):
     assert "--max-restarts 3 " in lines(TORCHRUN, make_job(**TRAINING), max_restarts=3)
     assert " --resume " in lines(TORCHRUN, make_job(**TRAINING), max_restarts=3)
-    with pytest.raises(InputError, match="--checkpoint"):
+    with pytest.raises(RunError, match="--checkpoint"):
         lines(TORCHRUN, make_job(train="t.py", data="/data/x.parquet"), max_restarts=3)
     (tmp_path / "step-000005").mkdir()
     (tmp_path / "step-000005" / "state.json").write_text("{}")

@@ -1,6 +1,5 @@
 """Predictors of blocks: the means that their paper says, the chains of blocks, and what a checkpoint keeps of both."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ import pytest
 import torch
 from plain_rules import steady_models
 from torch import Tensor, nn
-from wording import names
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_files, write_state
@@ -20,14 +18,10 @@ from heterps_compile.runtime.launch.block_chains import BlockChains, make_blocks
 from heterps_compile.runtime.launch.block_models import BlockModels
 from heterps_compile.runtime.launch.block_notes import (
     block_notes,
-    refuse_beside_blocks,
-    refuse_odd_validation,
     refuse_other_blocks,
-    refuse_other_cycle,
     refuse_unknown_block,
     rule_lines,
 )
-from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.layerwise import Lamb
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.local_steps import LocalSteps
@@ -215,36 +209,6 @@ def test_a_state_that_is_damaged_is_told(tmp_path, blocks):
 
 
 REST = LocalSteps(2, "mm", blocks=3, block_steps=4)
-
-
-@pytest.mark.parametrize(
-    ("rules", "options", "precision", "said"),
-    [
-        ((REST, parse_rule("adasum")), {}, "fp32", "of which stage 1 agrees by adasum; give all stages the one rule"),
-        ((REST,), {"shuffle": 64}, "fp32", "--shuffle mixes the samples of blocks; leave --shuffle out"),
-        ((MC,), {}, "fp16", "two chains step on every batch, and in fp16 a step may be skipped in one of them"),
-    ],
-)
-def test_what_predictors_cannot_be_combined_with_is_refused(rules, options, precision, said):
-    with pytest.raises(RunError) as refused:
-        refuse_beside_blocks(rules, RunOptions(directory="m", train="t.py", **options), precision)
-    assert said in str(refused.value)
-
-
-def test_data_whose_epochs_are_no_cycles_are_refused_with_a_way_out():
-    for samples in (None, 240, 480):
-        refuse_other_cycle((REST,), samples, 20)
-    refuse_other_cycle((parse_rule("adasum"),), 7, 20)
-    with pytest.raises(RunError) as refused:
-        refuse_other_cycle((REST,), 120, 20)
-    assert names(str(refused.value), "120", "3 blocks of 80", "4 steps of 20", " 240")
-    assert re.search(r"\b240\b.*block_steps=2\b.*--batch", str(refused.value))
-    with pytest.raises(RunError, match=r"240.*--batch"):
-        refuse_other_cycle((REST,), 60, 20)
-    refuse_odd_validation(REST, 9)
-    for odd in (2, 10):
-        with pytest.raises(RunError, match=rf"{odd}.*\b3\b"):
-            refuse_odd_validation(REST, odd)
 
 
 def layout_of(*widths: int) -> Any:

@@ -1,4 +1,4 @@
-"""Batches that come again: which one comes when, and what a table of their gradients cannot be combined with."""
+"""Batches that come again: which one comes when, and the memory of a table of their gradients."""
 
 import re
 from dataclasses import replace
@@ -14,9 +14,8 @@ from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch import repeated_batches
-from heterps_compile.runtime.launch.repeated_batches import order_of_batches, refuse_beside_tables, refuse_other_sum
+from heterps_compile.runtime.launch.repeated_batches import order_of_batches
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.sync_rules.adsaga import Adsaga
 from heterps_compile.sync_rules.assignment import parse_rule
@@ -49,37 +48,6 @@ def test_the_order_is_the_one_in_which_the_data_are_read():
     assert order_of_batches((OTHER,), options) is None
 
 
-@pytest.mark.parametrize(
-    ("more", "precision", "said"),
-    [
-        (
-            {"shuffle": 16},
-            "fp32",
-            "stage 0 is to agree by adsaga(batches=5), which remembers a gradient of every batch",
-        ),
-        ({"shuffle": "all"}, "fp32", "give --shuffle 8, which mixes the order of batches and samples inside them, or"),
-        (
-            {},
-            "fp16",
-            "in fp16 a step may be skipped, of which the table would have the gradients; take --precision bf16",
-        ),
-        ({"servers": ServerOptions(count=1)}, "fp32", "rows on parameter servers are stepped on by each push alone"),
-    ],
-)
-def test_what_a_table_cannot_be_combined_with_is_refused_where_there_is_one(more, precision, said):
-    with pytest.raises(RunError) as refused:
-        refuse_beside_tables((RULE, OTHER), layout_of(2, 1), options_of(**more), precision)
-    assert said in str(refused.value)
-    refuse_beside_tables((RULE, OTHER), layout_of(1, 2), options_of(**more), precision)
-    refuse_beside_tables((RULE, RULE), layout_of(2, 2), options_of(shuffle=BATCH), "bf16")
-
-
-def test_stages_have_tables_of_the_same_batches():
-    with pytest.raises(RunError, match="batches"):
-        refuse_beside_tables((RULE, Adsaga(6)), layout_of(2, 2), options_of(), "fp32")
-    refuse_beside_tables((RULE, Adsaga(5, 1)), layout_of(2, 2), options_of(), "fp32")
-
-
 def test_a_table_for_which_there_is_no_memory_is_refused_before_the_run(tmp_path, monkeypatch):
     save_file({"w": torch.zeros(10, 3), "b": torch.zeros(3)}, tmp_path / "stage-0.safetensors")
     stages = tuple(replace(stage, kind="cpu") for stage in PLAN.stages)
@@ -92,22 +60,3 @@ def test_a_table_for_which_there_is_no_memory_is_refused_before_the_run(tmp_path
     assert re.search(r"stage 0\b.*adsaga\(batches=5\).*5 x 33 x 4 bytes \(660 B\).*\b2\b", str(refused.value))
     on_gpus = replace(plan, stages=tuple(replace(stage, kind="gpu") for stage in stages))
     repeated_batches.refuse_large_tables((RULE, OTHER), layout_of(2, 1), on_gpus, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("samples", "said"),
-    [
-        (
-            None,
-            "adsaga(batches=5) remembers a gradient of every batch, for batches that come again, and these data have",
-        ),
-        (48, "the data have 48 samples, where 5 batches of 8 are 40; give batches=6"),
-        (41, "the data have 41 samples, where 5 batches of 8 are 40; give a multiple of 8 samples, or another --batch"),
-    ],
-)
-def test_data_that_are_no_such_sum_are_refused_with_a_way_out(samples, said):
-    with pytest.raises(RunError) as refused:
-        refuse_other_sum((OTHER, RULE), samples, layout_of(1, 2))
-    assert said in str(refused.value)
-    refuse_other_sum((OTHER, RULE), samples, layout_of(2, 1))
-    refuse_other_sum((OTHER, RULE), 40, layout_of(1, 2))

@@ -2,6 +2,7 @@
 
 import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.loop import watched_weight
 from heterps_compile.runtime.launch.progress import READING, ProgressRecorder
+from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.training_file import (
     Training,
     check_training_file,
@@ -52,8 +54,8 @@ def test_a_file_may_have_dataclasses_whose_annotations_are_not_evaluated(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD + "scheduler = 3\n", "'scheduler'"),
-        (GOOD + "prepare = 3\n", "'prepare'"),
+        (GOOD + "scheduler = 3\n", r"scheduler .*\b3\b"),
+        (GOOD + "prepare = 3\n", r"prepare .*\b3\b"),
         ("x = 1\0\n", "SyntaxError.*string.*contain"),
         ("import sys\nsys.exit(2)\n", r"SystemExit.*\b2\b.*\b2\b"),
         ("\n1 / 0\n", r"ZeroDivisionError.*division.*\b2\b"),
@@ -176,6 +178,10 @@ BOTH = LOSS + OPTIMIZER
 LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return scheduler\n"
 
 
+def options_of(folder: Path, data: str = "x.parquet") -> RunOptions:
+    return RunOptions(directory="m", train=str(folder / "train.py"), data=data)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -196,7 +202,7 @@ LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return 
 def test_what_a_run_would_pass_over_or_not_be_able_to_call_is_refused_unrun_and_run(tmp_path, text, said):
     (tmp_path / "train.py").write_text(text)
     with pytest.raises(InputError) as unrun:
-        check_training_file(tmp_path / "train.py", "x.parquet")
+        check_training_file(options_of(tmp_path))
     assert said in str(unrun.value)
     with pytest.raises(InputError) as when_run:
         read_training_file(tmp_path / "train.py", has_data=True)
@@ -220,24 +226,21 @@ def test_what_a_run_would_pass_over_or_not_be_able_to_call_is_refused_unrun_and_
 )
 def test_functions_of_the_users_own_are_let_alone(tmp_path, more):
     (tmp_path / "train.py").write_text(BOTH + more)
-    check_training_file(tmp_path / "train.py", "x.parquet")
+    check_training_file(options_of(tmp_path))
     read_training_file(tmp_path / "train.py", has_data=True)
 
 
-def test_data_come_from_one_place(tmp_path):
+def test_functions_that_a_file_has_and_those_that_it_may_have_are_told_apart(tmp_path):
     path = tmp_path / "train.py"
-    path.write_text(BOTH + "def data(): ...\n")
-    check_training_file(path, "")
-    with pytest.raises(InputError, match=r"--data x.parquet"):
-        check_training_file(path, "x.parquet")
-    path.write_text(BOTH + "def batches(data): return data\n")
-    with pytest.raises(InputError, match="--data FILE"):
-        check_training_file(path, "")
     path.write_text(BOTH + "def date(): ...\n")
     with pytest.raises(InputError, match="'data'"):
-        check_training_file(path, "")
+        check_training_file(options_of(tmp_path, data=""))
+    path.write_text(BOTH + "def batches(data): return data\n")
+    assert check_training_file(options_of(tmp_path, data="")).possible == {"loss", "optimizer"}
     path.write_text("from elsewhere import *\n")  # it may define anything: known when it is run
-    check_training_file(path, "")
+    names = check_training_file(options_of(tmp_path))
+    assert "metrics" not in names.defined
+    assert "metrics" in names.possible
 
 
 def test_a_training_object_has_functions_that_can_be_called():

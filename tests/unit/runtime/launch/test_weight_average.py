@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import RunError
 from heterps_compile.runtime.checkpoint.format import Checkpoint, open_checkpoint, write_state
 from heterps_compile.runtime.checkpoint.start import average_notes
 from heterps_compile.runtime.checkpoint.state import Averaged, RunState
 from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.run_options import RunOptions
-from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.weight_average import WeightAverage
 from heterps_compile.runtime.pipeline.scaling import Scaling
 
@@ -161,17 +160,3 @@ def test_a_checkpoint_says_what_becomes_of_its_average(tmp_path: Path):
     )
     with pytest.raises(RunError):
         open_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"ema": 1.5}, "--ema is 1.5; it must be above 0 and below 1"),
-        ({"ema": 0.9, "servers": ServerOptions(count=1)}, "--ema and --parameter-servers do not go together: servers"),
-        ({"averaged": True}, "--averaged"),
-    ],
-)
-def test_what_cannot_be_is_refused(asked, words):
-    with pytest.raises(InputError) as refused:
-        RunOptions(directory="m", train="train.py", **asked)
-    assert words in str(refused.value)

@@ -94,11 +94,6 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
         (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "positive"),
         (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "positive"),
         (
-            plan_of(1, 1, backend="onnxruntime"),
-            {},
-            r"stage 0\b.*'onnxruntime'.*--backend",
-        ),
-        (
             replace(plan_of(1, 1), bindings={}),
             {},
             r"\b64\b.*\b4\b.*\b64\b.*\b16\b.*--batch 256",

@@ -10,7 +10,7 @@ import torch
 from direct_servers import DirectServers, make_spec
 from safetensors.torch import load_file
 
-from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.server_rank import growing
 from heterps_compile.runtime.servers.client import Client
@@ -154,15 +154,3 @@ def test_tables_that_grow_are_named_by_patterns():
     assert [table.growth and table.growth.admit_after for table in growing(tables, of_run, seed=0)] == [3, 3, None]
     with pytest.raises(UnknownNameError, match="'users'"):
         growing(tables, replace(of_run, grow_tables=("users",)), seed=0)
-
-
-@pytest.mark.parametrize(
-    ("more", "fault"),
-    [
-        ({"memory_bytes": 1 << 20}, "--grow-tables.*--server-memory"),
-        ({"show_decay": 1.5}, r"--show-decay.*1.5.*\b1\b"),
-    ],
-)
-def test_options_that_contradict_growth_are_refused(more, fault):
-    with pytest.raises(InputError, match=fault):
-        ServerOptions(count=1, grow_tables=("*",), **more)
