@@ -106,8 +106,7 @@ def main() -> None:
     if not options.no_ablation:
         arms |= {
             "rl, no annealing": traced(Rl(annealing=NO_ANNEALING)),
-            "random + annealing": traced(Rl(start="uniform")),
-            "rl, fresh weights": traced(Rl(start="fresh")),
+            "random + annealing": traced(Rl(is_blind=True)),
         }
     for label, arm in arms.items():
         for case in cases:

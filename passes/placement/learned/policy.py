@@ -14,8 +14,6 @@ Left out: how plans are drawn from scores (``sampling.py``) and learned from (``
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -27,9 +25,6 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.process_state import alone
 
 from .features import FEATURE_COUNT, layer_features
-
-SHIPPED_FILE = "policy.npz"
-"""Weights trained on generated problems by ``tools/train_policy.py``, in half precision, by their names in PyTorch."""
 
 _WIDTH = 16
 _CPU_FLOAT32: Mapping[str, Any] = MappingProxyType({"dtype": torch.float32, "device": "cpu"})
@@ -82,18 +77,8 @@ def _others(hidden: Tensor) -> Tensor:
     return torch.cat([hidden.mean(2), hidden.amax(2)], -1)
 
 
-def shipped_policy() -> Policy:
-    """Return the policy with the weights that come with the package."""
-    with alone(), torch.random.fork_rng(devices=[]):
-        policy = Policy()
-    data = files("heterps_compile.passes.placement.learned").joinpath(SHIPPED_FILE).read_bytes()
-    with np.load(BytesIO(data), allow_pickle=False) as arrays:
-        policy.load_state_dict({name: torch.from_numpy(arrays[name].astype(np.float32)) for name in arrays.files})
-    return policy
-
-
 def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> Policy:
-    """Return a policy that knows nothing and draws some four stages; torch's global generator is left alone."""
+    """Initialise a policy at random; it draws four stages on average. torch's global generator stays as it is."""
     with alone(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = Policy(cell)

@@ -1,20 +1,20 @@
 """Reinforcement learning, the HeterPS method: a recurrent policy learns on the problem, its best plans are annealed.
 
 1. Simple plans and the warm start are evaluated: there is always something to give back.
-2. The policy draws plans for a ladder of throughputs, since how far above the floor the best plan runs is not known.
+2. The policy draws plans for a grid of throughputs, since how far above the floor the best plan runs is not known.
 3. REINFORCE, aiming at the best of them; where it finds no more, it starts again from the first weights, at the next.
-4. Annealing (``annealing.py``), from the best plans, from plans that the policy draws, and from cheapest paths.
+4. Annealing (``annealing.py``), from the best plans, from plans drawn as in step 2, and from cheapest paths.
 
-``rl`` is an LSTM that starts from weights trained on generated problems and shipped with the package; ``rl-rnn`` is
-the paper's Elman cell and knows nothing at the start. torch is imported when the search begins, not before.
+``rl`` is an LSTM, ``rl-rnn`` the Elman cell that the paper compares it with. Both learn on every problem from random
+weights. torch is imported when the search begins, not before.
 
 Left out: a bound (``certificate.py``).
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from heterps_compile.passes.placement.simple_plans import require_feasible, seed
 from heterps_compile.progress import tell
 
 from .goals import EVERY_GOAL
-
-if TYPE_CHECKING:
-    from .policy import Policy
 
 _DRAWN_ON_A_RUNG = 16
 _WARMTH = 1.5  # temperature of the policy's draws for the annealing
@@ -82,8 +79,7 @@ class Rl:
         rounds: Rounds of REINFORCE, restarts included.
         samples: Plans in a round.
         patience: Start again after so many rounds without a better plan of this start.
-        start: ``"shipped"``: from the weights that come with the package; ``"fresh"``: from random ones;
-            ``"uniform"``: no policy at all, plans are drawn blindly, to see what a policy is worth.
+        is_blind: Whether plans are drawn without a policy, to measure what a policy adds.
         cell: ``"lstm"`` or ``"rnn"``.
         annealing: How plans are annealed.
     """
@@ -93,9 +89,9 @@ class Rl:
     rounds: int = 60
     samples: int = 64
     patience: int = 40
-    start: Literal["shipped", "fresh", "uniform"] = "shipped"
+    is_blind: bool = False
     cell: Literal["lstm", "rnn"] = "lstm"
-    annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6))
+    annealing: Annealing = field(default_factory=lambda: Annealing(fresh=0.6, patience=120))
 
     def __call__(
         self,
@@ -180,12 +176,11 @@ class Rl:
 
 @dataclass(frozen=True, slots=True)
 class RlRnn(Rl):
-    """The paper's variant (``--method rl-rnn``): an Elman network that learns from nothing, on every problem anew."""
+    """The paper's other network (``--method rl-rnn``): Elman's cell in the place of the LSTM."""
 
     name: ClassVar[str] = "rl-rnn"
 
     rounds: int = 240
-    start: Literal["shipped", "fresh", "uniform"] = "fresh"
     cell: Literal["lstm", "rnn"] = "rnn"
 
 
@@ -224,7 +219,7 @@ class RlSearch:
 
     def learning(self) -> Iterator[None]:
         """Draw on the ladder, then REINFORCE: a step is a rung or a round."""
-        self._proposals = yield from self._draw_blindly() if self._method.start == "uniform" else self._learn()
+        self._proposals = yield from self._draw_blindly() if self._method.is_blind else self._learn()
         self._before_polish = self.archive.best.rank
 
     def annealing(self) -> Iterator[None]:
@@ -261,23 +256,19 @@ class RlSearch:
         return [blind]
 
     def _learn(self) -> Generator[None, None, Proposals]:
-        from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
-
-        def weights() -> "Policy":
-            if self._method.start == "shipped":
-                return shipped_policy()
-            return fresh_policy(self._problem, self._method.cell, self._seed)
-
-        ladder = yield from self._draw_on_ladder(weights())
+        ladder = yield from self._draw_on_ladder()
         if not ladder:
             return [uniform_proposal(self._problem, EVERY_GOAL.of(self._problem, self.archive.best.throughput)[0])]
-        yield from self._reinforce(weights, [proposal.throughput for _, proposal in sorted(ladder, key=itemgetter(0))])
+        goals = [proposal.throughput for _, proposal in sorted(ladder, key=itemgetter(0))]
+        yield from self._reinforce(goals)
         return [proposal.warmed(_WARMTH) for _, proposal in ladder]
 
-    def _draw_on_ladder(self, policy: "Policy") -> Generator[None, None, list[_Rung]]:
+    def _draw_on_ladder(self) -> Generator[None, None, list[_Rung]]:
         """Draw plans for every goal; return the rank of the best plan and the proposal."""
+        from .policy import fresh_policy  # noqa: PLC0415 -- torch takes more than a second
         from .reinforce import propose, single_thread  # noqa: PLC0415 -- see above
 
+        policy = fresh_policy(self._problem, self._method.cell, self._seed)
         rules, rungs = stage_rules(self._problem), list[_Rung]()
         for goal in EVERY_GOAL.of(self._problem, self.archive.best.throughput):
             if self._deadline.left_s() < 0:
@@ -289,13 +280,15 @@ class RlSearch:
             yield
         return rungs
 
-    def _reinforce(self, weights: Callable[[], "Policy"], goals: list[float]) -> Iterator[None]:
-        """Run REINFORCE, from the first weights again where it finds no more; goals come best first."""
+    def _reinforce(self, goals: list[float]) -> Iterator[None]:
+        """Run REINFORCE, from the first weights again if it finds no more, at the next goal; goals come best first."""
+        from .policy import fresh_policy  # noqa: PLC0415 -- see above
         from .reinforce import Learner, Learning, single_thread  # noqa: PLC0415 -- see above
 
         starts, method = 0, self._method
         while self.rounds < method.rounds and self._deadline.left_s() > 0:
-            learner = Learner(self._problem, weights(), Learning(samples=method.samples), self._generator)
+            policy = fresh_policy(self._problem, method.cell, self._seed)
+            learner = Learner(self._problem, policy, Learning(samples=method.samples), self._generator)
             learner.aim(goals[starts % len(goals)])
             starts, best, idle = starts + 1, np.inf, 0
             for own in range(1, method.rounds - self.rounds + 1):

@@ -10,9 +10,8 @@ from synthetic import Recipe, synthetic_problem
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement.learned.features import FEATURE_COUNT, layer_features
-from heterps_compile.passes.placement.learned.policy import fresh_policy, policy_input, shipped_policy
-from heterps_compile.passes.placement.learned.reinforce import Learner, Learning, propose
-from heterps_compile.passes.placement.local.archive import Archive
+from heterps_compile.passes.placement.learned.policy import fresh_policy, policy_input
+from heterps_compile.passes.placement.learned.reinforce import Learner, Learning
 from heterps_compile.passes.placement.local.sampling import Proposal, draw_plans, stage_rules, uniform_proposal
 
 PROBLEM = synthetic_problem(Recipe(seed=2, layers=12, types=4, branched=True))
@@ -37,10 +36,10 @@ def test_features_do_not_depend_on_the_currency() -> None:
 
 
 def test_the_order_of_types_does_not_matter_to_the_policy() -> None:
-    order = [2, 0, 3, 1]
+    order, policy = [2, 0, 3, 1], fresh_policy(PROBLEM, "lstm", 0)
     with torch.no_grad():
-        scores, begins = shipped_policy()(policy_input(PROBLEM, [9.0]))
-        again, begins_again = shipped_policy()(policy_input(with_types(PROBLEM, order), [9.0]))
+        scores, begins = policy(policy_input(PROBLEM, [9.0]))
+        again, begins_again = policy(policy_input(with_types(PROBLEM, order), [9.0]))
     assert again[:, 0].numpy() == pytest.approx(scores[:, 0, order].numpy(), abs=1e-4)
     assert begins_again.numpy() == pytest.approx(begins.numpy(), abs=1e-4)
 
@@ -80,13 +79,3 @@ def test_reinforce_makes_better_plans_likelier() -> None:
     learner = Learner(problem, fresh_policy(problem, "lstm", 0), Learning(), np.random.default_rng(0))
     means = [float(np.mean(learner.round()[1].values)) for _ in range(60)]
     assert np.mean(means[-5:]) < 0.8 * np.mean(means[:5])
-
-
-def test_the_shipped_policy_draws_better_plans_than_chance() -> None:
-    rules, generator = stage_rules(PROBLEM), np.random.default_rng(0)
-    archives = Archive(PROBLEM), Archive(PROBLEM)
-    learned = propose(shipped_policy(), PROBLEM, PROBLEM.min_throughput)
-    for archive, proposal in zip(archives, (learned, uniform_proposal(PROBLEM)), strict=True):
-        draws = draw_plans(proposal, rules, 16, generator)
-        archive.add(draws.types, draws.begins)
-    assert archives[0].best.rank < archives[1].best.rank

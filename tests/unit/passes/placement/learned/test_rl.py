@@ -38,12 +38,13 @@ def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
 
 
 @pytest.mark.slow  # trains a policy
-@pytest.mark.parametrize("start", ["shipped", "fresh", "uniform"])
-def test_the_trace_adds_up(start: str) -> None:
-    result, trace = replace(SHORT, start=start).trace(replace(synthetic_problem(RECIPE), currency="USD"))  # type: ignore[arg-type] # parametrized
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_the_trace_adds_up(*, is_blind: bool) -> None:
+    problem = replace(synthetic_problem(RECIPE), currency="USD")
+    result, trace = replace(SHORT, is_blind=is_blind).trace(problem)
     assert trace.drawn + trace.polished == result.evaluations
     assert trace.polished_value == result.value <= trace.policy_value
-    assert trace.rounds == (0 if start == "uniform" else 6)
+    assert trace.rounds == (0 if is_blind else 6)
     assert trace.stages_priced > 0
     best = OBJECTIVES["cost"].describe(trace.policy_value, 1, "USD")
     assert result.notes[0].startswith(f"the best plan of the learned policy: {best}; local search ")
@@ -63,10 +64,10 @@ def test_patience_starts_the_policy_again() -> None:
 
 
 @pytest.mark.slow  # trains a policy
-def test_the_elman_policy_learns_from_nothing() -> None:
+def test_the_elman_policy_finds_a_plan_as_good() -> None:
     method = RlRnn(rounds=6, annealing=LITTLE)
     problem = synthetic_problem(RECIPE)
-    assert (method.name, method.cell, method.start) == ("rl-rnn", "rnn", "fresh")
+    assert (method.name, method.cell) == ("rl-rnn", "rnn")
     assert method(problem).value == pytest.approx(SHORT(problem).value, rel=0.05)
 
 
