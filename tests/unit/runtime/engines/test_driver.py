@@ -357,8 +357,7 @@ def test_a_request_is_answered_and_what_does_not_fit_is_refused(job):
         return Left((WIDER, WIDER))
 
     thread = threading.Thread(target=ask)
-    code, told, stage = played(job, asked, ends, limits=Limits())
-    thread.join()
+    code, told, stage = played(job, asked, lambda scene: thread.join() or ends(scene), limits=Limits())
     assert code == 0
     assert answers == [
         "the run goes on as it is: 3 slots for 4 processes",
