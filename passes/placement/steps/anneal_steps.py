@@ -1,7 +1,8 @@
 """Annealing on what is minimised: the step of a plan, with its units, micro-batches and schedule.
 
-Walks begin with good plans and with drawn ones, hot or less so. The best plan of a walk is priced again with all that
-the loop leaves out (``step_loops.py``); a plan that breaks a limit then is dropped, and counted.
+Walks begin with good plans and with drawn ones, hot or less so. Drawn plans are changed a few hundred times each, and
+the best of them begin walks. The best plan of a walk is priced again with all that the loop leaves out
+(``step_loops.py``); a plan that breaks a limit then is dropped, and counted.
 
 Left out: a proof; the last bit of units, which ``step_search.py`` finds.
 """
@@ -9,6 +10,7 @@ Left out: a proof; the last bit of units, which ``step_search.py`` finds.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +53,8 @@ class StepAnnealing:
             drawn plan; at most where with a good one; where it ends.
         exceeding: What exceeding a limit by its own size costs, relative to the plan's value, first and last.
         fresh: Share of walks that begin with a drawn plan.
+        drawn: Plans that are drawn for them.
+        tried: Changes of each, before the best are chosen.
         stages: Of drawn plans, at most.
         shift: Mean of how far a bound moves, in positions.
     """
@@ -64,6 +68,8 @@ class StepAnnealing:
     coldest: float = 0.0005
     exceeding: tuple[float, float] = (3.0, 30.0)
     fresh: float = 0.75
+    drawn: int = 64
+    tried: int = 300
     stages: int = 9
     shift: float = 4.0
 
@@ -143,36 +149,46 @@ class AnnealSteps:
         begun = [self._of_loop(plan.placement, plan.step.units, plan.step.micro_batches) for plan in known]
         good = [plan for plan in begun if plan is not None]
         self._is_too_long = any(len(plan.step.units) > self.rules.most for plan in known)
+        fresh = self._best_drawn() if how.walks else []
         for number in range(how.walks):
             if self.worked > how.work or deadline.is_over:
                 return
             tell("annealing the step", fraction=number / how.walks)
-            drawn = self._drawn() if not good or generator.random() < how.fresh else None
+            drawn = None
+            if not good or generator.random() < how.fresh:
+                drawn = fresh.pop(0) if fresh else self._drawn()
             if drawn is None and not good:
                 continue
             walk = self._begin(good[int(generator.integers(len(good)))] if drawn is None else drawn)
             hottest = how.warm if drawn is None else how.hottest
             parts = -(-how.changes // how.at_once)
             for part in range(parts):
-                self._anneal(walk, hottest, part / parts, (part + 1) / parts)
+                self._anneal(walk, hottest, part / parts, (part + 1) / parts, how.at_once)
                 if deadline.is_over or self.worked > how.work:
                     break
             self.walks += 1
             if np.isfinite(walk.numbers[1, 0]):
-                stages, place = walk.sizes[1].tolist()
-                found = WalkPlan(
-                    walk.bounds[1, : stages + 1], walk.types[1, :stages], walk.units[1, :stages], int(place)
-                )
+                found = _best_of(walk)
                 if (again := self._again(found)) is None:
                     self.dropped += 1
                 else:
                     good.append(found)
                     yield again
 
-    def _anneal(self, walk: StepWalk, hottest: float, begin: float, end: float) -> None:
+    def _best_drawn(self) -> list[WalkPlan]:
+        """Draw plans, change each a little, and return those that keep to all limits then, best first."""
+        how, found = self._how, list[tuple[float, WalkPlan]]()
+        for _ in range(how.drawn):
+            if (plan := self._drawn()) is not None:
+                walk = self._begin(plan)
+                self._anneal(walk, how.coldest, 0.0, 1.0, how.tried)
+                found.append((float(walk.numbers[1, 0]), _best_of(walk)))
+        return [plan for value, plan in sorted(found, key=itemgetter(0)) if np.isfinite(value)]
+
+    def _anneal(self, walk: StepWalk, hottest: float, begin: float, end: float, changes: int) -> None:
         """Change the plan of a walk, between two shares of its changes."""
         how = self._how
-        cooling = cooling_between((hottest, how.coldest), how.exceeding, begin, end, how.at_once)
+        cooling = cooling_between((hottest, how.coldest), how.exceeding, begin, end, changes)
         self.worked += compiled(anneal_steps)(self.tables, self.rules, walk, cooling)
         self.plans_priced += cooling.steps
 
@@ -235,6 +251,12 @@ class AnnealSteps:
             return None
         found = with_units(self._of, placement, plan.units.tolist(), [int(self.tables.counts[plan.place])])
         return next((simulated(self._of, each) for each in found if np.isfinite(each.value)), None)
+
+
+def _best_of(walk: StepWalk) -> WalkPlan:
+    """Return the best plan of a walk."""
+    stages, place = walk.sizes[1].tolist()
+    return WalkPlan(walk.bounds[1, : stages + 1], walk.types[1, :stages], walk.units[1, :stages], place)
 
 
 def steps_are_compiled(deadline: Deadline) -> bool:
