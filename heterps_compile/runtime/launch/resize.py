@@ -2,7 +2,7 @@
 
 ::
 
-    resize CHECKPOINTS          finds the run's folder by the checkpoints that it writes, and its store there
+    resize CHECKPOINTS          finds the run's folder by a file among its checkpoints, and its store there
       resizes -> n              numbers the request
       resize/n                  directory and options that change
       resize/n/answer   <---    what the launcher says: it goes on so after the step, or why it does not
@@ -18,7 +18,6 @@ as those that were started by hand on every machine.
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.plain_file import open_plain
 
-from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
+from .run_folder import PREFIX, is_held, run_folder, write_private
 from .run_options import RESIZE, RunOptions, by_field, frozen
 from .run_store import FOLDER, folder_store
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _COUNT_KEY = "resizes"
 _ANSWER_S = 600.0  # the launcher hashes the files of a folder that is new to it
-_CHECKPOINTS = "checkpoints.json"
+_POINTER = ".heterps-run"
+"""Among the checkpoints of a run that lives: the path of its private folder, in JSON."""
 _LOOK_S = 0.1
 _MOST_BYTES = 100_000
 
@@ -103,18 +104,43 @@ def request_resize(checkpoints: str | Path, resize: Resize) -> str:
 
 def _find_run(checkpoints: Path) -> Path:
     """Return the folder for requests of the run that writes its checkpoints somewhere."""
-    wanted = checkpoints.resolve()
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError, ValueError, TypeError):  # of another user, gone meanwhile, or not begun
-            if folder.lstat().st_uid != os.getuid() or not is_held(folder):
-                continue
-            if Path(json.loads((folder / _CHECKPOINTS).read_text("utf-8"))).resolve() == wanted:
-                return folder
-    raise InputError(
-        f"no run of yours is followed on this machine that writes its checkpoints to {printable(str(checkpoints))!r}; "
-        f"one that is over, or was started by hand on every machine, is started again with other widths (run ... "
-        f"--resume --replicas N,N)"
-    )
+    folder = _pointed(checkpoints)
+    if folder is None:
+        raise InputError(
+            f"no run of yours is followed on this machine that writes its checkpoints to "
+            f"{printable(str(checkpoints))!r}; one that is over, or was started by hand on every machine, is started "
+            f"again with other widths (run ... --resume --replicas N,N)"
+        )
+    return folder
+
+
+def _pointed(checkpoints: Path) -> Path | None:
+    """Return the folder of this user's living run that writes its checkpoints somewhere; None where there is none."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        with open_plain(checkpoints / _POINTER) as file:
+            folder = Path(json.loads(file.read(_MOST_BYTES)))
+        if folder.name.startswith(PREFIX) and folder.lstat().st_uid == os.getuid() and is_held(folder):
+            return folder
+    return None
+
+
+@contextmanager
+def _pointing(checkpoints: Path, folder: Path) -> Iterator[None]:
+    """Leave the path of a run's folder among its checkpoints during a block, unless another run lives there."""
+    new = [path for path in (checkpoints, *checkpoints.parents) if not path.exists()]
+    with suppress(OSError):  # who cannot write there is told when the first checkpoint is due
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        if _pointed(checkpoints) is None:
+            (checkpoints / _POINTER).unlink(missing_ok=True)  # of a run that was killed
+        write_private(checkpoints / _POINTER, json.dumps(str(folder)))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if _pointed(checkpoints) == folder:
+                (checkpoints / _POINTER).unlink()
+            for path in new:  # the innermost first
+                path.rmdir()
 
 
 class ResizeRequests:
@@ -149,10 +175,7 @@ def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
     if not options.training or options.checkpoint is None:
         yield None
         return
-    with run_folder() as folder:
-        with writing_temporary_files():
-            # Absolute: resize may be typed in another folder than the run was.
-            write_private(folder / _CHECKPOINTS, json.dumps(os.path.abspath(options.checkpoint)))
+    with run_folder() as folder, _pointing(Path(options.checkpoint), folder):
         yield ResizeRequests(folder_store(folder, FOLDER))
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,6 +66,33 @@ def test_a_request_reaches_the_run_that_writes_there_and_its_answer_comes_back(r
     monkeypatch.setattr(module, "_ANSWER_S", 0.05)
     with pytest.raises(RunError, match="answer"):
         request_resize(checkpoints, Resize("/third"))
+
+
+def test_a_run_is_found_whatever_the_folder_of_temporary_files_and_two_runs_keep_apart(run, tmp_path, monkeypatch):
+    checkpoints, requests = run
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with hosting_requests(replace(OPTIONS, checkpoint=str(checkpoints))):  # a second one, which ranks will refuse
+        requests._store.set("resize/1/answer", json.dumps({"words": "yes", "refused": False}))
+        assert request_resize(checkpoints, Resize("/other")) == "yes"
+    assert requests.next() == Resize("/other")
+
+
+@pytest.mark.parametrize("pointed", ["[" * 50_000, "7", '"/tmp"', '"heterps-run-0"', ""])
+def test_what_points_to_no_run_of_this_user_is_passed_over(tmp_path, pointed):
+    (tmp_path / ".heterps-run").write_text(pointed)
+    with pytest.raises(InputError, match="--resume"):
+        request_resize(tmp_path, Resize("/other"))
+    with hosting_requests(replace(OPTIONS, checkpoint=str(tmp_path))) as requests:
+        assert requests is not None
+        requests._store.set("resize/1/answer", json.dumps({"words": "yes", "refused": False}))
+        assert request_resize(tmp_path, Resize("/other")) == "yes"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_run_that_keeps_no_checkpoint_does_not_stay(tmp_path):
+    with hosting_requests(replace(OPTIONS, checkpoint=str(tmp_path / "a" / "ck"))):
+        assert (tmp_path / "a" / "ck").is_dir()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
