@@ -26,7 +26,7 @@ from heterps_compile.process_state import alone
 
 from .features import FEATURE_COUNT, layer_features
 
-_WIDTH = 16
+_WIDTH = 16  # hidden units in each direction
 _CPU_FLOAT32: Mapping[str, Any] = MappingProxyType({"dtype": torch.float32, "device": "cpu"})
 
 
@@ -35,17 +35,13 @@ class Policy(nn.Module):
 
     Args:
         cell: ``"lstm"``, or ``"rnn"`` for Elman's cell, which the HeterPS paper uses.
-        width: Hidden units in each direction.
-        features: Numbers of a pair of layer and type.
     """
 
-    def __init__(
-        self, cell: Literal["lstm", "rnn"] = "lstm", width: int = _WIDTH, features: int = FEATURE_COUNT
-    ) -> None:
+    def __init__(self, cell: Literal["lstm", "rnn"]) -> None:
         super().__init__()
-        recurrent = nn.LSTM if cell == "lstm" else nn.RNN
+        recurrent, width = nn.LSTM if cell == "lstm" else nn.RNN, _WIDTH
         # stated, since a caller may have set other defaults for models of its own
-        self.read = nn.Linear(features, width, **_CPU_FLOAT32)
+        self.read = nn.Linear(FEATURE_COUNT, width, **_CPU_FLOAT32)
         self.compare = nn.Linear(2 * width, width, **_CPU_FLOAT32)
         self.along = recurrent(width, width, bidirectional=True, **_CPU_FLOAT32)
         self.keep = nn.Linear(2 * width, 2 * width, **_CPU_FLOAT32)
@@ -58,17 +54,13 @@ class Policy(nn.Module):
         with torch.autocast("cpu", enabled=False):  # a caller's is for a model of its own
             return self._scores(features)
 
-    def encode(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what it makes of pairs of layer and type [L, B, T, 2 H] and of layers [L, B, 4 H]."""
+    def _scores(self, features: Tensor) -> tuple[Tensor, Tensor]:
         layers, batch, types, _ = features.shape
         hidden = torch.tanh(self.read(features))
         hidden = hidden + torch.tanh(self.compare(_others(hidden)))[:, :, None]
         along, _ = self.along(hidden.reshape(layers, batch * types, -1))
         along = along.reshape(layers, batch, types, -1)
-        return along, _others(along)
-
-    def _scores(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        along, others = self.encode(features)
+        others = _others(along)
         scored = self.score(torch.tanh(self.keep(along) + self.compare_again(others)[:, :, None]))
         return scored[..., 0], self.begin(others)[..., 0]
 
