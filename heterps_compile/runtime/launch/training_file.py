@@ -95,12 +95,15 @@ class Training:
     """How a model is trained.
 
     Attributes:
-        loss: Called with what the model returns and a micro-batch's columns; gives a scalar tensor, the mean over the
-            samples, or a dict of such by name, whose sum is trained.
-        optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
-        prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
-        data: Gives the samples or batches in order; None where they are read from elsewhere.
-        scheduler: Called once on every rank that trains something, with its optimiser; None where learning rates stay.
+        loss: Called with what the model returns and a micro-batch's columns;
+            gives a scalar tensor, the mean over the samples, or a dict of such
+            by name, whose sum is trained.
+        optimizer: Called once on every rank, with the (name, parameter) pairs
+            of its stages.
+        prepare: Makes inputs and targets of columns; None if they are these.
+        data: Gives samples or batches in order; None if read from elsewhere.
+        scheduler: Called once on every rank that trains something, with its
+            optimiser; None where learning rates stay.
         validation_data: Gives the samples or batches to validate on, from the
             first to the last every time it is called; None where they are read
             from elsewhere, or nobody validates.

@@ -466,7 +466,9 @@ READ_AS = {"hang_after": "hang_after_s", "parameter_servers": "count", "server_m
 
 
 def test_every_option_of_a_run_is_read_where_it_runs():
-    files = [path for path in LAUNCH.glob("*.py") if path.name not in {"run_options.py", "run_api.py"}]
+    folders = (LAUNCH, *(LAUNCH.parent / name for name in ("checkpoint", "engines", "validation")))
+    files = [path for folder in folders for path in folder.glob("*.py")]
+    files = [path for path in files if path.name not in {"run_options.py", "run_api.py"}]
     of_servers = (LAUNCH / "server_rank.py").read_text()
     of_runs = "\n".join(path.read_text() for path in [*files, CLI / "run.py"])
     unread = []

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["tune", "--show", "a", "--resume", "-o", "b"], 2, "-o is for a search that begins and a search that goes on"),
         (["tune", "--resume", "-o", "search"], 1, "is no folder of a search: it has no search.json"),
         ([*BEGIN, "--budget", "5 USD"], 1, "--budget means nothing where all workers are free"),
-        ([*BEGIN, "--data", "clicks.parquet"], 1, "both give the samples"),
+        ([*BEGIN, "--data", "clicks.parquet"], 1, "leave --data out"),
         ([*BEGIN, "--pool", "none.toml"], 1, "cannot read the cluster file 'none.toml'"),
         (
             [*BEGIN, "--address", "here:1"],
