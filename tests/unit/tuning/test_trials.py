@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.errors import InputError, OptionError, UnknownNameError
+from heterps_compile.errors import InputError, OptionError, RunError, UnknownNameError
 from heterps_compile.strict_json import read_json, write_json
 from heterps_compile.tuning.local_engine import deal_cores
 from heterps_compile.tuning.model_file import ModelFile
@@ -173,7 +173,7 @@ def request(folder: Path, **changes: object) -> SearchRequest:
         ({"fidelity": "9:1:epochs"}, InputError, r"\b9\b.*\b1\b"),
         ({"pool": "none"}, UnknownNameError, "'none'"),
         ({"pool": "heterps-paper"}, InputError, "machine"),
-        ({"data": ""}, InputError, "--data"),
+        ({"data": ""}, RunError, "--data"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_told_before_anything_is_written(
