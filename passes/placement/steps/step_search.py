@@ -2,9 +2,9 @@
 
 It begins with the plans that the searches of the steady state came upon, and with plans of one type, whose replicas
 share the whole model. They get their units and micro-batches by bounds (``schedule/step_problem.py``); the most
-promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, two searches
-follow one another: an annealing (``anneal_steps.py``), and a descent. The descent looks at all neighbours of the best
-plan::
+promising are simulated, best bound first, until no bound is below the best plan. From the best plan known, three
+searches follow one another: a descent, an annealing (``anneal_steps.py``), and the descent again. The descent looks at
+all neighbours of the best plan::
 
     boundary   a stage begins some layers earlier or later
     type       a stage goes to another type
@@ -92,6 +92,7 @@ class StepSearch:
         for plan in known:
             self._offer(plan)
         self._consider(list(starts), self.of.all_counts, self._effort.starts)
+        self._descend()  # first too, so that no plan is worse than its own
         self._anneal()
         self._descend()
         return self.best
