@@ -43,7 +43,18 @@ EXECUTED = """
 def test_a_plain_step_executes_no_file_of_a_feature_that_it_does_not_use(tmp_path):
     write_ctrdnn(tmp_path, stages=2)
     (tmp_path / "train.py").write_text(TRAINING_FILE + TRACED)
-    words = ("--data", DATA, "--steps", "9", "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
+    words = (
+        "--data",
+        DATA,
+        "--steps",
+        "9",
+        "--batch",
+        str(BATCH),
+        "--micro-batches",
+        str(MICRO_BATCHES),
+        "--schedule",
+        "1f1b",
+    )
     run = heterps(
         "run", "model2.heterps", "--train", "train.py", *words, "--replicas", "2,1", cwd=tmp_path, OMP_NUM_THREADS="1"
     )
