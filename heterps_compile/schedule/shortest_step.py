@@ -158,7 +158,7 @@ def steps_worth_trying(
 
 def shortest_step(steps: Sequence[Step]) -> Step:
     """Return the shortest step that fits; among equals, the one that holds the fewest bytes."""
-    steps = _sure([step for step in steps if step.fits] or steps)
+    steps = _worth_taking(steps)
     shortest_s = min(step.step_s for step in steps)
     return min((step for step in steps if step.step_s <= shortest_s * SAME_TIME), key=_burden)
 
@@ -166,16 +166,15 @@ def shortest_step(steps: Sequence[Step]) -> Step:
 def best_step(steps: Sequence[Step]) -> Step:
     """Return the step to take where the step is not what was minimised, by the rule of the module."""
     shortest = shortest_step(steps)
-    alike = (
-        step for step in _sure(steps) if step.micro_batches == shortest.micro_batches and step.fits >= shortest.fits
-    )
+    alike = (step for step in _worth_taking(steps) if step.micro_batches == shortest.micro_batches)
     return min((step for step in alike if step.step_s <= shortest.step_s * _HARDLY_LONGER), key=_burden)
 
 
-def _sure(steps: Sequence[Step]) -> list[Step]:
-    """Leave zero-bubble out where it is not surely shorter than all others."""
-    in_one_s = min((step.step_s for step in steps if step.schedule != ZERO_BUBBLE), default=float("inf"))
-    return [step for step in steps if step.schedule != ZERO_BUBBLE or step.step_s * _SURELY_LONGER < in_one_s]
+def _worth_taking(steps: Sequence[Step]) -> list[Step]:
+    """Leave out what does not fit where anything does, and zero-bubble where it is not surely shorter than the rest."""
+    fitting = [step for step in steps if step.fits] or steps
+    in_one_s = min((step.step_s for step in fitting if step.schedule != ZERO_BUBBLE), default=float("inf"))
+    return [step for step in fitting if step.schedule != ZERO_BUBBLE or step.step_s * _SURELY_LONGER < in_one_s]
 
 
 def _burden(step: Step) -> tuple[float, int]:

@@ -13,16 +13,17 @@ begins at the result, so that no gradient is left out.
 Both parts are ``torch.autograd.backward`` on the graph that the forward left: hooks of weights run, sparse gradients
 stay sparse, and gradients are the same bits as those of one backward. Tried with PyTorch 2.13: Linear, LayerNorm,
 Conv-BatchNorm, TransformerEncoderLayer and DecoderLayer, LSTM, tied and sparse embeddings, views as results, one weight
-used five times, ``torch.utils.checkpoint``.
+used five times, ``torch.utils.checkpoint`` that is not reentrant.
 
 The search for brackets is that of ``torch.distributed.pipelining``. Its own two parts of a backward are not called:
 they refuse results that are views and weights with a node in common, leave out weights that reach a result around the
-inputs, and give two weights with equal gradients one memory for both.
+inputs, and give two weights with equal gradients one memory for both. Nor are its groups of weights: one that shares a
+bracket with another, and has a second one, may be in two of them, so that its gradient would count twice.
 
 Left out: activations that are computed again, which the second part would compute a third time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from heterps_compile.errors import RunError
 
 try:
-    from torch.distributed.pipelining._backward import construct_reverse_graph, get_param_groups, reverse_closure
+    from torch.distributed.pipelining._backward import construct_reverse_graph, reverse_closure
 except ImportError as error:
     raise RunError(
         f"PyTorch {torch.__version__} lacks functions of torch.distributed.pipelining that split a backward; take "
@@ -91,19 +92,30 @@ def backward_of_inputs(
     above = construct_reverse_graph([edge.node for edge in edges])
     leaves = [node for node in {*above, *(edge.node for edge in edges)} if hasattr(node, "variable")]
     leaves = [node for node in leaves if node not in entered]
-    groups = get_param_groups(entered, leaves, above)
     behind, _ = reverse_closure(entered, set(), above)
-    with _gradients_at({node for group in groups for node in group["intermediates"]}) as found:
+    groups = _groups((leaf, reverse_closure([leaf], behind, above)[1]) for leaf in leaves)
+    with _gradients_at({node for _, brackets in groups for node in brackets}) as found:
         torch.autograd.backward(edges, seeds, retain_graph=True, inputs=inputs)
     weights = [
-        _Weights([_leaf(node) for node in group["params"]], {node: found[node] for node in group["intermediates"]})
-        for group in groups
+        _Weights([_leaf(node) for node in own], {node: found[node] for node in brackets}) for own, brackets in groups
     ]
-    grouped = {node for group in groups for node in group["params"]}
-    if rest := [_leaf(node) for node in leaves if node not in grouped]:
-        weights.append(_Weights(rest, {}))
     around = [pair for pair in zip(edges, seeds, strict=True) if pair[0].node not in behind]
     return LateWeights(weights, around)
+
+
+def _groups(brackets_of: Iterable[tuple[Node, set[Node]]]) -> list[tuple[list[Node], set[Node]]]:
+    """Return leaves that share brackets, or have none, with all brackets of them; each leaf and bracket once."""
+    groups: list[tuple[list[Node], set[Node]]] = []
+    for leaf, brackets in brackets_of:
+        apart, own, together = [], [leaf], set(brackets)
+        for group in groups:
+            if together.isdisjoint(group[1]) and (together or group[1]):
+                apart.append(group)
+            else:
+                own += group[0]
+                together |= group[1]
+        groups = [*apart, (own, together)]
+    return groups
 
 
 @contextmanager

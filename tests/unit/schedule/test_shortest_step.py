@@ -13,6 +13,7 @@ from heterps_compile.schedule.shortest_step import (
     INFERENCE_SCHEDULES,
     TRAINING_SCHEDULES,
     PassTimes,
+    Step,
     Turns,
     best_step,
     least_step_s,
@@ -64,6 +65,19 @@ def test_zero_bubble_is_no_shorter_than_its_bound_nor_than_the_steady_state_or_i
         tight, gains = tight + (bound_s >= step_s * 0.9), gains + (step_s < shortest_s)
     assert tight > 100
     assert gains > 20
+
+
+def test_zero_bubble_is_taken_though_a_step_that_has_no_memory_is_hardly_longer():
+    steps = [
+        Step(schedule, count, step_s, 1.0, (1,), (1.0,), fits, (False,))
+        for schedule, count, step_s, fits in (
+            ("1f1b", 6, 6.7, False),
+            ("1f1b", 12, 6.9, True),
+            (ZERO_BUBBLE, 12, 6.5, True),
+        )
+    ]
+    for order in (steps, steps[::-1]):
+        assert best_step(order) == steps[-1]
 
 
 def test_no_step_is_shorter_than_its_bound_and_many_reach_it():

@@ -70,7 +70,7 @@ def test_one_note_of_a_run_names_who_copies_and_why():
     assert "through the CPU's memory between ranks 1 and 2, which share a GPU" in note
 
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
+SCHEDULES = ("gpipe", "1f1b", "zero-bubble", "interleaved-1f1b")
 WIDTHS = ((1, 1), (2, 1), (1, 3), (2, 3), (1, 2, 1), (3, 2, 4))
 Message = tuple[int, Phase, int, int]
 """Of a channel: index of the route, phase, sender, receiver."""
@@ -80,6 +80,8 @@ def programme(layout: Layout, routes: list[Route], rank: int) -> list[tuple[bool
     """Return what a rank takes (False) and sends (True), in its order: channel and micro-batch."""
     found = []
     for action in layout.actions(rank):
+        if action.phase is Phase.WEIGHT:
+            continue
         stage, micro_batch, is_forward = layout.stage_of(action), action.micro_batch, action.phase is Phase.FORWARD
         for sends in (False, True):
             for route in routes:

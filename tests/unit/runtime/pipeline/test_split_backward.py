@@ -80,6 +80,12 @@ def _many_uses(net: Any, a: Tensor) -> tuple[Any, ...]:
     return (a,)
 
 
+def _twice(net: Any, a: Tensor) -> tuple[Any, ...]:
+    """Use a weight in two places, of which each has a bias of its own."""
+    made = torch.tanh(net.linear(a))
+    return (functional.linear(made, net.linear.weight, net.alone),)
+
+
 def _views(net: Any, a: Tensor) -> tuple[Any, ...]:
     return (net.linear(a).view(2, 2, 2).transpose(1, 2).expand(2, 2, 2).flatten(1).view(2, WIDTH),)
 
@@ -105,6 +111,7 @@ NETS: dict[str, Callable[[], list[Net]]] = {
     "nothing entered": lambda: [first(), Net("ids", "b", _looks_up, table=table()), last("a b", torch.add)],
     "unused": between(_looks_up, "a ids", table=table()),
     "a weight five times": between(_many_uses, linear=linear),
+    "a weight and two biases": between(_twice, linear=linear, alone=vector),
     "equal gradients": between(lambda net, a: (a + net.one + net.other,), one=like_the_batch, other=like_the_batch),
     "around": lambda: [first(), Net("a", "b c", _with_sum, linear=linear, alone=vector), last("b c", torch.mul)],
     "views": between(_views, linear=linear),
