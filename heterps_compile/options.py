@@ -49,6 +49,10 @@ class Text:
         """Return the text."""
         return text
 
+    def check(self, what: str, value: object) -> None:
+        """Check that a value is text."""
+        _check_is(what, value, str, "text")
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -62,10 +66,11 @@ class Choice:
             raise InputError(f"{text!r} is not one of {', '.join(self.names)}")
         return text
 
-    def check(self, what: str, value: str) -> None:
+    def check(self, what: str, value: object) -> None:
         """Check that a value is one of the names."""
+        _check_is(what, value, str, f"one of {', '.join(self.names)}")
         if value not in self.names:
-            raise UnknownNameError(f"value of {what}", value, self.names)
+            raise UnknownNameError(f"value of {what}", str(value), self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,10 @@ class Flag:
     def read(self, text: str) -> bool:
         """Return True."""
         return bool(text)
+
+    def check(self, what: str, value: object) -> None:
+        """Check that a value is True or False."""
+        _check_is(what, value, bool, "True or False")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +198,9 @@ class Wholes:
             raise InputError(f"{len(parts)} {self.what} are given; give {self.count} or fewer")
         return tuple(map(int, parts))
 
-    def check(self, what: str, value: Iterable[object]) -> None:
+    def check(self, what: str, value: Any) -> None:
         """Check that values are such numbers."""
+        _check_is(what, value, tuple, f"a list of {self.what}")
         for number in value:
             Whole().check(what, number)
 
@@ -215,6 +225,12 @@ class Words:
     def read(self, text: str) -> tuple[str, ...]:
         """Return the words in their order."""
         return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+    def check(self, what: str, value: Any) -> None:
+        """Check that values are words."""
+        _check_is(what, value, tuple, "a list of words")
+        for word in value:
+            _check_is(what, word, str, "words")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +289,11 @@ class NamedTexts(Repeated):
                 raise InputError(f"{short(text)} is not {self.form}, such as {self.example}")
             pairs.append((name, value))
         return tuple(pairs)
+
+
+def _check_is(what: str, value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"{what} is {short(value)}; expected {expected}")
 
 
 def _read_pair(text: str) -> tuple[str, str]:

@@ -456,7 +456,7 @@ def _resumed(dealt: Dealt) -> Dealt:
     if options.weights is not None and _last_checkpoint(options) is None:
         return dealt  # it begins again with these weights
     resumes = options.checkpoint is not None
-    return replace(dealt, options=replace(options, resume=resumes, weights=None))
+    return replace(dealt, options=replace(options, resume=resumes, weights=None, averaged=False, block=None))
 
 
 def _last_checkpoint(options: RunOptions) -> tuple[str, int] | None:

@@ -65,6 +65,8 @@ class Limits:
                 already and the run was not asked to resume.
         """
         refuse_combinations(RESTARTS, (job, self))
+        if not starts:
+            refuse_combinations(PRINTED_RESTARTS, (job, self))
         if self.max_restarts and starts:
             find_start(job.prepared, job.options)  # before --resume is added
         elif self.max_restarts and job.options.checkpoint is not None and os.path.isdir(job.options.checkpoint):
@@ -92,6 +94,15 @@ RESTARTS: Sequence[Combination[tuple[Job, Limits]]] = (
         "leave one of the two out"),
 )  # fmt: skip
 """Walked by ``launch`` before anything starts."""
+
+PRINTED_RESTARTS: Sequence[Combination[tuple[Job, Limits]]] = (
+    Combination("`--max-restarts`", "`--weights`, in lines that are printed",
+        lambda run: when(run[1].max_restarts and run[0].options.weights, weights=run[0].options.weights),
+        "--max-restarts is given and --weights is {weights}",
+        "one of the two: a line that is run again has --resume, which does not go together with --weights",
+        "leave --max-restarts out until there is a checkpoint, or --on ray"),
+)  # fmt: skip
+"""Walked by ``launch`` before it prints what restarts a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Left out: which there are (``run_options.py``, ``server_options.py``).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -52,8 +52,10 @@ class Speeds:
         except ValueError as error:
             raise InputError(f"{short(text)} is not a list of speeds for every stage, such as '2,1;1'") from error
 
-    def check(self, what: str, value: Iterable[Iterable[object]]) -> None:
+    def check(self, what: str, value: object) -> None:
         """Check that values are positive numbers."""
+        if not isinstance(value, tuple) or not all(isinstance(of_stage, tuple) for of_stage in value):
+            raise InputError(f"{what} is {short(value)}; expected a list of speeds for every stage")
         for number in (number for of_stage in value for number in of_stage):
             Amount(above_zero=True).check(what, number)
 
@@ -84,5 +86,5 @@ def check_values(options: Any) -> None:
     """
     for name, option in declared(type(options)):
         value, check = getattr(options, name), getattr(option.type, "check", None)
-        if value is not None and check is not None:
+        if check is not None and not (value is None and option.default is None):
             check(option.word, value)

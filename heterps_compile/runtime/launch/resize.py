@@ -57,12 +57,12 @@ class Resize:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, options: RunOptions) -> RunOptions:
-        """Return the options of a run with the change, which begins with the last checkpoint.
+        """Return the options of a run with the change; what it begins with stays.
 
         Raises:
             HeterpsError: where they do not go together.
         """
-        changed = {**by_field({**options.by_name, **self.options}), "resume": True, "weights": None}
+        changed = by_field({**options.by_name, **self.options})
         if self.directory is not None:
             # The hash that was asked for is of the folder before; who asks for another one has chosen it.
             changed |= {"directory": self.directory, "expect_sha256": None}

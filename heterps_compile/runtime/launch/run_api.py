@@ -6,7 +6,7 @@ Left out: the command (``cli/run.py``).
 import os
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
@@ -48,10 +48,10 @@ class RunKeywords(TypedDict, total=False):
     ema: float | None
     seed: int
     threads: int
-    weights: str | None
+    weights: str | Path | None
     averaged: bool
     block: int | None
-    checkpoint: str | None
+    checkpoint: str | Path | None
     every: int | None
     keep: int
     keep_best: str | None
@@ -64,7 +64,7 @@ class RunKeywords(TypedDict, total=False):
     server_learning_rate: float
     server_weight_decay: float
     server_memory: int | None
-    server_directory: str | None
+    server_directory: str | Path | None
     staleness: int
     grow_tables: Sequence[str]
     admit_after: int
@@ -74,11 +74,11 @@ class RunKeywords(TypedDict, total=False):
     evict_every: int
     expect_sha256: str | None
     device_type: str | None
-    trace: str | None
-    log: str | None
-    telemetry: str | None
-    tensorboard: str | None
-    output: str | None
+    trace: str | Path | None
+    log: str | Path | None
+    telemetry: str | Path | None
+    tensorboard: str | Path | None
+    output: str | Path | None
     output_format: str
     quiet: bool
 
@@ -170,9 +170,7 @@ def make_options(
     """
     need("running stages", PYTORCH)
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
-    options = by_field({name: frozen(value) for name, value in options.items()})
-    if options.get("servers") is not None:
-        options["servers"] = replace(options["servers"], grow_tables=tuple(options["servers"].grow_tables))
+    options = by_field({name: _frozen(value) for name, value in options.items()})
     known = {one.name for one in fields(RunOptions)}
     for name in options:
         if name not in known:
@@ -186,6 +184,10 @@ def make_options(
     )
     RUN.refuse(made.by_name, given, made.subject)
     return made
+
+
+def _frozen(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else frozen(value)
 
 
 def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = False) -> "tuple[Result, RunReport]":

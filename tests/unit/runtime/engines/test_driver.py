@@ -392,7 +392,23 @@ def test_a_restart_before_the_first_checkpoint_continues_in_the_log_and_keeps_th
     assert [(one.resume, one.weights) for one in tried] == [(False, weights), (weights is None, weights)]
 
 
-def test_ranks_here_stop_for_other_widths_before_a_checkpoint_and_end_the_run_by_a_signal_of_their_own(job):
+@pytest.mark.parametrize("which", [{"averaged": True}, {"block": 1}])
+def test_a_restart_from_a_checkpoint_leaves_the_weights_and_which_of_them_that_the_run_began_with(job, which):
+    def fails_after_five_steps(scene: Scene) -> Left:
+        scene.keep_checkpoint(5)
+        return Left((1,), error=RunError("rank 0 was killed"))
+
+    def goes_on(scene: Scene) -> Left:
+        assert scene.run.options == replace(job.options, resume=True)
+        return Left((0,))
+
+    options = replace(job.options, weights="/before/step-000001", **which)
+    ending = drive(Here(fails_after_five_steps, goes_on), Dealt(options, job.prepared, ()), Limits(max_restarts=1))
+    assert ending == Ending(0, restarts=1, changes=0)
+
+
+@pytest.mark.parametrize("begun", [{}, {"weights": "/before/step-000001", "averaged": True}])
+def test_ranks_here_stop_for_other_widths_before_a_checkpoint_and_end_the_run_by_a_signal_of_their_own(job, begun):
     def resized(scene: Scene) -> Left | None:
         if scene.polls == 1:
             thread.start()
@@ -400,11 +416,15 @@ def test_ranks_here_stop_for_other_widths_before_a_checkpoint_and_end_the_run_by
 
     def stopped(scene: Scene) -> Left:
         thread.join()  # who asked looks for the answer now and then, and it goes with the run
+        options = scene.run.options
+        goes_on = begun or {"resume": True}
+        assert options == replace(job.options, every=None, replicas=(1, 1), batch=options.batch, **goes_on)
         return Left((SIGNALLED + signal.SIGTERM,), is_over=True)  # a rank received it, not this process
 
     thread = threading.Thread(target=lambda: request_resize(job.options.checkpoint, Resize(None, {"replicas": (1, 1)})))
     here = Here(resized, stopped)
-    ending = drive(here, Dealt(replace(job.options, every=None), job.prepared, ()), Limits(max_restarts=1))
+    options = replace(job.options, every=None, **begun)
+    ending = drive(here, Dealt(options, job.prepared, ()), Limits(max_restarts=1))
     assert ending == Ending(143, restarts=0, changes=1)
     assert [widths for widths, _, _ in here.seen] == [(2, 1), (1, 1)]
     assert here._stream.getvalue() == "resized: replicas 2, 1 until this step is done, then replicas 1, 1\n"

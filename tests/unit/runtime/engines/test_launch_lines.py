@@ -142,6 +142,10 @@ def test_restarts_continue_from_checkpoints_or_are_refused(tmp_path):
     assert " --resume " in lines(TORCHRUN, make_job(**TRAINING), max_restarts=3)
     with pytest.raises(RunError, match="--checkpoint"):
         lines(TORCHRUN, make_job(train="t.py", data="/data/x.parquet"), max_restarts=3)
+    begun = make_job(**TRAINING, weights="/before/step-000001")
+    assert " --weights /before/step-000001 " in lines(TORCHRUN, begun)
+    with pytest.raises(RunError, match=r"--max-restarts.*--weights is /before/step-000001.*--on ray"):
+        lines(TORCHRUN, begun, max_restarts=3)
     (tmp_path / "step-000005").mkdir()
     (tmp_path / "step-000005" / "state.json").write_text("{}")
     with pytest.raises((InputError, RunError), match="--resume"):

@@ -19,7 +19,7 @@ from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.plan.plan import Artifact, Plan
 from heterps_compile.plan.served_tables import ServedTables
 from heterps_compile.plan.source import read_plan
-from heterps_compile.runtime.engines.elastic_limits import RESTARTS
+from heterps_compile.runtime.engines.elastic_limits import PRINTED_RESTARTS, RESTARTS
 from heterps_compile.runtime.launch import prepare as preparing
 from heterps_compile.runtime.launch.combinations import (
     DATA,
@@ -42,7 +42,7 @@ from heterps_compile.sync_rules.rule_text import rule_text
 TABLES: dict[str, tuple[Combination[Any], ...]] = {
     "Before a run starts": (*TRAINING_FILE, *RUN),
     "When the data are open": (*DATA, *VALIDATION_DATA),
-    "By what starts the ranks": (*START, *RESTARTS),
+    "By what starts the ranks": (*START, *RESTARTS, *PRINTED_RESTARTS),
 }
 BARE = "def loss(outputs, batch): ...\ndef optimizer(parameters): ...\n"
 MM, MC = (f"local(steps=2, rule={rule}, blocks=3, block_steps=4)" for rule in ("mm", "mc"))

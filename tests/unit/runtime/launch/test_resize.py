@@ -27,15 +27,15 @@ OPTIONS = RunOptions(
 )
 
 
-def test_what_changes_replaces_what_was_and_the_last_checkpoint_is_the_start():
+def test_what_changes_replaces_what_was_and_what_the_run_begins_with_stays():
     changed = Resize("/other", {"replicas": (2, 1), "micro_batches": 4}).applied(replace(OPTIONS, micro_batches=2))
-    expected = replace(OPTIONS, directory="/other", replicas=(2, 1), micro_batches=4, resume=True, expect_sha256=None)
+    expected = replace(OPTIONS, directory="/other", replicas=(2, 1), micro_batches=4, expect_sha256=None)
     assert changed == expected
     assert Resize(None, {"replicas": (2, 1)}).applied(OPTIONS).expect_sha256 == "a" * 64
     served = Resize(None, {"parameter_servers": 2}).applied(OPTIONS)
     assert served.servers == ServerOptions(count=2)
-    begun = replace(OPTIONS, weights="/before/step-000001")
-    assert Resize(None, {"replicas": (2, 1)}).applied(begun).weights is None
+    begun = replace(OPTIONS, weights="/before/step-000001", averaged=True)
+    assert Resize(None, {"replicas": (2, 1)}).applied(begun) == replace(begun, replicas=(2, 1))
 
 
 def test_what_makes_no_run_is_refused():

@@ -28,7 +28,9 @@ def test_an_option_that_nobody_knows_is_told():
 
 def test_paths_are_absolute_and_lists_become_tuples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = make_options("m", train="t.py", data="d.tsv", replicas=[2, 1], speeds=[[1.0, 2.0], [1.0]])
+    lists = {"replicas": [2, 1], "speeds": [[1.0, 2.0], [1.0]]}
+    options = make_options("m", train="t.py", data="d.tsv", checkpoint=tmp_path / "ck", **lists)
+    assert options_from_json(options.to_json()).checkpoint == str(tmp_path / "ck")
     assert options.directory == str(tmp_path / "m")
     assert options.train == str(tmp_path / "t.py")
     assert (options.replicas, options.speeds) == ((2, 1), ((1.0, 2.0), (1.0,)))
@@ -55,6 +57,30 @@ def test_an_option_goes_by_the_name_that_it_is_declared_under(option):
     made = make_options("m", **words)
     assert made.by_name[option.name] == one[option.name]
     assert options_from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"replicas": 2}, "--replicas is 2"),
+        ({"replicas": "21"}, "--replicas is '21'"),
+        ({"replicas": [1, [2]]}, "--replicas is "),
+        ({"speeds": [1.0, 2.0]}, "--speeds is "),
+        ({"speeds": None}, "--speeds is None"),
+        ({"schedule": 3}, "--schedule is 3"),
+        ({"precision": 16}, "--precision is 16.*fp32"),
+        ({"quiet": "no"}, "-q is 'no'"),
+        ({"seed": None}, "--seed is None"),
+        ({"sync": ["topk"]}, "--sync is "),
+        ({"checkpoint": 3}, "--checkpoint is 3"),
+        ({"checkpoint": "ck", "keep_best": True}, "--keep-best is True"),
+        ({"parameter_servers": 1, "grow_tables": "ids"}, "--grow-tables is 'ids'"),
+        ({"parameter_servers": 1, "grow_tables": [3]}, "--grow-tables is 3"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_before_anything_starts(options, said):
+    with pytest.raises(InputError, match=said):
+        make_options("m", train="t.py", data="d.tsv", **options)
 
 
 def test_type_checkers_know_every_option():
