@@ -89,9 +89,8 @@ def best_steps(
         closing: How hard to bound.
     """
     own = starts[-1][0]
-    branched = in_branch_order(own)
     drafts: dict[int, tuple[Posed, list[Placement]]] = {}
-    for draft, placements in (*starts, (branched, ())):
+    for draft, placements in (*starts, (in_branch_order(own), ())):
         drafts.setdefault(id(draft), (draft, []))[1].extend(placements)
     searched = list[OrderedSteps]()
     for draft, placements in drafts.values():

@@ -74,12 +74,18 @@ def words_seen(compiled: Path) -> list[list[str]]:
 @pytest.mark.usefixtures("seen")
 def test_the_lines_of_torchrun_start_one_world_of_unlike_hosts(compiled):
     text = printed(compiled, "--slots", "v100=2").replace(":29500", f":{free_port()}")
-    environment = environment_of(compiled, MASTER_ADDR="127.0.0.1")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert len(lines) == 2
     with ExitStack() as stack:
         agents = [
-            stack.enter_context(subprocess.Popen(["sh", "-c", line], cwd=compiled, env=environment)) for line in lines
+            stack.enter_context(
+                subprocess.Popen(
+                    ["sh", "-c", line],
+                    cwd=compiled,
+                    env=environment_of(compiled, MASTER_ADDR="127.0.0.1", NODE_RANK=str(host)),
+                )
+            )
+            for host, line in enumerate(lines)
         ]
         assert [agent.wait(PATIENCE_S) for agent in agents] == [0, 0]
     found = words_seen(compiled)
