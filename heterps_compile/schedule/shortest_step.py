@@ -171,7 +171,7 @@ def best_step(steps: Sequence[Step]) -> Step:
 
 
 def _worth_taking(steps: Sequence[Step]) -> list[Step]:
-    """Leave out what does not fit where anything does, and zero-bubble where it is not surely shorter than the rest."""
+    """Leave out steps that do not fit if others do, and zero-bubble unless it is surely shorter."""
     fitting = [step for step in steps if step.fits] or steps
     in_one_s = min((step.step_s for step in fitting if step.schedule != ZERO_BUBBLE), default=float("inf"))
     return [step for step in fitting if step.schedule != ZERO_BUBBLE or step.step_s * _SURELY_LONGER < in_one_s]

@@ -60,10 +60,10 @@ def zero_bubble(stage: int, replicas: Sequence[int], micro_batches: int, trainin
 
 
 def backward_factor(schedule: str, stage: int) -> float:
-    """Return how much longer than a backward in one a stage's backwards take under a schedule."""
+    """Return the factor by which a split lengthens the backwards of a stage."""
     return INPUT_PART + WEIGHT_PART if schedule == ZERO_BUBBLE and stage > 0 else 1.0
 
 
 def parts_of_backward(order: Iterable[Action]) -> Mapping[Phase, float]:
-    """Return the times of a stage's backward and late gradients, relative to a backward in one."""
+    """Return the times of the parts of a backward, relative to an undivided one."""
     return _IN_TWO if any(action.phase is Phase.WEIGHT for action in order) else _IN_ONE
