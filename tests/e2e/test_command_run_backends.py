@@ -83,4 +83,4 @@ def test_tables_on_parameter_servers_beside_a_stage_of_jax(written, tmp_path):
 def test_a_stage_of_onnx_runtime_is_refused(written):
     run = train(written, "onnxruntime.heterps")
     assert run.returncode == 1
-    assert names(run.stderr, "stage 1", "'onnxruntime'", "--backend torch")
+    assert names(run.stderr, "stage 1", "onnxruntime", "--backend torch")
