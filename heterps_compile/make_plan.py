@@ -36,7 +36,6 @@ from heterps_compile.plan.request import CHEAPEST
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
-from heterps_compile.schedule.zero_bubble import INPUT_PART, ZERO_BUBBLE
 from heterps_compile.sync_rules.assignment import parse_rule
 from heterps_compile.sync_rules.rule import left_uncounted
 from heterps_compile.units import counted, format_bytes
@@ -75,8 +74,6 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
     by_price = OBJECTIVES[draft.request.objective].paid(paid, valued.throughput_samples_per_s)
     if draft.request.minimises_step and by_price is None:
         value = draft.schedule.step_s
-    if draft.request.minimises_step and draft.schedule.name == ZERO_BUBBLE:  # which is not searched
-        bounds = _with_split_backwards(draft, bounds[0]), _with_split_backwards(draft, bounds[1])
     if by_price is not None:  # what is free has a price to the search, not to the user
         value, bounds = by_price, (0.0, 0.0) if free else bounds
     if any(stage.sync is not None for stage in stages) and not draft.request.minimises_step and by_price is None:
@@ -200,18 +197,6 @@ def _sample_notes(draft: Emitted) -> Iterator[str]:
         )
     elif graph.unchecked and (draft.schedule.micro_batches > 1 or any(stage.replicas > 1 for stage in draft.stages)):
         yield f"the plan assumes that samples are independent, which was not checked in full: {graph.unchecked}"
-
-
-def _with_split_backwards(draft: Emitted, bound: float) -> float:
-    """Return the bound on steps under all schedules, from one on steps under GPipe and 1F1B.
-
-    Zero-bubble without gradients of weights is 1F1B with a part of every backward, so that no step under it is shorter
-    than that part of one under 1F1B; nor is it shorter than the steady state. Below a floor, plans that reach it under
-    zero-bubble alone are none of the first bound.
-    """
-    steady_bound = max(0.0, draft.search.steady_bound)
-    part = 0.0 if draft.request.min_throughput else INPUT_PART
-    return max(min(bound, steady_bound), part * bound)
 
 
 def _rules_after_search(draft: Emitted) -> bool:

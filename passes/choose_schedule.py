@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import ALWAYS, MemoryParts
+from heterps_compile.cost.problem import SearchResult
 from heterps_compile.ir.graph import Graph
 from heterps_compile.plan.planned_schedule import Schedule
 from heterps_compile.plan.planned_stage import PlannedStage
@@ -45,7 +46,7 @@ from heterps_compile.schedule.shortest_step import (
     steps_worth_trying,
 )
 from heterps_compile.schedule.wires import link_bytes
-from heterps_compile.schedule.zero_bubble import ZERO_BUBBLE
+from heterps_compile.schedule.zero_bubble import INPUT_PART, ZERO_BUBBLE
 from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .drafts import Provisioned, Scheduled, advance
@@ -84,6 +85,8 @@ class ChooseSchedule:
         reason = f"{undivided}; {_against_others(best, trials, training=training)}"
         if training and len(chosen.loads) > 1:
             reason += _shorter(best, chosen.loads, splits=_splits(draft, chosen.loads))
+        if best.schedule == ZERO_BUBBLE and draft.request.minimises_step:
+            draft = replace(draft, search=_bounded_under_zero_bubble(draft))
         return _scheduled(draft, chosen, reason)
 
 
@@ -187,6 +190,19 @@ def _fixed(graph: Graph, most_replicas: int, *, training: bool) -> str:
     if training and most_replicas > 1:
         why += f"; train with --batch {most_replicas * batch} --micro-batches {most_replicas}, one for every replica"
     return why
+
+
+def _bounded_under_zero_bubble(draft: Provisioned) -> SearchResult:
+    """Return the search with bounds on steps under all schedules; it has those under GPipe and 1F1B.
+
+    Zero-bubble without gradients of weights is 1F1B with a part of every backward, so that no step under it is shorter
+    than that part of one under 1F1B; nor is it shorter than the steady state. Below a floor, plans that reach it under
+    zero-bubble alone are none of the first bound.
+    """
+    search, part = draft.search, 0.0 if draft.request.min_throughput else INPUT_PART
+    found = (max(0.0, search.bound), max(0.0, search.bound_of_all_orders))
+    bound, of_all_orders = (max(min(each, max(0.0, search.steady_bound)), part * each) for each in found)
+    return replace(search, bound=bound, bound_of_all_orders=of_all_orders)
 
 
 def _scheduled(draft: Provisioned, chosen: StepOf, reason: str) -> Scheduled:

@@ -20,7 +20,6 @@ from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.passes.provision import priced_stages, tables_on_servers
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.plan_notes import NO_LONGER
-from heterps_compile.schedule.zero_bubble import INPUT_PART, ZERO_BUBBLE
 
 from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
@@ -66,8 +65,6 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     # What was proven or found for one problem is not known of another one, where it is another today.
     is_another = any(name != "weights" for name in posed.stale)
     bound, of_all = (0.0 if is_another else min(bound, value) for bound in (plan.bound, plan.bound_of_all_orders))
-    if plan.request.minimises_step and plan.schedule.name == ZERO_BUBBLE:  # as it was before the split
-        bound, of_all = bound / INPUT_PART, of_all / INPUT_PART
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
     steady_bound = 0.0 if is_another else plan.steady_bound
     search = replace(search, found_by=plan.found_by, bound_of_all_orders=of_all, steady_bound=steady_bound)

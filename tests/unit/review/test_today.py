@@ -43,6 +43,17 @@ def test_a_plan_of_this_very_model_and_pool_is_the_same_today(request_):
     assert to_json(replace(now, schedule=committed.schedule, notes=committed.notes)) == to_json(committed)
 
 
+def test_bounds_of_a_plan_under_zero_bubble_are_no_higher_today():
+    committed = plan(replace(TRAINING, min_throughput=0.0, objective="throughput"))
+    schedule = replace(committed.schedule, name="zero-bubble")
+    bound = 0.75 * committed.bound
+    committed = replace(committed, schedule=schedule, bound=bound, bound_of_all_orders=bound / 2, steady_bound=bound)
+    now = today(committed)
+    assert (now.schedule.name, now.bound, now.bound_of_all_orders) == (
+        "zero-bubble", committed.bound, committed.bound_of_all_orders,
+    )  # fmt: skip
+
+
 def test_a_pool_with_other_prices_is_refused_and_may_be_allowed():
     committed = plan()
     with pytest.raises(StalePlanError, match=r"differs.*--allow-stale"):
