@@ -77,6 +77,29 @@ def reader(step: int, asked: list[tuple[int, tuple[str, ...]]]) -> Callable[[int
     return read
 
 
+def linear_stage() -> HandMade:
+    """Return a stage whose gradients do not depend on its weights, under :func:`linear_loss`."""
+    return HandMade("x", "y", lambda stage, x: (x @ stage.weight,))
+
+
+def linear_loss(outputs: Sequence[Any], columns: dict[str, Tensor]) -> Tensor:
+    return (outputs[0].sum(1) * columns["label"]).mean()
+
+
+def stepped_on_all(steps: int, rate: float) -> Tensor:
+    """Return the weights of :func:`linear_stage` after the gradients of all micro-batches of some steps."""
+    stage = linear_stage()
+    weight = stage.weight.detach().clone()
+    for step in range(steps):
+        for i in range(MICRO_BATCHES):
+            columns = dict(reader(step, [])(i, ("*",)))
+            stage.weight.grad = None
+            linear_loss(stage(columns["x"]), columns).backward()
+            assert stage.weight.grad is not None
+            weight -= rate * stage.weight.grad / MICRO_BATCHES
+    return weight
+
+
 def engine_of(  # noqa: PLR0917 - what a test says of a run
     rank: int,
     stages: Sequence[HandMade],

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hand_made import BATCH, MICRO_BATCHES, HandMade, plan_of, reader
+from hand_made import BATCH, MICRO_BATCHES, linear_loss, linear_stage, plan_of, reader, stepped_on_all
 from plans import PLAN
 from ranks import run_ranks
 from torch import Tensor
@@ -39,15 +38,6 @@ WAYS: dict[str, Sequence[tuple[int, str]]] = {
     "none": ((1, TOPK), (3, "all-reduce"), (2, "all-reduce")),
 }
 """Replicas and rule of parts of a training, each of which goes on from the one before."""
-
-
-def linear_stage() -> HandMade:
-    """Return a stage whose gradients do not depend on its weights, with a loss that is linear in them too."""
-    return HandMade("x", "y", lambda stage, x: (x @ stage.weight,))
-
-
-def linear_loss(outputs: Sequence[Any], columns: dict[str, Tensor]) -> Tensor:
-    return (outputs[0].sum(1) * columns["label"]).mean()
 
 
 def layout_of(replicas: int) -> Layout:
@@ -108,15 +98,7 @@ def weights(tmp_path_factory) -> dict[str, list[float]]:
 @pytest.mark.slow  # twelve engines in three processes
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_the_replicas_all_gradients_are_stepped_on_in_the_end(weights, way):
-    stage = linear_stage()
-    expected = stage.weight.detach().clone()
-    for step in range(STEPS * len(WAYS[way])):
-        for i in range(MICRO_BATCHES):
-            columns = dict(reader(step, [])(i, ("*",)))
-            stage.weight.grad = None
-            linear_loss(stage(columns["x"]), columns).backward()
-            assert stage.weight.grad is not None
-            expected -= RATE * stage.weight.grad / MICRO_BATCHES
+    expected = stepped_on_all(STEPS * len(WAYS[way]), RATE)
     assert torch.allclose(torch.tensor(weights[way]).view(4, 4), expected, atol=1e-5)
 
 

@@ -1,15 +1,14 @@
 """Replicas that are brought together beside their training: no step is lost, and none waits."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
-from hand_made import BATCH, MICRO_BATCHES, HandMade, plan_of, reader
+from hand_made import BATCH, MICRO_BATCHES, linear_loss, linear_stage, plan_of, reader, stepped_on_all
 from plain_rules import replica_gap
 from ranks import run_ranks
-from torch import Tensor, nn
+from torch import nn
 
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
@@ -27,15 +26,6 @@ SPEEDS = ((2.0, 1.0),)
 RULES = "average", "easgd", "bmuf"
 ROUNDS = 3
 LENGTH = 5
-
-
-def linear_stage() -> HandMade:
-    """Return a stage whose gradients do not depend on its weights."""
-    return HandMade("x", "y", lambda stage, x: (x @ stage.weight,))
-
-
-def linear_loss(outputs: Sequence[Any], columns: dict[str, Tensor]) -> Tensor:
-    return (outputs[0].sum(1) * columns["label"]).mean()
 
 
 def trained(rank: int, rule: str) -> tuple[list[float], list[float], bool, int]:
@@ -170,15 +160,7 @@ def by_rank() -> list[dict[str, Any]]:
 
 def test_averaging_beside_the_training_loses_no_step_whenever_it_comes(by_rank):
     """Moves to the mean add up to nothing, so the mean of the weights has all steps on it, as with all-reduce."""
-    stage = linear_stage()
-    expected = stage.weight.detach().clone()
-    for step in range(STEPS):
-        for i in range(MICRO_BATCHES):
-            columns = dict(reader(step, [])(i, ("*",)))
-            stage.weight.grad = None
-            linear_loss(stage(columns["x"]), columns).backward()
-            assert stage.weight.grad is not None
-            expected -= RATE * stage.weight.grad / MICRO_BATCHES
+    expected = stepped_on_all(STEPS, RATE)
     for of_rank in by_rank:
         assert torch.allclose(torch.tensor(of_rank["average"][0][0]).view(4, 4), expected, atol=1e-5)
 
